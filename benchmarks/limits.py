@@ -35,10 +35,11 @@ class Limits:
 
 
 @functools.cache
-def measured(clock: Clock) -> Limits:
-    """The ceilings of the machine as `clock` sees it."""
+def measured(clock: Clock, quick: bool = False) -> Limits:
+    """The ceilings of the machine as `clock` sees it; roughly, if it has to be quick."""
+    tries = 1 if quick else TRIES
     with clock.applied():
-        return Limits({name: _products(name, clock) for name in BYTES}, reads(clock))
+        return Limits({name: _products(name, clock, tries) for name in BYTES}, reads(clock, tries))
 
 
 def least_seconds(work: Work, limits: Limits, sampled: bool = True, references: int = 0) -> float:
@@ -72,7 +73,7 @@ def decode_floor(shape: str, bytes_per_second: float) -> float:
     return SHAPES[shape].weights * BYTES["fp32"] / bytes_per_second
 
 
-def _products(precision: str, clock: Clock) -> float:
+def _products(precision: str, clock: Clock, tries: int) -> float:
     size = 2048 if clock.device == "cpu" else 8192
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     left, right = (torch.randn(size, size, device=clock.device, dtype=dtype) for _ in range(2))
@@ -80,15 +81,15 @@ def _products(precision: str, clock: Clock) -> float:
     if clock.device == "cpu" and torch.backends.mkldnn.is_available():
         linear = torch.ops.mkldnn._linear_pointwise
         ways.append(lambda: linear(left, right, None, "none", [], ""))
-    best = min(min(clock.time(way) for _ in range(TRIES + 1)) for way in ways)
+    best = min(min(clock.time(way) for _ in range(tries + 1)) for way in ways)
     return 2 * size**3 / best
 
 
-def reads(clock: Clock) -> float:
+def reads(clock: Clock, tries: int = TRIES) -> float:
     """Bytes per second that memory is read with, now."""
     matrix = torch.ones(1 << 14, 1 << 13, device=clock.device)  # 512 MiB: larger than any cache
     vector = torch.ones(1 << 13, device=clock.device)
     ways = [matrix.sum, lambda: matrix @ vector]
     with clock.applied():
-        best = min(min(clock.time(way) for _ in range(TRIES + 1)) for way in ways)
+        best = min(min(clock.time(way) for _ in range(tries + 1)) for way in ways)
     return matrix.numel() * 4 / best

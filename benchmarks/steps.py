@@ -121,7 +121,7 @@ def against(
         references: frozen models that score completions.
     """
     clock, counts = bench.clock(), _counts(work, sampled)
-    limits = measured(clock)
+    limits = measured(clock, bench.quick)
     ours = make()
     result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
     per_step = work.prompts if peer_prompts else 1

@@ -20,6 +20,7 @@ import mrlm.experiment, mrlm.play, mrlm.trainer
 transformers.AutoModelForCausalLM.from_pretrained(mrlm.default_model())
 gc.collect()
 gc.freeze()
+gc.set_threshold(50_000, 20, 20)
 gc.enable()
 for line in sys.stdin:
     work = json.loads(line)

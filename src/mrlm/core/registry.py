@@ -15,6 +15,7 @@ from typing import Any
 
 from mrlm.core.errors import PluginError
 
+PACKAGE = Path(__file__).parent.parent
 WINGS = ("algorithms", "environments", "workflows", "engines", "trackers")
 
 
@@ -60,12 +61,12 @@ def load(wing: str, name: str) -> Any:
         return _load_reference(name)
     if (wing, name) in REFUSED:
         raise PluginError(f"{wing}: {REFUSED[wing, name]}")
-    path = _candidates(wing).get(name)
-    if path is None or not _holds_plugin(path):
+    module = vars(importlib.import_module(f"mrlm.{wing}.{name}")) if _exists(wing, name) else {}
+    if "PLUGIN" not in module:
         raise PluginError(
             f"{unknown(name, names(wing), wing)}; your own is 'my_package.module:Name'"
         )
-    return importlib.import_module(f"mrlm.{wing}.{name}").PLUGIN
+    return module["PLUGIN"]
 
 
 def unknown(name: str, known: list[str], what: str) -> str:
@@ -83,7 +84,14 @@ def source_of(plugin: Any) -> str:
 
 def files(wing: str) -> dict[str, Path]:
     """Name -> file of every plug-in of a wing, without importing any."""
-    return {name: path for name, path in _candidates(wing).items() if _holds_plugin(path)}
+    folder = PACKAGE / wing
+    files = {path.stem: path for path in folder.glob("*.py")}
+    files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
+    return {
+        name: path
+        for name, path in files.items()
+        if not name.startswith("_") and "PLUGIN" in path.read_text(encoding="utf-8")
+    }
 
 
 def search(folder: Path) -> None:
@@ -93,16 +101,10 @@ def search(folder: Path) -> None:
         sys.path.append(place)
 
 
-def _candidates(wing: str) -> dict[str, Path]:
-    """Name -> file of all candidates for plug-ins, without reading them."""
-    folder = Path(__file__).parent.parent / wing
-    files = {path.stem: path for path in folder.glob("*.py")}
-    files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
-    return {name: path for name, path in files.items() if not name.startswith("_")}
-
-
-def _holds_plugin(path: Path) -> bool:
-    return "PLUGIN" in path.read_text(encoding="utf-8")
+def _exists(wing: str, name: str) -> bool:
+    """Whether a wing has a file or folder of this name, which may be a plug-in."""
+    file, folder = PACKAGE / wing / f"{name}.py", PACKAGE / wing / name / "__init__.py"
+    return name.isidentifier() and not name.startswith("_") and (file.exists() or folder.exists())
 
 
 def _load_reference(reference: str) -> Any:
