@@ -7,20 +7,28 @@ import array
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mrlm.sandbox.scratch import remove_tree
 from mrlm.sandbox.tiers import SCRATCH, Tier, as_user, booted, environment, strangers
-from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SandboxUnavailableError, Usage
+from mrlm.sandbox.types import (
+    Limits,
+    SandboxError,
+    SandboxResult,
+    SandboxUnavailableError,
+    Status,
+    Usage,
+)
 
 HARNESS = Path(__file__).with_name("_harness.py")
 STARTING = 10.0
@@ -29,6 +37,14 @@ ENDING = 0.3
 """Seconds in which a killed program has to end; otherwise its worker is given up."""
 MOST_REQUESTS = 2000
 """Number of programs after which a worker is replaced."""
+
+REASONS = {
+    "timeout": "its time limit was exceeded",
+    "oom": "its processes used too much memory",
+    "output_limit": "it wrote too much",
+    "disk": "it filled its scratch space",
+}
+"""Why a program was killed -> the reason of its result."""
 
 _turn = threading.Lock()
 _next = 0
@@ -218,14 +234,7 @@ class SandboxWorker:
         request = {
             "session": stdout is not None,
             "folder": folder or SCRATCH,
-            "limits": {
-                "memory": limits.memory,
-                "cpu": limits.cpu_seconds,
-                "processes": limits.processes,
-                "file_size": limits.file_size,
-                "open_files": limits.open_files,
-                "disk": limits.disk,
-            },
+            "limits": asdict(limits) | {"cpu": limits.cpu_seconds},
         }
         running = RunningProgram(output, errors, folder)
         try:
@@ -321,12 +330,7 @@ def run(
         wall = time.monotonic() - running.started
     finally:
         worker.release(running)
-    if end.failed:
-        raise SandboxError(f"{worker.tier.name}: a program could not be started: {end.failed}")
-    if end.refused:
-        return SandboxResult("refused", reason=end.refused)
-    out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
-    return result_of(end, out, err, Usage(wall, end.cpu, end.peak))
+    return result_of(worker.tier.name, end, list(written.values()), wall)
 
 
 def _watched(
@@ -367,26 +371,30 @@ def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = Fal
             return True
 
 
-def result_of(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
-    """The result of a run, from its end and its output."""
-    reasons = {
-        "timeout": "its time limit was exceeded",
-        "oom": "its processes used too much memory",
-        "output_limit": "it wrote too much",
-        "disk": "it filled its scratch space",
-    }
-    if end.cause in ("timeout", "oom", "output_limit"):
-        return SandboxResult(end.cause, out, err, usage, None, reasons[end.cause])  # type: ignore[arg-type]
-    if end.cause is not None or end.code is None:
-        reason = reasons.get(end.cause or "", "it was killed")
-        return SandboxResult("killed", out, err, usage, None, reason)
-    if end.code == -24:  # SIGXCPU
-        return SandboxResult(
-            "timeout", out, err, usage, end.code, "its CPU time limit was exceeded"
-        )
-    if end.code < 0:
-        return SandboxResult("killed", out, err, usage, end.code, f"signal {-end.code}")
-    if end.code == 0:
-        return SandboxResult("ok", out, err, usage, 0)
-    memory = "MemoryError" in err[-300:]
-    return SandboxResult("oom" if memory else "error", out, err, usage, end.code)
+def result_of(name: str, end: Exit, written: Sequence[bytearray], wall: float) -> SandboxResult:
+    """The result of a run that took `wall` seconds, from its end and its output.
+
+    Raises:
+        SandboxError: the program was not started.
+    """
+    if end.failed:
+        raise SandboxError(f"{name}: a program could not be started: {end.failed}")
+    if end.refused:
+        return SandboxResult("refused", reason=end.refused)
+    out, err = (bytes(data).decode("utf-8", "replace") for data in written)
+    usage = Usage(wall, end.cpu, end.peak)
+    status: Status = "killed"
+    code = end.code
+    if end.cause is not None or code is None:
+        code = None
+        reason = REASONS.get(end.cause or "", "it was killed")
+        if end.cause in ("timeout", "oom", "output_limit"):
+            status = end.cause  # type: ignore[assignment]
+    elif code == -signal.SIGXCPU:
+        status, reason = "timeout", "its CPU time limit was exceeded"
+    elif code < 0:
+        reason = f"signal {-code}"
+    else:
+        reason = ""
+        status = "ok" if code == 0 else "oom" if "MemoryError" in err[-300:] else "error"
+    return SandboxResult(status, out, err, usage, code, reason)

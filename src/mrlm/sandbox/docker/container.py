@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mrlm.sandbox.types import MIB, Limits, SandboxError
@@ -247,14 +247,7 @@ def _head(parts: Mapping[str, bytes], limits: Limits, session: bool) -> bytes:
         "request": {
             "session": session,
             "folder": FOLDER,
-            "limits": {
-                "memory": limits.memory,
-                "cpu": limits.cpu_seconds,
-                "processes": limits.processes,
-                "file_size": limits.file_size,
-                "open_files": limits.open_files,
-                "disk": limits.disk,
-            },
+            "limits": asdict(limits) | {"cpu": limits.cpu_seconds},
         },
     }
     return json.dumps(head).encode() + b"\n"

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import secrets
-import struct
 import subprocess
 import threading
 import time
@@ -20,16 +19,15 @@ from typing import Any, TypeVar
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
+from mrlm.sandbox.base import CheckedSandbox, FramedSession, check_positive, tried_twice
 from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
-from mrlm.sandbox.local import MOST_ANSWER, unfit
 from mrlm.sandbox.types import (
-    AnswerError,
     Limits,
     SandboxError,
     SandboxResult,
     SandboxUnavailableError,
     SessionEnded,
-    Usage,
+    Status,
 )
 from mrlm.sandbox.workers import Exit, result_of
 
@@ -48,7 +46,7 @@ WORDS = ("image", "docker", "cpus", "runtime", "workers")
 """Its arguments in a config."""
 
 
-class DockerSandbox:
+class DockerSandbox(CheckedSandbox["DockerSession"]):
     """A sandbox that runs programs in containers.
 
     Args:
@@ -77,20 +75,14 @@ class DockerSandbox:
         for word, value in (("image", image), ("docker", docker), ("runtime", runtime or "-")):
             if not isinstance(value, str) or not value or (value[0] == "-" and value != "-"):
                 raise ConfigError(f"{word} of a docker sandbox must be a name, not {value!r}")
-        for word, value in (("cpus", cpus), ("workers", workers or 1)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ConfigError(f"{word} of a docker sandbox must be positive, not {value!r}")
+        check_positive("docker", cpus=cpus, workers=workers or 1)
+        super().__init__(limits)
         self.engine: ContainerEngine = ContainerEngine(image, docker, cpus, runtime)
-        self.limits: Limits = limits or Limits()
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-        self._sessions: weakref.WeakSet[DockerSession] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._running = 0
         self._closed = threading.Event()
-
-    def __deepcopy__(self, memo: object) -> DockerSandbox:
-        return self  # environments are copied for every episode; the copies share their sandbox
 
     def check(self) -> None:
         """Check the engine and the image.
@@ -112,39 +104,20 @@ class DockerSandbox:
                 f"docker pull {image}"
             )
 
-    async def run(
-        self,
-        program: str,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+    async def _run(
+        self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
     ) -> SandboxResult:
-        refused = unfit(program, stdin, files or {})
-        if refused:
-            return SandboxResult("refused", reason=refused)
-        limits, reason = limits or self.limits, ""
-        for _ in range(2):
-            begin = self._beginning(program, files, limits, stdin.encode())
-            try:
-                return await self.while_wanted(lambda stop, b=begin: self._run(b, limits, stop))
-            except SandboxError as error:
-                reason = str(error)
-        return SandboxResult("infra_error", reason=reason)
+        begin = self._beginning(program, files, limits, stdin.encode())
+        return await self.while_wanted(
+            lambda stop: tried_twice(lambda: self._once(begin, limits, stop))
+        )
 
-    async def session(
-        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
+    async def _session(
+        self, program: str, files: Mapping[str, bytes], limits: Limits
     ) -> DockerSession:
-        refused = unfit(program, "", files or {})
-        if refused:
-            raise SessionEnded("refused", refused)
-        limits = limits or self.limits
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
         begin = self._beginning(program, files, limits, session=True)
-        session = await self.while_wanted(
-            lambda stop: DockerSession(self, begin, limits.wall, stop)
-        )
-        self._sessions.add(session)
-        return session
+        return await self.while_wanted(lambda stop: DockerSession(self, begin, limits.wall, stop))
 
     def close(self) -> None:
         self._closed.set()
@@ -169,7 +142,7 @@ class DockerSandbox:
     def _beginning(
         self,
         program: str,
-        files: Mapping[str, bytes] | None,
+        files: Mapping[str, bytes],
         limits: Limits,
         stdin: bytes = b"",
         session: bool = False,
@@ -178,13 +151,11 @@ class DockerSandbox:
             if self._closed.is_set():
                 raise SandboxError("the sandbox is closed")
             name = f"mrlm-{secrets.token_hex(8)}"
-            return Container(
-                self.engine, name, program.encode(), files or {}, limits, stdin, session
-            )
+            return Container(self.engine, name, program.encode(), files, limits, stdin, session)
 
         return begin
 
-    def _run(
+    def _once(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
     ) -> SandboxResult:
         """Run a program until it ends.
@@ -203,10 +174,7 @@ class DockerSandbox:
                 wall = time.monotonic() - started
             finally:
                 container.remove()
-        if end.failed:
-            raise SandboxError(f"a program could not be started: {end.failed}")
-        out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
-        return result_of(end, out, err, Usage(wall, end.cpu, end.peak))
+        return result_of(self.name, end, list(written.values()), wall)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -219,7 +187,7 @@ class DockerSandbox:
                 self._running -= 1
 
 
-class DockerSession:
+class DockerSession(FramedSession):
     """A program that answers requests, in a container of its own."""
 
     def __init__(
@@ -229,17 +197,12 @@ class DockerSession:
         wall: float,
         stop: threading.Event,
     ) -> None:
+        super().__init__()
         self._sandbox = sandbox
-        self._lock = threading.Lock()
-        self._open = True
-        self._answers = bytearray()
         self._container: Container = begin()
         try:
             _started(self._container, stop)
-            self._asked(None, wall, stop)
-        except AnswerError as error:
-            self._container.remove()
-            raise SessionEnded("error", str(error)) from None
+            self._begin(wall, stop)
         except BaseException:
             self._container.remove()
             raise
@@ -247,57 +210,29 @@ class DockerSession:
     async def ask(self, request: Any, wall: float) -> Any:
         return await self._sandbox.while_wanted(lambda stop: self._asked(request, wall, stop))
 
-    async def close(self) -> None:
-        await in_thread(self.close_now)
-
-    def _asked(self, request: Any, wall: float, stop: threading.Event) -> Any:
-        with self._lock:
-            if not self._open:
-                raise SessionEnded("killed", "the session is closed")
-            number = secrets.token_hex(8)
-            data = json.dumps({"id": number, "request": request}).encode()
-            try:
-                self._container.send(struct.pack("<I", len(data)) + data)
-                reply = self._answer(time.monotonic() + wall, wall, stop)
-                if type(reply) is not dict or reply.get("id") != number or self._answers:
-                    raise SessionEnded("error", "its answer is malformed")
-            except (SessionEnded, SandboxError):
-                self._open = False
-                self._container.remove()
-                raise
-            if "answer" not in reply:
-                said = reply.get("failed")
-                raise AnswerError(said[:1000] if isinstance(said, str) else "it failed")
-            return reply["answer"]
-
-    def _answer(self, end: float, wall: float, stop: threading.Event) -> Any:
-        while True:
-            if len(self._answers) >= 4:
-                size = struct.unpack_from("<I", self._answers)[0]
-                if size > MOST_ANSWER:
-                    raise SessionEnded("output_limit", f"its answer has {size} bytes")
-                if len(self._answers) >= 4 + size:
-                    data = bytes(self._answers[4 : 4 + size])
-                    del self._answers[: 4 + size]
-                    break
+    def _exchange(self, data: bytes, wall: float, stop: threading.Event) -> None:
+        end = time.monotonic() + wall
+        self._container.send(data)
+        while self._missing() > 0:
             kind, part = _next(self._container, end, stop) or (b"", b"")
             if kind == b"o":
-                self._answers += part
+                self._read += part
             elif kind == b"x":
-                oom = _report(part).cause == "oom"
-                raise SessionEnded("oom" if oom else "killed", "its process ended")
+                report = _report(part)
+                if report.refused:
+                    raise SessionEnded("refused", report.refused)
+                status = "oom" if report.cause == "oom" else "killed"
+                raise SessionEnded(status, "its process ended")
             if time.monotonic() >= end:
                 raise SessionEnded("timeout", f"no answer within {wall:g} s")
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            raise SessionEnded("error", "its answer is malformed") from None
+
+    def _end(self, cause: Status) -> None:
+        self._open = False
+        self._container.remove()
 
     def close_now(self) -> None:
-        """`close` for blocking callers."""
         with self._lock:
-            self._open = False
-            self._container.remove()
+            self._end("killed")
 
 
 def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:

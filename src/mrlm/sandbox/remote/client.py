@@ -10,7 +10,6 @@ import random
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread, run_async
-from mrlm.sandbox.local import unfit
+from mrlm.sandbox.base import CheckedSandbox, check_positive
 from mrlm.sandbox.remote import wire
 from mrlm.sandbox.remote.calling import RemoteCall, Unanswered, address_of, token_in
 from mrlm.sandbox.types import (
@@ -46,7 +45,7 @@ CLOSING = 5.0
 """Seconds allowed for closing a session; otherwise it ends with its lease."""
 
 
-class RemoteSandbox:
+class RemoteSandbox(CheckedSandbox["RemoteSession"]):
     """A sandbox that runs programs on another machine.
 
     A request has an id, and the server executes it once, so it is sent again if no answer arrives.
@@ -87,66 +86,30 @@ class RemoteSandbox:
             raise ConfigError(
                 f"the sandbox {url} requires a token: name a token_file, or set {TOKEN_VARIABLE}"
             )
-        for word, value in (("grace", grace), ("patience", patience), ("attempts", attempts)):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or not 0 < value < 1e9
-            ):
-                raise ConfigError(f"{word} of a remote sandbox must be positive, not {value!r}")
+        check_positive("remote", grace=grace, patience=patience, attempts=attempts)
+        super().__init__(limits)
         self.url = url
-        self.limits: Limits = limits or Limits()
         self.grace: float = grace
         self.patience: float = patience
         self.attempts: int = attempts
         self._address = address_of(url, token, ca_file)
-        self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
 
-    def __deepcopy__(self, memo: object) -> RemoteSandbox:
-        return self  # environments are copied for every episode; the copies share their sandbox
-
-    async def run(
-        self,
-        program: str,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+    async def _run(
+        self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
     ) -> SandboxResult:
-        refused = unfit(program, stdin, files or {})
-        if refused:
-            return SandboxResult("refused", reason=refused)
-        limits = limits or self.limits
-        message = {
-            "id": secrets.token_hex(16),
-            "program": program,
-            "stdin": stdin,
-            "files": wire.files_out(files),
-            "limits": asdict(limits),
-        }
+        message = _request(program, files, limits) | {"stdin": stdin}
         try:
             reply = await self.post("/run", message, limits.wall, CODED * limits.output)
             return wire.result_in(reply)
         except (SandboxError, wire.WireError) as error:
             return SandboxResult("infra_error", reason=f"{self.url}: {error}")
 
-    async def session(
-        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
+    async def _session(
+        self, program: str, files: Mapping[str, bytes], limits: Limits
     ) -> RemoteSession:
-        refused = unfit(program, "", files or {})
-        if refused:
-            raise SessionEnded("refused", refused)
-        limits = limits or self.limits
-        name = secrets.token_hex(16)
-        message = {
-            "id": name,
-            "program": program,
-            "files": wire.files_out(files),
-            "limits": asdict(limits),
-        }
+        message = _request(program, files, limits)
         _said(await self.post("/session/open", message, limits.wall), "opened")
-        session = RemoteSession(self, name)
-        self._sessions.add(session)
-        return session
+        return RemoteSession(self, message["id"])
 
     async def health(self) -> dict[str, Any]:
         """The server's description of itself.
@@ -276,6 +239,15 @@ class RemoteSession:
         if self._open:  # a pending request gets its answer first, or its deadline
             self._open = False
             await in_thread(lambda: self._sandbox.leave(self._name))
+
+
+def _request(program: str, files: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
+    return {
+        "id": secrets.token_hex(16),
+        "program": program,
+        "files": wire.files_out(files),
+        "limits": asdict(limits),
+    }
 
 
 def _said(reply: Mapping[str, Any], wanted: str) -> Any:

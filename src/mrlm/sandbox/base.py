@@ -1,0 +1,185 @@
+"""The bases of sandboxes and of their sessions: the check of a program before it runs, a second try
+when a sandbox fails, and the requests of a session."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import struct
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Generic, TypeVar
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.sync_async import in_thread
+from mrlm.sandbox.types import (
+    AnswerError,
+    Limits,
+    SandboxError,
+    SandboxResult,
+    Session,
+    SessionEnded,
+    Status,
+)
+
+S = TypeVar("S", bound=Session)
+MOST_ANSWER = 1 << 20
+"""Most bytes of an answer."""
+MOST_PROGRAM = 1 << 20
+"""Most bytes of a program."""
+
+
+def unfit(program: str, stdin: str, files: Mapping[str, bytes]) -> str:
+    """The reason why a program cannot be run at all; empty if it can."""
+    for name, text in (("program", program), ("standard input", stdin)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return f"the {name} is not valid Unicode: {error.reason} at {error.start}"
+    if "\0" in program:
+        return "the program has a NUL character in it"
+    if len(program) > MOST_PROGRAM:
+        return f"the program is longer than {MOST_PROGRAM} characters"
+    for path in files:
+        parts = PurePosixPath(path).parts
+        if not parts or ".." in parts or path.startswith("/") or "\0" in path or len(path) > 200:
+            return f"{path!r} is not a path inside the working folder"
+    return ""
+
+
+def tried_twice(work: Callable[[], SandboxResult]) -> SandboxResult:
+    """The result of a run, which is repeated once if the sandbox fails."""
+    reason = ""
+    for _ in range(2):
+        try:
+            return work()
+        except SandboxError as error:
+            reason = str(error)
+    return SandboxResult("infra_error", reason=reason)
+
+
+def check_positive(kind: str, **values: float) -> None:
+    """Refuse settings of a sandbox that are not positive numbers."""
+    for word, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise ConfigError(f"{word} of a {kind} sandbox must be positive, not {value!r}")
+
+
+class CheckedSandbox(ABC, Generic[S]):
+    """A sandbox that refuses unfit programs, and closes its sessions with itself.
+
+    Args:
+        limits: default limits of programs.
+    """
+
+    name: str
+
+    def __init__(self, limits: Limits | None) -> None:
+        self.limits: Limits = limits or Limits()
+        self._sessions: weakref.WeakSet[S] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: object) -> CheckedSandbox[S]:
+        return self  # environments are copied for every episode; the copies share their sandbox
+
+    async def run(
+        self,
+        program: str,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> SandboxResult:
+        if refused := unfit(program, stdin, files or {}):
+            return SandboxResult("refused", reason=refused)
+        return await self._run(program, stdin, files or {}, limits or self.limits)
+
+    async def session(
+        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
+    ) -> S:
+        if refused := unfit(program, "", files or {}):
+            raise SessionEnded("refused", refused)
+        made = await self._session(program, files or {}, limits or self.limits)
+        self._sessions.add(made)
+        return made
+
+    @abstractmethod
+    async def _run(
+        self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
+    ) -> SandboxResult: ...
+
+    @abstractmethod
+    async def _session(self, program: str, files: Mapping[str, bytes], limits: Limits) -> S: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class FramedSession(ABC):
+    """A session whose requests and answers are frames: a length in four bytes, then JSON."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._read = bytearray()
+
+    @abstractmethod
+    def _exchange(self, data: bytes, wall: float, stop: threading.Event) -> None:
+        """Send a frame, and read until none of the answer is `_missing`."""
+
+    @abstractmethod
+    def _end(self, cause: Status) -> None:
+        """Kill the program."""
+
+    @abstractmethod
+    def close_now(self) -> None:
+        """`close` for blocking callers."""
+
+    async def close(self) -> None:
+        await in_thread(self.close_now)
+
+    def _begin(self, wall: float, stop: threading.Event) -> None:
+        """Wait until the program can answer."""
+        try:
+            self._asked(None, wall, stop)
+        except AnswerError as error:
+            self._end("error")
+            raise SessionEnded("error", str(error)) from error
+
+    def _asked(self, request: Any, wall: float, stop: threading.Event) -> Any:
+        with self._lock:
+            if not self._open:
+                raise SessionEnded("killed", "the session is closed")
+            number = secrets.token_hex(8)
+            data = json.dumps({"id": number, "request": request}).encode()
+            try:
+                self._exchange(struct.pack("<I", len(data)) + data, wall, stop)
+                reply = self._reply()
+                if type(reply) is not dict or reply.get("id") != number:
+                    raise SessionEnded("error", "its answer is malformed")
+            except (SessionEnded, SandboxError) as error:
+                self._end(error.status if isinstance(error, SessionEnded) else "infra_error")
+                raise
+            if "answer" not in reply:
+                said = reply.get("failed")
+                said = said[:1000] if isinstance(said, str) else "it failed"
+                raise AnswerError(said.encode("utf-8", "replace").decode())
+            return reply["answer"]
+
+    def _missing(self) -> int:
+        """Bytes that are known to be missing of the answer; below 0 if there are too many."""
+        size = 4
+        if len(self._read) >= size:
+            content = struct.unpack_from("<I", self._read)[0]
+            size += content
+            if content > MOST_ANSWER:
+                raise SessionEnded("output_limit", f"its answer has {content} bytes")
+        return size - len(self._read)
+
+    def _reply(self) -> Any:
+        whole, data, self._read = not self._missing(), bytes(self._read[4:]), bytearray()
+        try:
+            return json.loads(data) if whole else None
+        except (ValueError, RecursionError) as error:
+            raise SessionEnded("error", "its answer is malformed") from error
