@@ -12,7 +12,7 @@ from mrlm.planning.devices import find_device
 from mrlm.planning.estimate import Estimate, Needs, best, estimate
 from mrlm.planning.layout import Place
 from mrlm.planning.memory import MemoryLoad
-from mrlm.planning.models import known_shape
+from mrlm.planning.model_shape import known_shape
 from mrlm.planning.plan import Plan
 from mrlm.planning.policy_weights import WeightSizes
 from mrlm.planning.timing import Lengths

@@ -125,7 +125,7 @@ def _counts(
     from mrlm.build.policies import LiveObjects
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
-    from mrlm.planning.models import parameters_of, shape_of_size, similar
+    from mrlm.planning.model_shape import parameters_of, shape_of_size, similar
     from mrlm.planning.timing import Lengths
 
     prompt, mean, latency = said

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from mrlm.planning import rates
 from mrlm.planning.devices import Device
-from mrlm.planning.plan import Plan
-from mrlm.planning.policy_weights import WeightSizes
 from mrlm.planning.rates import Took, added, roofline
 from mrlm.planning.timing import Share, learned_tokens
 
@@ -47,21 +45,10 @@ class Ring:
         return added([self.gather(count)] * 2)
 
 
-def gradient_bytes(plan: Plan, weights: WeightSizes) -> float:
-    """Bytes that are reduced over devices; gradients in 16 bit are added up in float32."""
-    return 4.0 * (weights.trained + (weights.critic if weights.critic_learns else 0))
-
-
 def communication(share: Share, strategy: str, ring: Ring, computing: float) -> Took:
-    """Communication of gradients, and of weights if they are sharded, between training devices: the
-    part that devices wait for.
-
-    Args:
-        share: the work of one device.
-        strategy: `ddp`, `fsdp` or `fsdp-hybrid`.
-        ring: the training devices.
-        computing: seconds of `forward_backward`, which overlap with the transfer of weights.
-    """
+    """Communication of gradients, and of weights if they are sharded (`fsdp`, `fsdp-hybrid`),
+    between the training devices: the part that devices wait for. `computing` is the seconds of
+    `forward_backward`, which overlap with the transfer of weights."""
     plan, steps = share.plan, share.plan.optimizer_steps
     if ring.members == 1:
         return Took()
@@ -71,7 +58,8 @@ def communication(share: Share, strategy: str, ring: Ring, computing: float) -> 
     for each in plan.weights:
         if not each.trainable:
             continue
-        count = gradient_bytes(plan, each)
+        # gradients in 16 bit are added up in float32
+        count = 4.0 * (each.trained + (each.critic if each.critic_learns else 0))
         if strategy == "ddp":
             reducing += [ring.reduce(count)] * steps
             continue

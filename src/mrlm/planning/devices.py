@@ -4,6 +4,7 @@ user's file."""
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -63,45 +64,30 @@ class Device:
         )
 
 
-def _nvidia(
-    name: str, products: tuple[float, float], memory: tuple[float, float], net: tuple[float, float]
-) -> Device:
-    (bf16, fp32), (size, speed), (link, network) = products, memory, net
-    return Device(
-        name,
-        bf16=bf16 * TERA,
-        fp32=fp32 * TERA,
-        bandwidth=speed * GB,
-        memory=size * GB,
-        link=link * GB,
-        network=network * GB,
-        source="datasheet: dense; network of a node as in the maker's own systems",
-    )
+def _datasheets() -> dict[str, Device]:
+    table = yaml.safe_load(Path(__file__).with_name("devices.yaml").read_text(encoding="utf-8"))
+    source = "datasheet: dense; network of a node as in the maker's own systems"
+    return {
+        name: Device(
+            name,
+            **{key: each * (TERA if key in ("bf16", "fp32") else GB) for key, each in row.items()},
+            source=source,
+        )
+        for name, row in table.items()
+    }
 
 
-DEVICES: dict[str, Device] = {
-    each.name: each
-    for each in (
-        _nvidia("h100", (989.4, 66.9), (80, 3350), (450, 400)),
-        _nvidia("h200", (989.4, 66.9), (141, 4800), (450, 400)),
-        _nvidia("b200", (2250, 75), (180, 7700), (900, 400)),
-        _nvidia("a100", (312, 19.5), (80, 2039), (300, 200)),
-        _nvidia("a100-40gb", (312, 19.5), (40, 1555), (300, 200)),
-        _nvidia("l40s", (362, 91.6), (48, 864), (32, 50)),
-        _nvidia("a6000", (154.8, 38.7), (48, 768), (56, 25)),
-    )
-}
-"""H100, H200, A100: SXM; B200: of a DGX B200; L40S: PCIe 4; A6000: RTX A6000 with a bridge."""
+DEVICES: dict[str, Device] = _datasheets()
 
 LOOPBACK = 0.5 * GB
 """Bytes per second that gloo reduces between processes of one machine; an estimate."""
-TRIES = 3
-"""Number of measurements, of which the best counts."""
+TRIES = 4
+"""Number of measurements, of which the best counts; the first warms up."""
 
 
 def find_device(name: str) -> Device:
-    """A device of the table, `cpu` (this machine, measured in about a second), or a YAML file with
-    fields of `Device`, with `like: NAME` for missing ones.
+    """A device of `devices.yaml`, `cpu` (this machine, measured in about a second), or a YAML file
+    with fields of `Device`, with `like: NAME` for missing ones.
 
     Raises:
         ConfigError: the device is unknown, or the file is invalid.
@@ -159,21 +145,6 @@ def _number(path: Path, key: str, value: Any) -> float:
 # -- this machine ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Best:
-    """The shortest of several timings."""
-
-    clock: Callable[[], float]
-    seconds: float = float("inf")
-
-    def of(self, work: Any) -> float:
-        for _ in range(TRIES + 1):  # the first one warms up
-            begun = self.clock()
-            work()
-            self.seconds = min(self.seconds, self.clock() - begun)
-        return self.seconds
-
-
 def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
     """This machine's processor, with torch's number of threads: matrix products and reads are
     measured, which takes about a second; memory is what is installed.
@@ -185,15 +156,18 @@ def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
     import psutil
     import torch
 
+    def shortest(work: Callable[[], object]) -> float:
+        return min(timeit.repeat(work, timer=clock, repeat=TRIES, number=1))
+
     size = 1024
     rates: dict[str, float] = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-        rates[name] = 2 * size**3 / _Best(clock).of(lambda a=left, b=right: a @ b)
+        rates[name] = 2 * size**3 / shortest(lambda a=left, b=right: a @ b)
     large = torch.ones(1 << 24)  # 64 MiB
-    speed = large.nbytes / _Best(clock).of(large.sum)
+    speed = large.nbytes / shortest(large.sum)
     small = torch.ones(16)
-    launch = _Best(clock).of(lambda: [small + small for _ in range(1000)]) / 1000
+    launch = shortest(lambda: [small + small for _ in range(1000)]) / 1000
     return Device(
         "cpu",
         bf16=rates["bf16"],

@@ -56,6 +56,11 @@ class Estimate:
         return max(play, everything - play) if self.max_lag and self.place.engines else everything
 
     @property
+    def rate(self) -> float:
+        """Trained tokens per second."""
+        return self.trained_tokens / self.step
+
+    @property
     def share_of_peak(self) -> float:
         """Useful operations over the peak operations of the devices."""
         useful = sum(
@@ -70,16 +75,7 @@ class Estimate:
 def estimate(
     plan: Plan, lengths: Lengths, device: Device, place: Place, needs: Needs, max_lag: int = 0
 ) -> Estimate:
-    """Estimate a step with a placement.
-
-    Args:
-        plan: the counts of the run.
-        lengths: lengths of prompts and completions.
-        device: type of the devices.
-        place: the placement.
-        needs: columns that the algorithm computes before credit.
-        max_lag: most iterations that playing may be ahead.
-    """
+    """Estimate a step with a placement; playing may be `max_lag` iterations ahead."""
     device = device.among(place.inside)
     on_ray = place.strategy == "ray" and place.devices > 1
     strategy = "ddp" if place.strategy == "ray" else place.strategy

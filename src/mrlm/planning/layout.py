@@ -13,7 +13,6 @@ from mrlm.planning.memory import (
     PASSING,
     PLAYING,
     MemoryLoad,
-    ShardCounts,
     engine_copy,
     parts_of,
     peak,
@@ -72,9 +71,9 @@ def placed_memory(
     plan, device = learning.plan, learning.device
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
-    shards = ShardCounts(members, members, members, buckets=members == 1 and ring.members > 1)
+    reduces = members == 1 and ring.members > 1
     job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
-    memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
+    memory = {each.name: parts_of(each, job, members, reduces) for each in plan.weights}
     if job.plays:
         _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
     if job.plays and ahead:

@@ -60,47 +60,35 @@ class MemoryLoad:
     agents: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCounts:
-    """Numbers of shards, one on each device.
+def parts_of(
+    weights: WeightSizes, job: MemoryLoad, shards: int = 1, reduces: bool = False
+) -> Parts:
+    """Bytes of one policy on one device, by part.
 
     Args:
-        weights, gradients, moments: shards of the trained weights and their states.
-        buckets: whether whole gradients are reduced over devices, in buckets.
+        weights: the policy.
+        job: the inputs besides weights.
+        shards: devices that share the trained weights and their states.
+        reduces: whether whole gradients are reduced over devices, in buckets.
     """
-
-    weights: int = 1
-    gradients: int = 1
-    moments: int = 1
-    buckets: bool = False
-
-
-WHOLE = ShardCounts()
-
-
-def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> Parts:
-    """Bytes of one policy on one device, by part."""
     width, shape = job.width, weights.shape
     own = ADAPTER_BYTES if weights.lora is not None else width
-    parts: Parts = {"weights": weights.count * width // shards.weights if weights.owns else 0}
+    parts: Parts = {"weights": weights.count * width // shards if weights.owns else 0}
     if weights.lora is not None:
-        parts["adapter"] = weights.adapter * own // shards.weights
+        parts["adapter"] = weights.adapter * own // shards
     if weights.trainable:
-        parts["gradients"] = weights.trained * own // shards.gradients
-        parts["optimizer"] = job.moments * weights.trained * own // shards.moments
-        if shards.buckets:
+        parts["gradients"] = weights.trained * own // shards
+        parts["optimizer"] = job.moments * weights.trained * own // shards
+        if reduces:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
             parts["reference"] = weights.count * width  # never sharded
         if weights.critic:
             wide = own if weights.critic == weights.trained else width
-            learned = wide // 1 if weights.critic_learns else 0
-            each = wide / shards.weights
-            each += learned / shards.gradients + job.moments * learned / shards.moments
-            parts["critic"] = int(weights.critic * each)
+            learned = wide * (1 + job.moments) if weights.critic_learns else 0
+            parts["critic"] = weights.critic * (wide + learned) // shards
     if weights.stand_ins:
-        one = weights.trained * own
-        parts["opponents"] = weights.stand_ins * one
+        parts["opponents"] = weights.stand_ins * weights.trained * own
     if shape is not None:
         parts |= _passing(weights, shape, job, shards)
     return parts
@@ -149,9 +137,7 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
     return shape.layers * shape.hidden * fused * job.computed
 
 
-def _passing(
-    weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: ShardCounts
-) -> Parts:
+def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: int) -> Parts:
     """Bytes that are needed during a forward and backward pass."""
     parts: Parts = {}
     if weights.trainable:
@@ -159,21 +145,16 @@ def _passing(
         parts["logits"] = logits(shape, job.tokens, job.lean)
         if job.computed < job.width and not job.checkpointing:
             parts["casts"] = shape.body * job.computed  # kept for the backward pass
-        if shards.weights > 1:
-            parts["gathered"] = gathered(shape, job.width)
+        if shards > 1:
+            # a block, the next one in transfer, and embedding and head
+            ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)
+            parts["gathered"] = (2 * shape.body // shape.layers + ends) * job.width
     if job.plays and weights.seats:
         rows = max(1, job.rows * weights.seats // max(1, job.agents))
         parts["kv_cache"] = rows * job.length * key_bytes(shape, job.computed)
         if job.kept and weights.owns:
             parts["prefixes"] = job.kept
     return parts
-
-
-def gathered(shape: ModelShape, width: int) -> int:
-    """Bytes of the gathered weights of a sharded model: a block, the next one in transfer, and
-    embedding and head."""
-    ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)
-    return (2 * shape.body // shape.layers + ends) * width
 
 
 def _sum(parts: Mapping[str, int], names: Sequence[str]) -> int:

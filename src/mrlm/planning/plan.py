@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
-from mrlm.planning.call_counts import played
+from mrlm.core import registry
 from mrlm.planning.memory import BYTES, MemoryLoad, parts_of, peak
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes, weights_of
+from mrlm.play.workflow import as_workflow
 
 MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
@@ -182,8 +183,7 @@ def arithmetic(
 
     Args:
         config: the stage.
-        num_agents: number of agents.
-        trained_agents: number of agents whose policies are trained.
+        num_agents, trained_agents: number of agents, and of those whose policies are trained.
         iterations: iterations of the run, if the tasks have been counted.
         max_turns: most turns of an episode, if the environments declare it and the config does not.
         parameters: policy -> number of weights, if it is known better than from its shape.
@@ -200,7 +200,7 @@ def arithmetic(
     plan.weights, unknown = weights_of(
         config, algorithm.spec, policies, seats, parameters or {}, shapes
     )
-    plan.job = job_of(config, plan)
+    plan.job = _job_of(config, plan)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown
     if plan.memory:
@@ -208,25 +208,20 @@ def arithmetic(
     return plan
 
 
-def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> MemoryLoad:
-    """The inputs of the memory estimate besides weights, on one of several devices that share the
-    tasks."""
+def _job_of(config: ExperimentConfig, plan: Plan) -> MemoryLoad:
     training = config.training
     precise = training.precision == "fp32"
-    share = math.ceil(plan.tasks / devices) / max(1, plan.tasks)
     width = BYTES[config.model.torch_dtype]
     several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
     return MemoryLoad(
         width=width,
         computed=width if precise else 2,
         moments=0 if training.optimizer == "sgd" else 2,
-        tokens=min(
-            training.max_tokens_per_microbatch, max(1, math.ceil(plan.trained_tokens * share))
-        ),
+        tokens=min(training.max_tokens_per_microbatch, max(1, plan.trained_tokens)),
         checkpointing=training.gradient_checkpointing,
         lean=config.model.lean and training.precision != "fp16",
         plays=not plan.rows,
-        rows=min(config.engine.batch_size, math.ceil(plan.episodes * share) * plan.agents),
+        rows=min(config.engine.batch_size, plan.episodes * plan.agents),
         length=plan.tokens,
         kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
         agents=plan.agents,
@@ -236,10 +231,8 @@ def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> MemoryLoad
 def _counted(
     config: ExperimentConfig, algorithm: Any, agents: int, trained: int, max_turns: int | None
 ) -> Plan:
-    """The counts of an iteration."""
     training, generation, asked = config.training, config.generation, algorithm.spec.sampling
     rows = asked.rows or config.data.dataset is not None
-    found = played(config, rows, agents, max_turns)
     size = algorithm.group_size
     learning = [name for name, policy in config.policies.items() if policy.trainable]
     plan = Plan(
@@ -249,21 +242,19 @@ def _counted(
         samples=size,
         agents=agents,
         trained_agents=trained,
-        turns=found.turns,
+        turns=1,
         rows=rows,
         policies=len(learning) or trained,
         minibatches=algorithm.num_minibatches,
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
-        branches=found.branches,
-        prunes=found.prunes,
         greedy=int(asked.greedy),
         crossed=size**agents - size if asked.cross is not None and not rows else 0,
-        calls=found.calls,
-        parts=found.sequences,
-        tokens=(generation.max_prompt_tokens or 0) + found.turns * generation.max_new_tokens,
-        notes=found.notes,
+        tokens=0,
     )
+    if not rows:
+        _count_plays(plan, config, max_turns)
+    plan.tokens = (generation.max_prompt_tokens or 0) + plan.turns * generation.max_new_tokens
     steps = plan.policies * plan.minibatches
     per_step = math.ceil(plan.sequences / steps) if steps else 0
     together = max(1, training.max_tokens_per_microbatch // plan.tokens)
@@ -271,8 +262,34 @@ def _counted(
     return plan
 
 
+def _count_plays(plan: Plan, config: ExperimentConfig, max_turns: int | None) -> None:
+    """Set the counts that follow from the declarations of the workflow, without playing."""
+    name = config.workflow.name
+    plugin = registry.load("workflows", name)
+    workflow = as_workflow(plugin, config.workflow.constructor_arguments(plugin))
+    plan.branches, plan.prunes = workflow.spec.branches, workflow.spec.prunes
+    asked = config.workflow.parameters.get("max_turns")
+    known = [section.max_turns for section in config.environments if section.max_turns]
+    if isinstance(asked, int):
+        plan.turns = asked
+    elif workflow.spec.turns is not None:
+        plan.turns = workflow.spec.turns
+    elif known:
+        plan.turns = max(known)
+    elif max_turns is not None:
+        plan.turns = max_turns
+    else:
+        plan.notes.append("one turn per episode is assumed: no max_turns is set")
+    plan.calls = workflow.completions(plan.agents, plan.turns)
+    plan.parts = workflow.sequences(plan.agents, plan.turns)
+    if plan.calls is None and ":" in name:
+        plan.notes.append(
+            f"completions: workflow {name} does not declare its model calls (a method "
+            "completions(agents, turns)); once per agent and turn is assumed; it may be more"
+        )
+
+
 def _say_what_is_open(plan: Plan, config: ExperimentConfig, asked: Any) -> None:
-    """Add notes on what the counts leave out."""
     if config.generation.max_prompt_tokens is None:
         plan.notes.append(
             "prompts are not counted in tokens: generation.max_prompt_tokens is not set"

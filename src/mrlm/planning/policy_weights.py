@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrlm.config import ExperimentConfig, LoraConfig, PolicyConfig
-from mrlm.planning.model_shape import ModelShape, shape_of
-from mrlm.planning.models import known_shape
+from mrlm.planning.model_shape import ModelShape, find_shape
 
 
 @dataclass(slots=True)
@@ -60,11 +59,6 @@ class WeightSizes:
         return self.base == self.name
 
 
-def find_shape(path: str) -> ModelShape | None:
-    """The shape of a local folder, or of a public model by its name."""
-    return shape_of(path) or known_shape(path)
-
-
 def weights_of(
     config: ExperimentConfig,
     spec: Any,
@@ -73,16 +67,8 @@ def weights_of(
     parameters: Mapping[str, int],
     shapes: Mapping[str, ModelShape] | None,
 ) -> tuple[list[WeightSizes], list[str]]:
-    """Every policy with weights on this machine, and notes on what is unknown.
-
-    Args:
-        config: one stage of an experiment.
-        spec: requirements of the algorithm.
-        policies: the policies of the run.
-        seats: policy -> number of agents that use it.
-        parameters: policy -> number of weights, if it is known better than from its shape.
-        shapes: policy -> shape; by default found by the models' names.
-    """
+    """Every policy with weights on this machine, and notes on what is unknown; arguments as for
+    `plan.arithmetic`."""
     notes: list[str] = []
     found: list[WeightSizes] = []
     bases: dict[str, str] = {}
@@ -99,7 +85,7 @@ def weights_of(
                 "is known by name; mrlm plan takes --params"
             )
             continue
-        lora = _lora(config, section)
+        lora = (section.lora or config.model.lora) if section.trainable else None
         shares = lora is not None or not section.trainable
         base = bases.setdefault(path, name) if shares else name
         if lora is not None and shape is None:
@@ -109,10 +95,6 @@ def weights_of(
         )
     _add_beside(config, spec, found, notes)
     return found, notes
-
-
-def _lora(config: ExperimentConfig, policy: PolicyConfig) -> LoraConfig | None:
-    return (policy.lora or config.model.lora) if policy.trainable else None
 
 
 def _add_beside(

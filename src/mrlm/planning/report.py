@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mrlm.planning.devices import Device
@@ -12,6 +13,7 @@ from mrlm.planning.layout import USABLE, Place
 from mrlm.planning.plan import Plan, size_text
 from mrlm.planning.timing import Lengths
 
+OF_DEVICE = ("name", "bf16", "fp32", "bandwidth", "memory", "source")
 VERSION = 1
 """Version of the JSON; raised when a key changes its meaning."""
 PARTS = {
@@ -30,15 +32,8 @@ PARTS = {
 def text(
     plan: Plan, lengths: Lengths, device: Device, rows: Sequence[Estimate], command: str
 ) -> str:
-    """The plan as text.
-
-    Args:
-        plan: the counts.
-        lengths: lengths of prompts and completions.
-        device: of the table.
-        rows: one for each number of devices; the last is the requested one.
-        command: the command that starts the run.
-    """
+    """The plan as text; `rows` are for growing numbers of devices, and the last is the one that
+    `command` starts."""
     chosen = rows[-1]
     place = chosen.place
     lines = [
@@ -47,8 +42,8 @@ def text(
         f"{lengths.mean} tokens (at most {lengths.longest}) to prompts of {lengths.prompt}; "
         f"{plan.sequences} trained sequences",
         "",
-        f"{where(place)} of {device.name} ({device.source}), {_strategy(place)}, engine "
-        f"{lengths.engine}: {chosen.step:.4g} s a step, {rate(chosen):,.0f} trained tokens/s, "
+        f"{_where(place)} of {device.name} ({device.source}), {_strategy(place)}, engine "
+        f"{lengths.engine}: {chosen.step:.4g} s a step, {chosen.rate:,.0f} trained tokens/s, "
         f"{100 * chosen.share_of_peak:.1f} % of the peak",
         _fits_text(chosen, device),
         "",
@@ -89,14 +84,7 @@ def data(
     return {
         "version": VERSION,
         "algorithm": plan.algorithm,
-        "device": {
-            "name": device.name,
-            "bf16": device.bf16,
-            "fp32": device.fp32,
-            "bandwidth": device.bandwidth,
-            "memory": device.memory,
-            "source": device.source,
-        },
+        "device": {key: value for key, value in asdict(device).items() if key in OF_DEVICE},
         "counts": {
             "tasks": plan.tasks,
             "episodes": plan.episodes,
@@ -125,13 +113,7 @@ def data(
 
 
 def command_of(place: Place, config: str, overrides: Sequence[str]) -> str:
-    """The command that starts the run with a placement.
-
-    Args:
-        place: the placement.
-        config: the config file.
-        overrides: settings on the command line.
-    """
+    """The command that starts the run of a config file with a placement."""
     asked = ["train", "--config", config, *overrides]
     if place.strategy == "ray":
         settings = ["distributed.enabled=true", "distributed.strategy=ray"]
@@ -182,13 +164,7 @@ def hints(plan: Plan, chosen: Estimate) -> list[str]:
     return found
 
 
-def rate(found: Estimate) -> float:
-    """Trained tokens per second."""
-    return found.trained_tokens / found.step
-
-
-def where(place: Place) -> str:
-    """The numbers of devices and nodes, and their use."""
+def _where(place: Place) -> str:
     words = f"{place.devices} device(s) on {place.nodes} node(s)"
     if place.engines:
         words += f" ({place.learners} train, {place.engines} sample)"
@@ -237,7 +213,7 @@ def _table_row(found: Estimate) -> tuple[str, ...]:
         size_text(found.needed),
         "yes" if found.fits else "no",
         f"{found.step:.4g}",
-        f"{rate(found):,.0f}",
+        f"{found.rate:,.0f}",
         f"{100 * found.efficiency:.0f} %" if found.efficiency else "",
     )
 
@@ -258,7 +234,7 @@ def _estimate_data(found: Estimate) -> dict[str, Any]:
             name: {"seconds": part.seconds, "bound": part.bound}
             for name, part in found.seconds.items()
         },
-        "trained_tokens_per_second": rate(found),
+        "trained_tokens_per_second": found.rate,
         "sampled_tokens_per_second": found.sampled_tokens / found.step,
         "share_of_peak": found.share_of_peak,
         "efficiency": found.efficiency,

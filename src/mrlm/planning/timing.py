@@ -77,12 +77,8 @@ def prefill(share: Share) -> Took:
 
 
 def decode(share: Share, room: float) -> Took:
-    """Decoding of completions, with as many rows at once as engine and memory allow.
-
-    Args:
-        share: the work of one device.
-        room: bytes for keys and values.
-    """
+    """Decoding of completions, with as many rows at once as the engine and `room` allow, the bytes
+    for keys and values."""
     plan, lengths, device = share.plan, share.lengths, share.device
     job, found = plan.job, []
     for group in bases(plan.weights):
@@ -95,7 +91,7 @@ def decode(share: Share, room: float) -> Took:
             continue
         rounds = max(plan.turns, 1)
         one_row = max(1, plan.tokens * key_bytes(shape, job.computed))
-        held = max(1.0, min(job_rows(plan), asked / rounds, room // one_row))
+        held = max(1.0, min(max(1, job.rows), asked / rounds, room // one_row))
         steps = max(rounds * lengths.longest, asked * lengths.mean / held)
         rows = asked * lengths.mean / steps
         adapters = sum(each.adapter for each in group) * ADAPTER_BYTES
@@ -114,11 +110,6 @@ def decode(share: Share, room: float) -> Took:
         )
         found.append(Took(steps * took.seconds, took.bound, steps * operations))
     return added(found)
-
-
-def job_rows(plan: Plan) -> int:
-    """Most rows that the engine decodes at once."""
-    return max(1, plan.job.rows)
 
 
 def worlds(share: Share) -> Took:

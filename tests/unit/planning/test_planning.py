@@ -28,7 +28,7 @@ from mrlm.planning import memory
 from mrlm.planning.communication import Ring
 from mrlm.planning.devices import DEVICES, find_device
 from mrlm.planning.estimate import Estimate, Needs, best, counts_up_to, nodes_of, sweep
-from mrlm.planning.models import known_shape, parameters_of, shape_of_size
+from mrlm.planning.model_shape import known_shape, parameters_of, shape_of_size
 from mrlm.planning.plan import Plan, arithmetic
 from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 from mrlm.planning.timing import Lengths
