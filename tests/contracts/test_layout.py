@@ -415,7 +415,6 @@ LARGER = {
     "cli/plan.py plan": 90,
     "cli/serve.py serve": 100,
     "core/chat.py Chat": 27,
-    "distributed/on_ray/workers.py RayWorker": 23,
     "engines/openai.py OpenAIEngine": 22,
     "engines/shared/server_engine.py ServerEngine": 24,
     "learn/critics/mixing_critic.py MixedCritic": 21,

@@ -20,11 +20,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
 
     A gradient that only some processes have counts as zero on the others. One that no process has
     stays `None`: an optimiser skips such a parameter. Gradients of sharded parameters are sums
-    already.
-
-    Args:
-        parameters: the same ones in every process, in the same order.
-        size: bytes of a bucket.
+    already. The parameters are in the same order in every process; `size` is the bytes of a bucket.
     """
     whole = [weight for weight in parameters if weight.requires_grad and not is_cut(weight)]
     if not whole:

@@ -31,13 +31,8 @@ def write_shards(
     folder: Path, learners: Sequence[Learner], critics: Sequence[Critic], peers: Peers
 ) -> Path | None:
     """Update the unsharded copies of sharded models, and write the shards of their optimizer
-    states; `None` if nothing is sharded. Every process calls this.
-
-    Args:
-        folder: the destination; files of an earlier attempt are removed.
-        learners, critics: those of the run.
-        peers: the process group.
-    """
+    states; `None` if nothing is sharded. Every process calls this. Files of an earlier attempt are
+    removed from the folder."""
     bodies = [learner.weights_of for learner in learners] + [critic.body for critic in critics]
     cut = [body.shards for body in bodies if body.shards is not None]
     if not cut:

@@ -93,14 +93,8 @@ def blocks_of(model: Any) -> list[nn.Module]:
 
 
 class ShardedModel:
-    """A policy's sharded model; see `learn.policy.shards.Shards`.
-
-    Args:
-        policy: its model becomes the unsharded copy; a new, sharded one computes.
-        section: the settings of FSDP.
-        mesh: the device mesh.
-        peers: the process group.
-    """
+    """A policy's sharded model; see `learn.policy.shards.Shards`. The policy's model becomes the
+    unsharded copy; a new, sharded one computes."""
 
     def __init__(self, policy: Policy, section: FsdpConfig, mesh: DeviceMesh, peers: Peers) -> None:
         self._device = policy.device

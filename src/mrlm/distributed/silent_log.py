@@ -12,11 +12,7 @@ from mrlm.tracking.run_log import RunLog
 
 
 class SilentLog(RunLog):
-    """A log that writes nothing; the main process writes the log of the run.
-
-    Args:
-        folder: folder of the run.
-    """
+    """A log that writes nothing; the main process writes the log of the run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -21,11 +21,10 @@ class WorkerSlot:
 
     Args:
         name: its name in messages.
-        kind: class of the actor.
-        arguments: constructor arguments.
+        kind, arguments: class of the actor, and its constructor arguments.
         pool: the resources it uses.
         max_restarts: most replacements.
-        taught: called after a worker was started, to bring a new one up to date.
+        taught: called after a replacement was started, to bring it up to date.
     """
 
     def __init__(
@@ -130,13 +129,8 @@ class WorkerSlot:
             self._raise(error)
 
     def ask_now(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Call a method and block until it returns.
-
-        Args:
-            method: name of the method.
-            arguments: its arguments.
-            timeout: seconds after which the worker counts as lost.
-        """
+        """Call a method and block until it returns; after `timeout` seconds the worker counts as
+        lost."""
         return self.collect(self.send(method, *arguments), timeout)
 
     def collect(self, reference: Any, timeout: float | None = None) -> Any:

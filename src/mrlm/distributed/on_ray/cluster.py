@@ -166,11 +166,7 @@ class ActorPool:
 
 
 def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
-    """Reserve pools.
-
-    Args:
-        pools: the pools.
-        timeout: seconds to wait for resources that are in use.
+    """Reserve pools, after at most `timeout` seconds of waiting for resources that are in use.
 
     Raises:
         ConfigError: the cluster does not have the resources, or they are in use.
@@ -196,7 +192,7 @@ def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
 
 
 def _check_there(pools: Sequence[ActorPool]) -> None:
-    """Refuse pools that exceed the cluster, even if it were idle."""
+    """Refuse pools that exceed even an idle cluster."""
     ray = import_ray()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     whole, wanted = Counter(ray.cluster_resources()), Counter[str]()

@@ -15,12 +15,10 @@ from mrlm.distributed.on_ray.cluster import import_ray
 TOGETHER = frozenset(
     {
         "annotate",
-        "annotate_values",
         "learn",
         "load",
         "load_optimizer_state",
         "renew_reference",
-        "rescore",
         "update",
         "update_critic",
     }
@@ -129,13 +127,9 @@ class WorkerGroup(WorkerSlot):
     def _give_up(self, errors: Sequence[Exception], stuck: bool) -> NoReturn:
         """Raise the root cause: an error of the computation rather than a lost worker, and that
         rather than a timeout of a worker that waited for it."""
-        worst = min(errors, key=lambda e: 2 if isinstance(e, PeerError) else _is_lost(e))
+        worst = min(errors, key=lambda e: (isinstance(e, PeerError), isinstance(e, WorkerLost)))
         if stuck or isinstance(worst, PeerError | WorkerLost):
             self.stop()
         if isinstance(worst, PeerError):
             raise WorkerLost(f"{self.name}: its workers lost one another ({worst})") from worst
         raise worst
-
-
-def _is_lost(error: Exception) -> int:
-    return int(isinstance(error, WorkerLost))

@@ -37,15 +37,11 @@ class RayEngine:
         self.max_context: int = max_context
         self._tolerances: dict[str, float | None] = {}
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order; the groups run in parallel."""
-        return await self._answers(requests)
-
-    async def _answers(
+    async def generate(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
-        """Completions of requests; with `worker`, each group sends all of its requests to the
-        worker of that index."""
+        """One completion per request, in order; the groups run in parallel. With `worker`, each
+        group sends all of its requests to the worker of that index."""
         places: dict[EngineGroup, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(self.groups[request.policy], []).append(place)
@@ -59,21 +55,19 @@ class RayEngine:
         return [found[place] for place in range(len(requests))]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Load the weights of a policy in every worker that samples for it."""
         await self.groups[policy].load_weights(policy, weights, version)
 
     async def everywhere(self, requests: Sequence[Request]) -> list[list[Completion]]:
         """The completions of every worker; a smaller group than another repeats its workers."""
         named = {request.policy for request in requests}
         copies = max(len(self.groups[name].posts) for name in named)
-        jobs = (self._answers(requests, number) for number in range(copies))
+        jobs = (self.generate(requests, number) for number in range(copies))
         return list(await asyncio.gather(*jobs))
 
     def tolerance(self, policy: str) -> float | None:
         """The tolerance of the workers' engine."""
         if policy not in self._tolerances:
-            found = self.groups[policy].posts[0].ask_now("tolerance", policy)
-            self._tolerances[policy] = found
+            self._tolerances[policy] = self.groups[policy].posts[0].ask_now("tolerance", policy)
         return self._tolerances[policy]
 
     def forget(self) -> None:
@@ -109,16 +103,13 @@ class EngineGroup:
         for index, request in enumerate(requests):
             place = place_of(request.key, len(shares)) if worker is None else worker % len(shares)
             shares[place].append(index)
-        jobs = [
-            (number, indices, self._sample(number, [requests[index] for index in indices]))
-            for number, indices in enumerate(shares)
-            if indices
-        ]
         found: dict[int, Completion] = {}
-        for (_, indices, _), said in zip(
-            jobs, await asyncio.gather(*(job for _, _, job in jobs)), strict=True
-        ):
+
+        async def at(number: int, indices: list[int]) -> None:
+            said = await self._sample(number, [requests[index] for index in indices])
             found.update(zip(indices, said, strict=True))
+
+        await asyncio.gather(*(at(place, each) for place, each in enumerate(shares) if each))
         return [found[index] for index in range(len(requests))]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
@@ -126,14 +117,13 @@ class EngineGroup:
         for asked in self._asked:
             asked.clear()
         if self.trains:
-            await self.posts[0].ask("share", policy, version)
+            await self.posts[0].ask("take", policy, None, version)
             return
         assert isinstance(weights, WeightTransfer)
         self._given[policy] = await weights.begin(), version
         await asyncio.gather(*(self._give(number, policy) for number in range(len(self.posts))))
 
     def forget(self) -> None:
-        """Forget recorded weights and requests, so that they are not replayed."""
         self._given.clear()
         for asked in self._asked:
             asked.clear()

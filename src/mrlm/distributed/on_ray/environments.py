@@ -49,7 +49,6 @@ class EnvironmentWorker:
         return os.getpid()
 
     async def open(self, number: int, name: str) -> Seats:
-        """Create an environment for an episode."""
         world = self.worlds[number] = self.makers[name]()
         return tuple(world.agents), world.max_turns
 
@@ -78,11 +77,7 @@ class EnvironmentWorker:
 
 
 class EnvironmentPool:
-    """The workers that hold environments.
-
-    Args:
-        posts: the workers.
-    """
+    """The workers that hold environments."""
 
     def __init__(self, posts: Sequence[WorkerSlot]) -> None:
         self.posts: list[WorkerSlot] = list(posts)
@@ -91,12 +86,11 @@ class EnvironmentPool:
     def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
         """The environment spec of a run with its episodes played in workers, and again if a worker
         is lost."""
-        name = spec.name
-
-        def elsewhere() -> Environment:
-            return RayEnvironment(self, name, spec.template)
-
-        return replace(spec, make=elsewhere, retries=max(1, spec.retries))
+        return replace(
+            spec,
+            make=lambda: RayEnvironment(self, spec.name, spec.template),
+            retries=max(1, spec.retries),
+        )
 
     def post(self, number: int) -> WorkerSlot:
         """The worker of an environment."""
@@ -116,7 +110,6 @@ class EnvironmentPool:
             self._replace(post, handle, lost)
 
     def ask_now(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call the worker of an environment and block until it returns."""
         post = self.post(number)
         handle = post.handle
         try:

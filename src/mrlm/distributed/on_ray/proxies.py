@@ -134,10 +134,29 @@ class RemoteFrozen:
 
     async def rescore(self, groups: Sequence[Group]) -> None:
         """See `Learner.rescore`."""
-        write_on(groups, await self.post.ask("rescore", self.policy, list(groups)))
+        write_on(groups, await self.post.ask("annotate", self.policy, list(groups), "rescore"))
 
 
-class RemoteLearner(RemoteFrozen):
+class RemoteOptimizer:
+    """The optimizer of a learner or critic in a worker."""
+
+    post: WorkerSlot
+    owner: tuple[str, bool]
+    """The policy, and whether it is the optimizer of its critic."""
+    nonfinite: int = 0
+
+    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """See `Learner.optimizer_state`."""
+        tensors, rest = self.post.ask_now("optimizer_state", *self.owner)
+        return unpacked(tensors), rest
+
+    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """See `Learner.load_optimizer_state`."""
+        self.post.ask_now("load_optimizer_state", *self.owner, packed(tensors), rest)
+        self.nonfinite = rest["nonfinite"]
+
+
+class RemoteLearner(RemoteFrozen, RemoteOptimizer):
     """A learner in a worker.
 
     Args:
@@ -158,7 +177,7 @@ class RemoteLearner(RemoteFrozen):
         self.algorithm: Algorithm = algorithm
         self.critic: RemoteCritic | None = critic
         self.settings: ProxyPace = ProxyPace()
-        self.nonfinite: int = 0
+        self.owner = (policy.name, False)
 
     @property
     def chat(self) -> Chat:
@@ -166,25 +185,19 @@ class RemoteLearner(RemoteFrozen):
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """See `Learner.annotate`."""
-        found = await self.post.ask("annotate", self.policy, list(groups), frozenset(needs))
-        write_on(groups, found)
+        arguments = (self.policy, list(groups), "learner", frozenset(needs))
+        write_on(groups, await self.post.ask("annotate", *arguments))
 
     def renew_reference(self) -> None:
         """See `Learner.renew_reference`."""
         self.post.ask_now("renew_reference", self.policy)
 
-    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """See `Learner.optimizer_state`."""
-        tensors, rest = self.post.ask_now("optimizer_state", self.policy, False)
-        return unpacked(tensors), rest
-
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """See `Learner.load_optimizer_state`."""
-        self.post.ask_now("load_optimizer_state", self.policy, False, packed(tensors), rest)
-        self.version, self.nonfinite = rest["version"], rest["nonfinite"]
+        super().load_optimizer_state(tensors, rest)
+        self.version = rest["version"]
 
 
-class RemoteCritic:
+class RemoteCritic(RemoteOptimizer):
     """The critic of a policy, in the worker of its learner.
 
     Args:
@@ -195,35 +208,25 @@ class RemoteCritic:
     def __init__(self, name: str, post: WorkerSlot) -> None:
         self.name: str = name
         self.settings: ProxyPace = ProxyPace()
-        self.nonfinite: int = 0
-        self._post = post
+        self.post: WorkerSlot = post
+        self.owner = (name, True)
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """See `Critic.annotate`."""
-        write_on(groups, self._post.ask_now("annotate_values", self.name, list(groups)))
+        write_on(groups, self.post.ask_now("annotate", self.name, list(groups), "critic"))
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
         """See `Critic.update`."""
         arguments = (self.name, list(groups), algorithm, step, seed, self.settings.rate_factor)
-        metrics, self.nonfinite = self._post.ask_now("update_critic", *arguments)
+        metrics, self.nonfinite = self.post.ask_now("update_critic", *arguments)
         return metrics
 
     def save(self, folder: Path) -> None:
         """See `Critic.save`; saves on this machine."""
-        unpack_into(self._post.ask_now("save", self.name, "critic"), folder)
+        unpack_into(self.post.ask_now("save", self.name, "critic"), folder)
 
     def load(self, folder: Path) -> None:
         """See `Critic.load`; loads from this machine."""
-        self._post.ask_now("load", self.name, "critic", read_folder(folder))
-
-    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """See `Critic.optimizer_state`."""
-        tensors, rest = self._post.ask_now("optimizer_state", self.name, True)
-        return unpacked(tensors), rest
-
-    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """See `Critic.load_optimizer_state`."""
-        self._post.ask_now("load_optimizer_state", self.name, True, packed(tensors), rest)
-        self.nonfinite = rest["nonfinite"]
+        self.post.ask_now("load", self.name, "critic", read_folder(folder))

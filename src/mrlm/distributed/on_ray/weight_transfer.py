@@ -69,12 +69,8 @@ def boxed(thing: Any, what: str) -> bytes:
     """Pickle any object, including classes and functions of a user's program; it can be unpickled
     where the same modules are importable.
 
-    Args:
-        thing: the object.
-        what: its name in messages.
-
     Raises:
-        ConfigError: it cannot be pickled.
+        ConfigError: it (`what`) cannot be pickled.
     """
     from ray import cloudpickle
 

@@ -50,19 +50,13 @@ Counts = list[tuple[str, str, int]]
 class WorkerSpec(Protocol):
     """Factories of a worker's parts; they give the same result on every machine."""
 
-    def policies(self) -> dict[str, Policy]:
-        """The policies with their weights at the start of the run."""
-        ...
+    def policies(self) -> dict[str, Policy]: ...
 
-    def engine(self, policies: dict[str, Policy]) -> Engine:
-        """The engine of the policies."""
-        ...
+    def engine(self, policies: dict[str, Policy]) -> Engine: ...
 
     def learners(
         self, policies: dict[str, Policy], job: LearningJob, peers: Peers
-    ) -> list[Learner]:
-        """The learners of the trained policies, trained with the process group `peers`."""
-        ...
+    ) -> list[Learner]: ...
 
 
 @dataclass(slots=True)
@@ -134,15 +128,18 @@ class RayWorker:
     # -- training
     # --------------------------------------------------------------------------------------
 
-    def annotate(self, name: str, groups: Sequence[Group], needs: frozenset[str]) -> Written:
-        """The columns that a learner writes."""
-        learner = self.learners[name]
-        return written(groups, lambda: asyncio.run(learner.annotate(groups, needs)))
-
-    def rescore(self, name: str, groups: Sequence[Group]) -> Written:
-        """Log-probs under the current weights of a learner or of a frozen policy."""
-        scorer = self.learners.get(name) or Frozen(self.policies[name])
-        return written(groups, lambda: asyncio.run(scorer.rescore(groups)))
+    def annotate(
+        self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
+    ) -> Written:
+        """The columns that a `learner` or `critic` writes, or that a `rescore` does, also of a frozen
+        policy."""
+        if by == "critic":
+            return written(groups, lambda: self.critics[name].annotate(groups))
+        if by == "learner":
+            job = self.learners[name].annotate(groups, needs)
+        else:
+            job = (self.learners.get(name) or Frozen(self.policies[name])).rescore(groups)
+        return written(groups, lambda: asyncio.run(job))
 
     def update(
         self, jobs: Sequence[Job], algorithm: Algorithm, step: int
@@ -167,12 +164,8 @@ class RayWorker:
         return list(find(self.learners[name], samples))
 
     def renew_reference(self, name: str) -> None:
-        """Make the current weights of a policy its reference."""
+        """See `Learner.renew_reference`."""
         self.learners[name].renew_reference()
-
-    def annotate_values(self, name: str, groups: Sequence[Group]) -> Written:
-        """The columns that the critic of a policy writes."""
-        return written(groups, lambda: self.critics[name].annotate(groups))
 
     def update_critic(
         self,
@@ -200,18 +193,15 @@ class RayWorker:
         """A receipt, and the weights of a policy."""
         return True, packed(self.policies[name].named_parameters())
 
-    def take(self, name: str, weights: Packed, version: int) -> None:
-        """Load other weights for sampling."""
-        policy = self.policies[name]
-        if any(key.startswith("value_head.") for key in weights):
-            policy.add_value_head()
-        load_into(policy.named_parameters(), weights)
-        self.share(name, version)
-
-    def share(self, name: str, version: int) -> None:
-        """Sample with the current weights of the learner."""
+    def take(self, name: str, weights: Packed | None, version: int) -> None:
+        """Sample with other weights, or (`None`) with the current ones of the learner."""
         assert self.engine is not None
-        asyncio.run(self.engine.load_weights(name, self.policies[name], version))
+        policy = self.policies[name]
+        if weights is not None:
+            if any(key.startswith("value_head.") for key in weights):
+                policy.add_value_head()
+            load_into(policy.named_parameters(), weights)
+        asyncio.run(self.engine.load_weights(name, policy, version))
 
     def fingerprint(self, name: str) -> tuple[float, ...]:
         """Numbers that change when the trained weights do."""
@@ -227,30 +217,29 @@ class RayWorker:
 
     def save(self, name: str, what: str) -> FolderFiles:
         """The files of a `policy`, its `reference` or its `critic`."""
+        if what == "critic":
+            return files_of(self.critics[name].save)
         policy = self.policies[name]
-        if what == "reference":
-            return files_of(policy.save_reference)
-        return files_of(policy.save if what == "policy" else self.critics[name].save)
+        return files_of(policy.save if what == "policy" else policy.save_reference)
 
     def load(self, name: str, what: str, files: FolderFiles) -> None:
         """Load the files that `save` returned."""
+        if what == "critic":
+            with_folder(files, self.critics[name].load)
+            return
         policy = self.policies[name]
-        if what == "reference":
-            with_folder(files, policy.load_reference)
-        else:
-            with_folder(files, policy.load if what == "policy" else self.critics[name].load)
+        with_folder(files, policy.load if what == "policy" else policy.load_reference)
 
     def optimizer_state(self, name: str, critic: bool) -> tuple[Packed, dict[str, Any]]:
-        """The state of an optimizer."""
-        owner = self.critics[name] if critic else self.learners[name]
-        tensors, rest = owner.optimizer_state()
+        """The state of the optimizer of a learner or critic."""
+        tensors, rest = (self.critics if critic else self.learners)[name].optimizer_state()
         return packed(tensors), rest
 
     def load_optimizer_state(
         self, name: str, critic: bool, tensors: Packed, rest: dict[str, Any]
     ) -> None:
         """Load the state that `optimizer_state` returned."""
-        owner = self.critics[name] if critic else self.learners[name]
+        owner = (self.critics if critic else self.learners)[name]
         owner.load_optimizer_state(unpacked(tensors), rest)
 
 
