@@ -423,7 +423,6 @@ LARGER = {
     "learn/ops.py": 442,
     "learn/policy/policy.py Policy": 38,
     "play/episode_runner.py EpisodeRunner": 28,
-    "sandbox/_harness.py": 556,
     "selfplay/opponent_pool.py": 430,
     "selfplay/opponent_pool.py Population": 27,
     "serving/client/environment.py RemoteEnvironment": 21,

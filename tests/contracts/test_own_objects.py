@@ -58,7 +58,7 @@ FOREIGN: dict[str, set[str]] = {
     "environments/tools/registry.py": {"state"},
     "environments/tools/tool.py": {"function"},
     "play/workflow.py": {"made"},
-    "sandbox/_harness.py": {"modules[0]"},
+    "sandbox/_harness_program.py": {"modules[0]"},
     "sandbox/grading/objects_worker.py": {"type(owner)"},
     "sandbox/grading/tests_worker.py": {"builtins", "node.func"},
 }

@@ -86,10 +86,17 @@ TIER_C = Tier("C", "bare", filtered=False)
 
 
 @functools.cache
-def booted(harness: Path) -> bytes:
+def harness() -> bytes:
+    """The text of the program that starts and monitors untrusted ones."""
+    parts = ("_harness_isolation.py", "_harness_program.py", "_harness_supervisor.py")
+    return b"\n\n".join(Path(__file__).with_name(part).read_bytes() for part in parts)
+
+
+@functools.cache
+def booted() -> bytes:
     """The harness in the format of `BOOT`: compiled, for a Python with the same byte code as this
     one, and as text, for every other."""
-    text = harness.read_bytes()
+    text = harness()
     code = marshal.dumps(compile(text, "<harness>", "exec", dont_inherit=True))
     return MAGIC_NUMBER + len(code).to_bytes(8, "little") + code + text
 

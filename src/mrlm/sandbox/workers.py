@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mrlm.sandbox.scratch import remove_tree
@@ -30,7 +29,6 @@ from mrlm.sandbox.types import (
     Usage,
 )
 
-HARNESS = Path(__file__).with_name("_harness.py")
 STARTING = 10.0
 """Seconds allowed for the start of a worker."""
 ENDING = 0.3
@@ -133,7 +131,7 @@ class SandboxWorker:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control: socket.socket = mine
         becoming, settings = as_user(self.user)
-        source = held(booted(HARNESS))
+        source = held(booted())
         said = os.memfd_create("mrlm-said")
         begun = False
         try:

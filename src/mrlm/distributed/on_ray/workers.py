@@ -131,7 +131,7 @@ class RayWorker:
     def annotate(
         self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
     ) -> Written:
-        """The columns that a `learner` or `critic` writes, or that a `rescore` does, also of a frozen
+        """The columns that a `learner` or `critic` writes, or a `rescore`, also of a frozen
         policy."""
         if by == "critic":
             return written(groups, lambda: self.critics[name].annotate(groups))

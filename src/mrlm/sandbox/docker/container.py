@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mrlm.sandbox.tiers import harness
 from mrlm.sandbox.types import MIB, Limits, SandboxError
-from mrlm.sandbox.workers import HARNESS, packed
+from mrlm.sandbox.workers import packed
 
 INSIDE = Path(__file__).with_name("_inside.py")
 FOLDER = "/tmp/w"
@@ -124,7 +125,7 @@ class Container:
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._in, False)
         parts = {
-            "harness": HARNESS.read_bytes(),
+            "harness": harness(),
             "program": program,
             "files": packed(files),
             "stdin": stdin,

@@ -12,8 +12,15 @@ from typing import Any, TypeVar
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import show
 from mrlm.sandbox.grading.plain import NotPlain
-from mrlm.sandbox.grading.solving import Raised, Solution, SolvingWorker, Value, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
+from mrlm.sandbox.grading.solving import (
+    Raised,
+    Solution,
+    SolvingWorker,
+    Value,
+    turn,
+    verdicts_of,
+)
+from mrlm.sandbox.grading.verdicts import Clock, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 
 T = TypeVar("T")
@@ -76,13 +83,7 @@ async def grade_asserts(
         Solution(sandbox, code, limits, clocks[0]) as solution,
         Tests(sandbox, tests, entry, limits, clocks[1]) as tester,
     ):
-        verdicts = []
-        for number in range(len(tests)):
-            try:
-                verdicts.append(await _one(solution, tester, number))
-            except Ended as ended:
-                verdicts.append(ended.verdict)
-        return verdicts
+        return await verdicts_of(range(len(tests)), lambda test: _one(solution, tester, test))
 
 
 class Tests(SolvingWorker):
@@ -96,9 +97,6 @@ class Tests(SolvingWorker):
         self.entry: str = entry
         self.names: list[list[str] | None] = []
 
-    async def __aenter__(self) -> Tests:
-        return self
-
     async def load(self) -> None:
         """Start the session, and find the undefined names of every test."""
         if self.session is None:
@@ -108,7 +106,6 @@ class Tests(SolvingWorker):
 
 
 async def _one(solution: Solution, tester: Tests, number: int) -> GradingVerdict:
-    """Run one test until it ends."""
     await solution.load()
     await tester.load()
     names = tester.names[number]
@@ -135,13 +132,7 @@ async def conversation(
     call_of: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> GradingVerdict:
     """Run one test until it ends: its requests are forwarded to the solution, and the results back.
-
-    Args:
-        solution: the loaded solution.
-        tester: the worker that runs the test.
-        request: the request that starts it.
-        call_of: converts a request of the tests into one for the solution.
-    """
+    `request` starts it, and `call_of` converts a request of the test into one for the solution."""
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
     async def timed(worker: SolvingWorker, asked: Callable[[float], Awaitable[T]]) -> T:

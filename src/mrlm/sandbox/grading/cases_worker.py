@@ -14,6 +14,7 @@ if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run
         IN_PLACE,
         STOPPED,
         Test,
+        TestStatements,
         built_in,
         running,
         stand_ins,
@@ -176,7 +177,7 @@ class Case(Test):
 
     def run(self) -> None:
         try:
-            tree = self.rewritten(CaseStatements())
+            tree = self.rewritten(TestStatements(ast.Name, ast.Attribute))
             kind = Kind(self.entry, (), {})
             type.__setattr__(kind, "case", self)
             space: dict[str, Any] = {"__name__": "tests", "unittest": unittest, self.entry: kind}
@@ -236,17 +237,6 @@ class Case(Test):
         if type(found) is not list or len(found) != 2:
             raise NotPlain("no attribute")
         return Bound(self, number, name) if found[0] == "call" else found[1]
-
-
-class CaseStatements(ast.NodeTransformer):
-    """Like that of `tests_worker.py`, also for methods: a call whose value is unused is made for
-    its effect on its arguments."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
-        call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute):
-            call.func = ast.Call(ast.Name(IN_PLACE, ast.Load()), [call.func], [])
-        return node
 
 
 def in_place(called: Any) -> Any:

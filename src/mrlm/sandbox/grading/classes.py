@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.asserting import conversation
-from mrlm.sandbox.grading.solving import Solution, SolvingWorker, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
+from mrlm.sandbox.grading.solving import Solution, SolvingWorker, turn, verdicts_of
+from mrlm.sandbox.grading.verdicts import Clock, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 
 
@@ -20,14 +20,7 @@ class Objects(Solution):
     FILES: ClassVar[tuple[str, ...]] = (*Solution.FILES, "objects_worker.py")
 
 
-class Cases(SolvingWorker):
-    """The tests, in a session of their own."""
-
-    def __init__(self, sandbox: Sandbox, limits: Limits, clock: Clock) -> None:
-        super().__init__(sandbox, ("plain.py", "tests_worker.py", "cases_worker.py"), limits, clock)
-
-    async def __aenter__(self) -> Cases:
-        return self
+CASES = ("plain.py", "tests_worker.py", "cases_worker.py")
 
 
 async def grade_class(
@@ -77,21 +70,14 @@ async def grade_class(
     async with (
         turn(),
         Objects(sandbox, code, limits, clocks[0]) as solution,
-        Cases(sandbox, limits, clocks[1]) as tester,
+        SolvingWorker(sandbox, CASES, limits, clocks[1]) as tester,
     ):
-        verdicts = []
-        for case in cases:
-            try:
-                verdicts.append(await _one(solution, tester, entry, source, case))
-            except Ended as ended:
-                verdicts.append(ended.verdict)
-        return verdicts
+        return await verdicts_of(cases, lambda case: _one(solution, tester, entry, source, case))
 
 
 async def _one(
-    solution: Solution, tester: Cases, entry: str, source: str, case: tuple[str, str]
+    solution: Solution, tester: SolvingWorker, entry: str, source: str, case: tuple[str, str]
 ) -> GradingVerdict:
-    """Run one case until it ends."""
     await solution.load()
     if tester.session is None:
         await tester.start()
@@ -99,9 +85,8 @@ async def _one(
     if entry not in classes:
         return GradingVerdict("error", "NameError")
     request = {"do": "run", "source": source, "entry": entry, "case": list(case)}
-    return await conversation(solution, tester, request, _call)
 
+    def call_of(said: dict[str, Any]) -> dict[str, Any]:
+        return said["call"] | {key: said[key] for key in ("args", "kwargs", "in_place")}
 
-def _call(said: dict[str, Any]) -> dict[str, Any]:
-    """Convert a request of the tests into one for the solution."""
-    return said["call"] | {key: said[key] for key in ("args", "kwargs", "in_place")}
+    return await conversation(solution, tester, request, call_of)

@@ -12,8 +12,8 @@ from typing import Any
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import SHOWN, same_packed, show
 from mrlm.sandbox.grading.plain import NotPlain, pack
-from mrlm.sandbox.grading.solving import RESTARTS, Raised, Solution, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, of_status, refused
+from mrlm.sandbox.grading.solving import RESTARTS, Raised, Solution, turn, verdicts_of
+from mrlm.sandbox.grading.verdicts import Clock, GradingVerdict, checked, of_status, refused
 from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
 
 _PLACE = re.compile(r'^  File "[^"/\\]*", line (\d{1,6})', re.MULTILINE)
@@ -74,14 +74,8 @@ async def grade_calls(
         return [verdict] * len(packed)
     limits = limits or Limits()
     clock = Clock(limits, len(packed))
-    verdicts = []
     async with turn(), Solution(sandbox, code, limits, clock) as solution:
-        for call, expected in packed:
-            try:
-                verdicts.append(await _one(solution, call, expected, rel_tol))
-            except Ended as ended:
-                verdicts.append(ended.verdict)
-    return verdicts
+        return await verdicts_of(packed, lambda call: _one(solution, *call, rel_tol))
 
 
 async def _one(

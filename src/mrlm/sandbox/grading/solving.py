@@ -9,10 +9,10 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, of_status
 from mrlm.sandbox.types import (
@@ -24,17 +24,32 @@ from mrlm.sandbox.types import (
     SessionEnded,
 )
 
+T = TypeVar("T")
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the remaining tests."""
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Most solutions that are graded at one time. More would only start more processes; waiting does
 not use up the time of tests."""
+NO_ANSWER = GradingVerdict("error", "NoAnswer")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
     weakref.WeakKeyDictionary()
 )
+
+
+async def verdicts_of(
+    tests: Iterable[T], grade: Callable[[T], Awaitable[GradingVerdict]]
+) -> list[GradingVerdict]:
+    """The verdict of each test, also of those that end early."""
+    verdicts = []
+    for test in tests:
+        try:
+            verdicts.append(await grade(test))
+        except Ended as ended:
+            verdicts.append(ended.verdict)
+    return verdicts
 
 
 def turn() -> asyncio.Semaphore:
@@ -47,8 +62,8 @@ class Raised:
     """An exception of the solution, as reported by it.
 
     Args:
-        base: its built-in base class.
-        base: the built-in class that it is.
+        error: its class.
+        base: the built-in class that it is, or is derived from.
         text: its message.
         line: line in the solution.
     """
@@ -94,6 +109,9 @@ class SolvingWorker:
         self.starts_left: int = 1 + RESTARTS
         self.last: GradingVerdict | None = None
         """The verdict when no restart is left."""
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
@@ -149,9 +167,9 @@ class SolvingWorker:
             self.clock.left -= wall if ended.status == "timeout" else 0.0
             raise Ended(self.last) from ended
         except AnswerError as error:
-            raise Ended(GradingVerdict("error", "NoAnswer")) from error
+            raise Ended(NO_ANSWER) from error
         if not isinstance(answer, dict):
-            raise Ended(GradingVerdict("error", "NoAnswer"))
+            raise Ended(NO_ANSWER)
         self.clock.took(time.monotonic() - begin, answer.get("seconds"))
         return answer
 
@@ -169,9 +187,6 @@ class Solution(SolvingWorker):
         self.functions: dict[str, bool] = {}
         """Requested names -> whether the solution reports them as functions."""
         self.classes: set[str] = set()
-
-    async def __aenter__(self) -> Solution:
-        return self
 
     async def load(self) -> None:
         """Load the solution if it is not loaded.
@@ -205,7 +220,7 @@ class Solution(SolvingWorker):
                     {name for name in each if isinstance(name, str)} for each in found.packed
                 )
             except (TypeError, ValueError):
-                raise Ended(GradingVerdict("error", "NoAnswer")) from None
+                raise Ended(NO_ANSWER) from None
             self.functions |= {name: name in functions for name in new}
             self.classes |= classes & {*new}
         return [name for name in names if self.functions[name]], self.classes
@@ -234,7 +249,7 @@ class Solution(SolvingWorker):
                 line if type(line) is int and 0 < line <= self.num_lines else None,
             )
         if "value" not in answer:
-            raise Ended(GradingVerdict("error", "NoAnswer"))
+            raise Ended(NO_ANSWER)
         return Value(answer["value"], answer.get("arguments"))
 
 

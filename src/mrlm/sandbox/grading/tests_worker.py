@@ -109,7 +109,7 @@ class Test:
 
     def run(self) -> None:
         try:
-            tree = self.rewritten(TestStatements())
+            tree = self.rewritten(TestStatements(ast.Name))
             named = [name for name in MODULES if name in self.source]
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
             space.update(self.functions, __name__="tests", **stand_ins())
@@ -174,22 +174,23 @@ class Test:
         return STOPPED[name](text) if name in STOPPED else built_in(name, text)
 
     def packed(self, value: Any) -> Any:
-        """Pack a value that is sent."""
         return pack(value)
 
     def unpacked(self, value: Any) -> Any:
-        """Unpack a value that was received."""
         return unpack(value)
 
 
 class TestStatements(ast.NodeTransformer):
     """Marks a call whose value is unused (`sort(items)`) as made for its effect on its arguments.
     Other calls do not change them: otherwise `f(x) == sorted(x)` would hold for a function that
-    empties `x` and returns it."""
+    empties `x` and returns it. `called` are the nodes that such a call may name."""
+
+    def __init__(self, *called: type[ast.expr]) -> None:
+        self.called = called
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+        if isinstance(call, ast.Call) and isinstance(call.func, self.called):
             call.func = ast.Call(ast.Name(IN_PLACE, ast.Load()), [call.func], [])
         return node
 
