@@ -1,7 +1,7 @@
-"""Execution of untrusted programs: the sandbox interface (`types`), what its implementations share
-(`base`), sandboxes on this machine (`local`, whose `workers` run the `_harness_*` files as a program
-in one of the `tiers`, with the system call filters of `filters`) and elsewhere (`docker`, `remote`),
-the function that opens one by name (`opening`), and the graders (`grading`). Independent of models,
+"""Execution of untrusted programs: the interface (`types`), what its implementations share (`base`),
+sandboxes on this machine (`local`, whose `workers` run the `_harness_*` files as one program in one
+of the `tiers`, with the system call filters of `filters`) and elsewhere (`docker`, `remote`), the
+function that opens one by name (`opening`), and the graders (`grading`). Independent of models,
 environments and rewards."""
 
 from __future__ import annotations
