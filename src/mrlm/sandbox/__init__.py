@@ -1,4 +1,4 @@
-"""Execution of untrusted programs: the interface (`types`), what its implementations share (`base`),
+"""Execution of untrusted programs: the interface (`types`), what the sandboxes share (`base`),
 sandboxes on this machine (`local`, whose `workers` run the `_harness_*` files as one program in one
 of the `tiers`, with the system call filters of `filters`) and elsewhere (`docker`, `remote`), the
 function that opens one by name (`opening`), and the graders (`grading`). Independent of models,
