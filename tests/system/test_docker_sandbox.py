@@ -216,6 +216,8 @@ def test_a_program_runs_to_its_end(client: StandIn) -> None:
     assert "boom-17" in run(sandbox, "raise ValueError('boom-17')").stderr
     for program in ("x = 1\0", "x = '\ud800'"):
         assert run(sandbox, program).status == "refused"
+    unwritable = run(sandbox, "print(1)", files={"d": b"", "d/f": b""})
+    assert unwritable.status == "refused" and "its files" in unwritable.reason
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         return await asyncio.wrap_future(self._threads.submit(work))
 
     def take(self) -> SandboxWorker:
-        """An idle worker.
-
-        Raises:
-            SandboxError: none can be started.
-        """
+        """An idle worker, or a new one."""
         while True:
             with self._lock:
                 worker = self._free.pop() if self._free else None

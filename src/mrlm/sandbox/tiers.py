@@ -56,11 +56,7 @@ class Tier:
     filtered: bool = True
 
     def setup(self) -> dict[str, Any]:
-        """The setup message of the harness.
-
-        Raises:
-            SandboxUnavailableError: a requirement of this tier is missing.
-        """
+        """The setup message of the harness; fails if a requirement of this tier is missing."""
         return {
             "namespaces": self.namespaces,
             "landlock": self.landlock,
@@ -71,11 +67,7 @@ class Tier:
 
     def command(self, source: int, control: int) -> list[str]:
         """Program and arguments that start the harness, whose text and control socket are the
-        descriptors `source` and `control`.
-
-        Raises:
-            SandboxUnavailableError: a requirement of this tier is missing.
-        """
+        descriptors `source` and `control`; fails if a requirement of this tier is missing."""
         inside = [python(), "-s", "-S", "-B", "-X", "utf8", "-c", BOOT, str(source), str(control)]
         return [*_bubblewrap(), *inside] if self.namespaces else inside
 

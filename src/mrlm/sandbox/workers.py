@@ -113,11 +113,7 @@ class RunningProgram:
 
 
 class SandboxWorker:
-    """One harness.
-
-    Args:
-        tier: the isolation.
-        kept: whether more than one program will run in it.
+    """One harness; `kept` if more than one program will run in it.
 
     Raises:
         SandboxUnavailableError: a requirement of the tier is missing.
@@ -185,11 +181,7 @@ class SandboxWorker:
         self.control.sendmsg([json.dumps(message).encode()], rights)
 
     def _hear(self, wait: float) -> dict[str, Any] | None:
-        """The next message; `None` if none arrives in time.
-
-        Raises:
-            SandboxError: the worker is gone.
-        """
+        """The next message; `None` if none arrives in time. Fails if the worker is gone."""
         if not select.select([self.control], [], [], max(wait, 0.0))[0]:
             return None
         try:
@@ -213,12 +205,8 @@ class SandboxWorker:
         stdin: int,
         stdout: int | None = None,
     ) -> RunningProgram:
-        """Start a program.
-
-        Args:
-            program, files, limits: as in the sandbox interface.
-            stdin: descriptor of its input.
-            stdout: descriptor of its answers, for a session; its output is then discarded.
+        """Start a program. `stdin` is the descriptor of its input, `stdout` that of its answers, for
+        a session; its output is then discarded.
 
         Raises:
             SandboxError: the worker is gone.
@@ -258,21 +246,13 @@ class SandboxWorker:
             self._tell({"kill": cause})
 
     def exited(self, wait: float) -> Exit | None:
-        """The end of the program; `None` if it still runs after `wait` seconds.
-
-        Raises:
-            SandboxError: the worker is gone.
-        """
+        """The end of the program; `None` if it still runs after `wait` seconds."""
         found = self._hear(wait)
         return None if found is None else Exit(**found)
 
     def end(self, cause: str) -> Exit:
         """Kill the program and wait for its end. If that takes long, as with much memory on a busy
-        machine, the worker is closed; the verdict is unaffected.
-
-        Raises:
-            SandboxError: the worker is gone.
-        """
+        machine, the worker is closed; the verdict is unaffected."""
         self.kill(cause)
         found = self.exited(ENDING)
         if found is None:
@@ -281,11 +261,7 @@ class SandboxWorker:
         return found
 
     def release(self, running: RunningProgram) -> None:
-        """Remove the files and descriptors of a program.
-
-        Raises:
-            SandboxError: its folder cannot be removed.
-        """
+        """Remove the files and descriptors of a program; fails if its folder cannot be removed."""
         os.close(running.output)
         os.close(running.errors)
         if running.folder is not None:

@@ -82,13 +82,7 @@ class ContainerEngine:
 
 
 class Container:
-    """A container that is being started, with its program.
-
-    Args:
-        engine: the settings of containers.
-        name: its name, used to remove it.
-        program, files, limits, stdin: as in the sandbox interface.
-        session: whether the program answers requests; `stdin` is not used then.
+    """A container that is being started, with its program, which answers requests in a `session`.
 
     Raises:
         SandboxError: the client cannot be started.

@@ -158,11 +158,6 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
     def _once(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
     ) -> SandboxResult:
-        """Run a program until it ends.
-
-        Raises:
-            SandboxError: the engine failed.
-        """
         with self._turns, self._counted():
             if stop.is_set():
                 raise SandboxError(NOBODY)
@@ -236,11 +231,8 @@ class DockerSession(FramedSession):
 
 
 def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:
-    """Read the next frame, if one arrives within a short time.
-
-    Raises:
-        SandboxError: the container ended, or the caller was cancelled.
-    """
+    """Read the next frame, if one arrives within a short time; fails if the container ended, or the
+    caller was cancelled."""
     if stop.is_set():
         raise SandboxError(NOBODY)
     return container.frame(min(end, time.monotonic() + LOOK))
@@ -262,7 +254,6 @@ def _watched(
     most: int,
     stop: threading.Event,
 ) -> Exit:
-    """Read the output of a program until it ends."""
     while True:
         kind, data = _next(container, end, stop) or (b"", b"")
         if kind == b"x":
@@ -283,11 +274,6 @@ def _report(data: bytes) -> Exit:
 
 
 def _asked(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the client.
-
-    Raises:
-        SandboxUnavailableError: the client is missing, or the engine does not answer.
-    """
     try:
         return subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECKING
@@ -300,11 +286,7 @@ def _asked(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> DockerSandbox:
-    """Open the sandbox of a config, and check its engine.
-
-    Args:
-        words: `image`, `docker`, `cpus`, `runtime`, `workers`; all optional.
-        limits: default limits of programs.
+    """Open the sandbox of a config, whose arguments are `WORDS`, and check its engine.
 
     Raises:
         ConfigError: an unknown argument.

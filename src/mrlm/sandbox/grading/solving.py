@@ -189,11 +189,7 @@ class Solution(SolvingWorker):
         self.classes: set[str] = set()
 
     async def load(self) -> None:
-        """Load the solution if it is not loaded.
-
-        Raises:
-            Ended: it cannot be loaded, so that no test can pass.
-        """
+        """Load the solution if it is not loaded; ends the test if it cannot be."""
         if self.hopeless is not None:
             raise Ended(self.hopeless)
         if self.session is not None:
@@ -226,16 +222,9 @@ class Solution(SolvingWorker):
         return [name for name in names if self.functions[name]], self.classes
 
     async def call(self, call: dict[str, Any], wall: float) -> Value | Raised:
-        """Call a function (or, if objects are kept, run the operation `do`).
-
-        Args:
-            call: `name`, `args` and `kwargs` (packed), and whether to `keep` the object or to
-                return the arguments after the call (`in_place`).
-            wall: seconds.
-
-        Raises:
-            Ended: no answer arrived in time, or a malformed one.
-        """
+        """Call a function (or, if objects are kept, run the operation `do`): `name`, `args` and
+        `kwargs` (packed), and whether to `keep` the object or to return the arguments after it
+        (`in_place`). Ends the test if no answer arrives in time, or a malformed one."""
         return await self._do({"do": "call", **call}, wall)
 
     async def _do(self, request: dict[str, Any], wall: float) -> Value | Raised:

@@ -54,11 +54,7 @@ class Ended(Exception):
 
 
 def checked(entry: str) -> None:
-    """Check the name of a function.
-
-    Raises:
-        DataError: it is not a valid name.
-    """
+    """Refuse what is not the name of a function."""
     if not isinstance(entry, str) or not entry.isidentifier():
         raise DataError(f"the entry point must be the name of a function, not {entry!r}")
 
@@ -75,11 +71,7 @@ def refused(code: str) -> GradingVerdict | None:
 
 
 def of_status(status: Status, reason: str = "") -> GradingVerdict:
-    """The verdict of a test in which the process ended.
-
-    Raises:
-        SandboxError: the sandbox failed.
-    """
+    """The verdict of a test in which the process ended; fails if it was the sandbox that did."""
     if status == "infra_error":
         raise SandboxError(
             f"the sandbox failed while a solution ran: {reason or 'no reason given'}"
@@ -91,12 +83,7 @@ def of_status(status: Status, reason: str = "") -> GradingVerdict:
 
 
 class Clock:
-    """The time budget of all tests of one solution.
-
-    Args:
-        limits: limits of one test.
-        num_tests: number of tests.
-    """
+    """The time budget of all tests of one solution; `limits` are those of one test."""
 
     def __init__(self, limits: Limits, num_tests: int) -> None:
         self.wall: float = limits.wall

@@ -77,12 +77,8 @@ class SandboxAddress:
 
 
 def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddress:
-    """Parse the URL of a server.
-
-    Args:
-        url: `https://host:port`, or `http://` to this machine.
-        token: the token that it requires.
-        ca_file: certificates to trust, in place of the system's.
+    """Parse the URL of a server: `https://host:port`, or `http://` to this machine. Certificates in
+    `ca_file` are trusted in place of the system's.
 
     Raises:
         ConfigError: the URL is invalid, or the token would be sent unencrypted.

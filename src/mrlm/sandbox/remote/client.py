@@ -112,11 +112,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         return RemoteSession(self, message["id"])
 
     async def health(self) -> dict[str, Any]:
-        """The server's description of itself.
-
-        Raises:
-            SandboxError: it does not answer, or does not accept the token.
-        """
+        """The server's description of itself; fails if it does not answer or accept the token."""
         reply = await RemoteCall(self._address, "/health", None, self.grace, MOST_REPLY).answer()
         found = self._content(reply.code, reply.data)
         if not isinstance(found.get("sandbox"), str):
@@ -157,16 +153,9 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
     async def post(
         self, path: str, message: Mapping[str, Any], wall: float, most: int = 0
     ) -> dict[str, Any]:
-        """Send a request that the server executes once, until an answer arrives.
-
-        Args:
-            path, message: the request; it holds an id or a number.
-            wall: seconds that the program has for it.
-            most: most bytes of the answer besides the usual ones.
-
-        Raises:
-            SandboxError: no answer; the message has the reason.
-        """
+        """Send a request, which holds an id or a number so that the server executes it once, until
+        an answer arrives; fails with the reason if none does. The program has `wall` seconds, and
+        the answer `most` bytes besides the usual ones."""
         try:
             data = wire.written(message)
         except wire.WireError as error:
@@ -189,12 +178,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
                 await asyncio.sleep(pause * (0.5 + random.random()))
 
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
-        """Parse an answer.
-
-        Raises:
-            Unanswered: a retry may succeed.
-            SandboxError: a retry will not succeed.
-        """
+        """Parse an answer; `Unanswered` if a retry may succeed, else `SandboxError`."""
         try:
             found = wire.read(data)
         except wire.WireError as error:
@@ -251,11 +235,7 @@ def _request(program: str, files: Mapping[str, bytes], limits: Limits) -> dict[s
 
 
 def _said(reply: Mapping[str, Any], wanted: str) -> Any:
-    """The answer of a session.
-
-    Raises:
-        AnswerError, SessionEnded, SandboxError: as reported by the server.
-    """
+    """The answer of a session, or its error as reported by the server."""
     if wanted in reply:
         return reply[wanted]
     said = str(reply.get("failed") or reply.get("reason") or reply.get("broken") or "")[:1000]
@@ -268,11 +248,8 @@ def _said(reply: Mapping[str, Any], wanted: str) -> Any:
 
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> RemoteSandbox:
-    """Open the sandbox of a config, and check its server.
-
-    Args:
-        words: `url`; optionally `token_file`, `ca_file`, `grace`, `patience`, `attempts`.
-        limits: default limits of programs.
+    """Open the sandbox of a config, whose arguments are `WORDS` (only `url` is required), and check
+    its server.
 
     Raises:
         ConfigError: an argument is missing or unknown.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from mrlm.sandbox.remote import wire
@@ -130,8 +130,7 @@ class Hosted:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="mrlm-hosted").start()
 
-    # -- requests of clients
-    # ---------------------------------------------------------------------------
+    # -- requests of clients -----------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
         """The load of this server."""
@@ -164,7 +163,7 @@ class Hosted:
                     result = self._awaited(self.sandbox.run(program, stdin, files, limits), wall)
                 except (SandboxError, SessionEnded) as error:
                     result = SandboxResult("infra_error", reason=str(error))
-            return wire.written(wire.result_out(result))
+            return wire.written(asdict(result))
 
         return self._once("run " + wire.identity(message), data, work)
 
@@ -226,8 +225,7 @@ class Hosted:
             self._shut(held)
         return wire.written({"closed": held is not None})
 
-    # -- periodic work and shutdown
-    # -----------------------------------------------------------------
+    # -- periodic work and shutdown ----------------------------------------------------------------
 
     def sweep(self) -> None:
         """Close sessions with expired leases, and drop results that were not fetched."""

@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, TypeVar, get_args
 
 from mrlm.core.errors import ConfigError
@@ -23,11 +23,7 @@ class WireError(Exception):
 
 
 def written(message: Any) -> bytes:
-    """Encode a message.
-
-    Raises:
-        WireError: it is not plain JSON.
-    """
+    """Encode a message; fails if it is not plain JSON."""
     try:
         return json.dumps(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -35,11 +31,7 @@ def written(message: Any) -> bytes:
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """Decode a JSON object.
-
-    Raises:
-        WireError: it is something else.
-    """
+    """Decode a JSON object; fails if it is something else."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -50,11 +42,7 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 def field(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    """A field of a message, of exactly this type.
-
-    Raises:
-        WireError: it is missing, or of another type.
-    """
+    """A field of a message; fails if it is missing, or not of exactly this type."""
     value = message.get(name)
     if type(value) is not kind:
         raise WireError(f"{name!r} must be of type {kind.__name__}, not {type(value).__name__}")
@@ -112,11 +100,6 @@ def limits_in(message: Mapping[str, Any]) -> Limits | None:
         return Limits(**given)
     except (ConfigError, OverflowError) as error:
         raise WireError(str(error)) from None
-
-
-def result_out(result: SandboxResult) -> dict[str, Any]:
-    """Encode a result."""
-    return asdict(result)
 
 
 def result_in(message: Mapping[str, Any]) -> SandboxResult:
