@@ -205,7 +205,7 @@ class SandboxWorker:
         stdin: int,
         stdout: int | None = None,
     ) -> RunningProgram:
-        """Start a program. `stdin` is the descriptor of its input, `stdout` that of its answers, for
+        """Start a program. `stdin` is the descriptor of its input, `stdout` that of answers, for
         a session; its output is then discarded.
 
         Raises:
