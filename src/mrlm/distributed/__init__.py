@@ -153,14 +153,14 @@ def join(section: DistributedConfig) -> Peers:
         if section.enabled and section.strategy == "ddp":
             log.info("distributed: this process is the only one; start several with torchrun")
         return ALONE
-    world = start(timeout=section.timeout)
-    world.wait_for(section.timeout)
-    world.bucket_bytes = section.bucket_mib << 20
+    group = start(timeout=section.timeout)
+    group.wait_for(section.timeout)
+    group.bucket_bytes = section.bucket_mib << 20
     how = section.strategy if section.enabled else "ddp"
-    if world.size > 1 and how not in _announced:
+    if group.size > 1 and how not in _announced:
         _announced.append(how)
-        log.info("distributed: %d processes train together (%s)", world.size, how)
-    return world
+        log.info("distributed: %d processes train together (%s)", group.size, how)
+    return group
 
 
 def failed() -> bool:

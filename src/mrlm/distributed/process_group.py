@@ -202,9 +202,9 @@ def create_group(
         raise PeerError(f"process {rank} of {size} did not find the others: {error}") from error
     if rank:
         logging.getLogger("mrlm").setLevel(logging.ERROR)  # only one process logs
-    world = ProcessGroup(rank, size, wait)
-    _print_error_once(world)
-    return world
+    group = ProcessGroup(rank, size, wait)
+    _print_error_once(group)
+    return group
 
 
 def _check_launcher(rank: int, size: int) -> None:
@@ -237,16 +237,16 @@ def _take_device(local_rank: int) -> None:
     torch.cuda.set_device(local_rank)
 
 
-def _print_error_once(world: ProcessGroup) -> None:
+def _print_error_once(group: ProcessGroup) -> None:
     """Let only one process print the error that ends all of them, in programs that do not catch
     errors."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-        if world.claim() or not issubclass(kind, MRLMError | KeyboardInterrupt):
+        if group.claim() or not issubclass(kind, MRLMError | KeyboardInterrupt):
             before(kind, error, at)
 
-    if world.size > 1:
+    if group.size > 1:
         sys.excepthook = hook
 
 

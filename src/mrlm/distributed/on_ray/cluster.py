@@ -106,7 +106,7 @@ def host_here() -> str:
 
 
 def shares(
-    weights: int, worlds: int, pools: Sequence[ActorPool]
+    weights: int, environments: int, pools: Sequence[ActorPool]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The default resources of a worker with weights and of one with environments: a whole CPU and
     accelerator each of those that `pools` leave, or less if there are fewer than workers."""
@@ -117,7 +117,7 @@ def shares(
         amount = max(0, math.floor(have.get(kind, 0.0) - taken))
         return 0.0 if not amount else math.floor(STEP / math.ceil(workers / amount)) / STEP
 
-    processors = {"CPU": part("CPU", max(1, weights + worlds))}
+    processors = {"CPU": part("CPU", max(1, weights + environments))}
     return processors | {"GPU": part("GPU", max(1, weights))}, processors
 
 

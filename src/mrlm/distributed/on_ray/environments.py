@@ -26,7 +26,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 Makers = dict[str, Callable[[], Environment]]
 """Name of an environment -> factory of an instance for an episode."""
-Seats = tuple[tuple[str, ...], int | None]
+Described = tuple[tuple[str, ...], int | None]
 """Description of an environment: its agents, and its limit of steps."""
 
 
@@ -42,38 +42,38 @@ class EnvironmentWorker:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
         find_modules(paths)
         self.makers: Makers = {name: opened(box) for name, box in boxes.items()}
-        self.worlds: dict[int, Environment] = {}
+        self.environments: dict[int, Environment] = {}
 
     async def ready(self) -> int:
         """The id of the process."""
         return os.getpid()
 
-    async def open(self, number: int, name: str) -> Seats:
-        world = self.worlds[number] = self.makers[name]()
-        return tuple(world.agents), world.max_turns
+    async def open(self, number: int, name: str) -> Described:
+        env = self.environments[number] = self.makers[name]()
+        return tuple(env.agents), env.max_turns
 
     async def twin(self, number: int, other: int) -> None:
         """Copy an environment in its current state, under another number."""
-        self.worlds[other] = copy.deepcopy(self.worlds[number])
+        self.environments[other] = copy.deepcopy(self.environments[number])
 
-    async def call(self, number: int, what: str, *arguments: Any) -> tuple[Any, Seats]:
+    async def call(self, number: int, what: str, *arguments: Any) -> tuple[Any, Described]:
         """Call a method of an environment: in a thread, unless it is a coroutine or fast."""
-        if number not in self.worlds:
+        if number not in self.environments:
             raise EpisodeError("the worker that held the environment was lost")
-        world = self.worlds[number]
-        method = getattr(world, what)
-        if is_async(method) or not world.blocking:
+        env = self.environments[number]
+        method = getattr(env, what)
+        if is_async(method) or not env.blocking:
             answer = method(*arguments)
         else:
             answer = await in_thread(lambda: method(*arguments))
         answer = await answer if is_pending(answer) else answer
-        return answer, (tuple(world.agents), world.max_turns)
+        return answer, (tuple(env.agents), env.max_turns)
 
     async def close(self, number: int) -> None:
         """Close the environment of a finished episode."""
-        world = self.worlds.pop(number, None)
-        if world is not None:
-            await in_thread(world.close)
+        env = self.environments.pop(number, None)
+        if env is not None:
+            await in_thread(env.close)
 
 
 class EnvironmentPool:

@@ -16,8 +16,8 @@ if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run
         Test,
         TestStatements,
         built_in,
+        replacements,
         running,
-        stand_ins,
     )
 
 OPERATORS = (
@@ -181,7 +181,7 @@ class Case(Test):
             kind = Kind(self.entry, (), {})
             type.__setattr__(kind, "case", self)
             space: dict[str, Any] = {"__name__": "tests", "unittest": unittest, self.entry: kind}
-            space |= {IN_PLACE: in_place, **stand_ins()}
+            space |= {IN_PLACE: in_place, **replacements()}
             exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
             result = CaseResult()
             unittest.TestSuite([space[self.case[0]](self.case[1])]).run(result)

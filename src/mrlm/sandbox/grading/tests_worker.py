@@ -112,7 +112,7 @@ class Test:
             tree = self.rewritten(TestStatements(ast.Name))
             named = [name for name in MODULES if name in self.source]
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
-            space.update(self.functions, __name__="tests", **stand_ins())
+            space.update(self.functions, __name__="tests", **replacements())
             space[IN_PLACE] = lambda called: self.in_place.get(called, called)
             exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
             check = space.get("check")
@@ -226,7 +226,7 @@ def either(node: ast.expr) -> ast.expr:
     return node if len(found) == 1 else ast.Tuple(found, ast.Load())
 
 
-def stand_ins() -> dict[str, Any]:
+def replacements() -> dict[str, Any]:
     """The replacement exceptions by name."""
     return {f"__{name}__": kind for name, kind in STOPPED.items()}
 
