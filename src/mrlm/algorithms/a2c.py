@@ -19,7 +19,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
@@ -52,25 +51,6 @@ class A2C(PPO):
     update_epochs: int = Field(default=1, ge=1)
     whiten_advantages: bool = False
     value_clip_range: float | None = Field(default=None, gt=0)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "a2c": PaperPreset(
-            "A3C, arXiv 1602.01783",
-            {
-                "level": ("token", "an action is a token"),
-                "estimator": ("n_step", "definition"),
-                "n_steps": (5, "section 8"),
-                "gamma": (0.99, "section 8"),
-                "entropy_coef": (0.01, "section 8"),
-            },
-            None,
-            (
-                "One synchronous learner and Adam; 16 asynchronous ones and RMSProp there.",
-                "`gamma` counts per turn; the learning rate was sampled between 1e-4 and 1e-2, too "
-                "high for a language model.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "gae_lambda": Matters(

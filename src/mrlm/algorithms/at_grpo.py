@@ -21,7 +21,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -66,22 +65,6 @@ class ATGRPO(GRPO):
     filter_ratio: float = Field(default=0.25, ge=0, lt=1)
 
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "at_grpo": PaperPreset(
-            "AT-GRPO, arXiv 2510.11062",
-            {
-                "group_size": (8, "authors' code, math configs"),
-                "alpha": (1.0, "authors' code, agents"),
-                "scale_rewards": ("group", "authors' code, base.yaml"),
-                "clip_range": (0.2, "authors' code, base.yaml"),
-                "aggregation": ("token_mean", "authors' code, base.yaml"),
-                "kl_coef": (0.001, "authors' code, base.yaml"),
-            },
-            (1e-6, "authors' code, base.yaml"),
-            ("The eight answers of later turns are `workflow.branches=8`.",),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "filter_ratio": Matters(

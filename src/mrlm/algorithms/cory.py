@@ -23,7 +23,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
@@ -72,33 +71,6 @@ class CORY(PPO):
     score_clip: float | None = Field(default=None, gt=0)
 
     default_learning_rate: ClassVar[float] = 1.41e-5
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "cory": PaperPreset(
-            "CORY, arXiv 2410.06101",
-            {
-                "level": ("token", "authors' code, cory.py"),
-                "swap_freq": (5, "authors' code, cory.py"),
-                "kl_penalty": ("full", "authors' code, cory.py"),
-                "kl_coef": (0.4, "authors' code, cory.py"),
-                "kl_target": (6.0, "authors' code, ppo_config.py"),
-                "kl_horizon": (10000.0, "authors' code, ppo_config.py"),
-                "gamma": (1.0, "authors' code, ppo_config.py"),
-                "gae_lambda": (0.95, "authors' code, ppo_config.py"),
-                "clip_range": (0.2, "authors' code, ppo_config.py"),
-                "vf_coef": (0.1, "authors' code, ppo_config.py"),
-                "update_epochs": (4, "authors' code, ppo_config.py"),
-                "score_scaling": (True, "authors' code, cory.py"),
-                "score_norm": (True, "authors' code, cory.py"),
-            },
-            (1.41e-5, "authors' code, cory.py"),
-            (
-                "Optimisers and running statistics stay with their policies at a swap; the "
-                "authors' code creates new ones.",
-                "256 questions are `training.batch_size=256`.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "kl_penalty": Matters(lambda s, run: s.kl_coef, "kl_coef is 0; set it, or remove this"),

@@ -24,7 +24,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
@@ -69,24 +68,6 @@ class DPO(Preferences):
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     normalize_lengths: bool = True
     ref_update_freq: int = Field(default=0, ge=0)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "dpo": PaperPreset(
-            "DPO, arXiv 2305.18290",
-            {
-                "loss_type": ("sigmoid", "eq. 7"),
-                "beta": (0.1, "appendix B"),
-                "label_smoothing": (0.0, "eq. 7"),
-                "rpo_alpha": (0.0, "eq. 7"),
-            },
-            (1e-6, "appendix B"),
-            (
-                "Pairs whose sides are identical or do not begin with the same prompt are dropped.",
-                "AdamW and not RMSProp; 64 pairs are `training.batch_size=64`, the warm-up is "
-                "`training.warmup_steps=150`.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "label_smoothing": Matters(

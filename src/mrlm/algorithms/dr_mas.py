@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -19,7 +19,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
@@ -67,28 +66,6 @@ class DrMAS(GRPO):
     invalid_penalty: float = Field(default=0.1, ge=0)
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "dr_mas": PaperPreset(
-            "Dr. MAS, arXiv 2602.08847",
-            {
-                "scale_rewards": ("group", "authors' code, ray_trainer.py"),
-                "group_size": (8, "authors' code, run_math.sh"),
-                "kl_coef": (0.0, "authors' code, run_math.sh"),
-                "entropy_coef": (0.0, "authors' code, run_math.sh"),
-                "update_epochs": (1, "authors' code, run_math.sh"),
-                "num_minibatches": (1, "authors' code, run_math.sh"),
-                "invalid_penalty": (0.1, "authors' code, run_math.sh"),
-            },
-            (1e-6, "authors' code, run_math.sh"),
-            (
-                "Mean and deviation are over all turns of an agent, as there: an episode counts "
-                "once per turn of the agent (`dedupe_per_episode`: once in all).",
-                "A group in which all turns of an agent scored the same gets exactly 0, where the "
-                "authors' code divides by a small number. Clip ranges are the library's.",
-            ),
-        ),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

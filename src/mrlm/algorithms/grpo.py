@@ -27,7 +27,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
@@ -104,114 +103,6 @@ class GRPO(PolicyGradient, GroupFilter):
     """The values of `scale_rewards` that this algorithm supports."""
     decides: ClassVar[tuple[str, ...]] = ()
     """Settings that a subclass fixes at their defaults."""
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "grpo": PaperPreset(
-            "DeepSeekMath, arXiv 2402.03300",
-            {
-                "loss_type": ("grpo", "eq. 3"),
-                "scale_rewards": ("group", "section 4.1.2"),
-                "kl_estimator": ("k3", "eq. 4"),
-                "kl_coef": (0.04, "section 4.2"),
-                "group_size": (64, "section 4.2"),
-                "update_epochs": (1, "section 4.2"),
-                "num_minibatches": (1, "section 4.2"),
-            },
-            (1e-6, "section 4.2"),
-            (
-                "The paper gives no clip range; it is .2, and has no effect with a single update.",
-                "1,024 answers of 1,024 tokens are `training.batch_size=16` and "
-                "`generation.max_new_tokens=1024`.",
-            ),
-        ),
-        "deepseek_r1": PaperPreset(
-            "DeepSeek-R1, arXiv 2501.12948",
-            {
-                "loss_type": ("grpo", "eq. 1"),
-                "scale_rewards": ("group", "eq. 3"),
-                "clip_range": (10.0, "training details"),
-                "kl_estimator": ("k3", "eq. 2"),
-                "kl_coef": (0.001, "training details"),
-                "group_size": (16, "training details"),
-                "num_minibatches": (16, "training details"),
-            },
-            (3e-6, "training details"),
-            (
-                "8,192 answers a rollout are `training.batch_size=512`; the reference is updated "
-                "every 400 steps there and never here.",
-            ),
-        ),
-        "dr_grpo": PaperPreset(
-            "Understanding R1-Zero-like training, arXiv 2503.20783",
-            {
-                "loss_type": ("dr_grpo", "section 3.2"),
-                "scale_rewards": ("none", "section 3.2"),
-                "group_size": (8, "authors' code, examples"),
-                "update_epochs": (1, "authors' code, examples"),
-                "kl_coef": (0.0, "authors' code, examples"),
-            },
-            (1e-6, "authors' code, examples"),
-            (
-                "Sums are divided by `generation.max_new_tokens` (3,000 in the paper) unless "
-                "`constant_length` is set; 128 questions are `training.batch_size=128`.",
-            ),
-        ),
-        "dapo": PaperPreset(
-            "DAPO, arXiv 2503.14476",
-            {
-                "loss_type": ("ppo", "section 3.3, eq. 12"),
-                "scale_rewards": ("group", "eq. 9"),
-                "clip_range": (0.2, "section 4.1"),
-                "clip_range_high": (0.28, "section 4.1"),
-                "kl_coef": (0.0, "section 2.3"),
-                "group_size": (16, "section 4.1"),
-                "num_minibatches": (16, "section 4.1"),
-                "dynamic_sampling": (True, "section 3.2, eq. 11"),
-                "overlong_max_length": (20480, "section 4.1"),
-                "overlong_cache": (4096, "section 4.1, eq. 13"),
-            },
-            (1e-6, "section 4.1"),
-            (
-                "`num_minibatches` must divide `training.batch_size`: 512 questions in the paper.",
-                "Overlong filtering, which its ablation (table 1) has before the soft penalty, is "
-                "`mask_truncated`.",
-                "The warm-up of 20 steps is `training.warmup_steps=20`.",
-            ),
-        ),
-        "gspo": PaperPreset(
-            "GSPO, arXiv 2507.18071",
-            {
-                "loss_type": ("gspo", "eq. 5 and 7"),
-                "scale_rewards": ("group", "eq. 6"),
-                "clip_range": (3e-4, "section 5.1"),
-                "clip_range_high": (4e-4, "section 5.1"),
-                "num_minibatches": (4, "section 5.1"),
-                "kl_coef": (0.0, "eq. 5"),
-            },
-            None,
-            (
-                "Group size and learning rate are not in the paper.",
-                "An agent's turns that do not continue one another are sequences of their own.",
-            ),
-        ),
-        "cispo": PaperPreset(
-            "MiniMax-M1, arXiv 2506.13585",
-            {
-                "loss_type": ("cispo", "section 3.1, eq. 4 and 5"),
-                "scale_rewards": ("group", "eq. 2"),
-                "cispo_cap_mode": ("absolute", "section 3.1: no lower bound"),
-                "cispo_cap": (5.0, "not published; arXiv 2510.13786 has 5"),
-                "kl_coef": (0.0, "section 3.1"),
-                "dynamic_sampling": (True, "section 3.1"),
-            },
-            None,
-            (
-                "Learning rate, group size and the upper bound of weights are not in the paper, "
-                "nor are the lengths of the penalty (`overlong_max_length`) it has from DAPO.",
-                "Weights are 1 as long as an iteration is one update: set `num_minibatches`.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "key": SEVERAL_AGENTS,

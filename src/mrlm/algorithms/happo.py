@@ -30,7 +30,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -80,32 +79,6 @@ class HAPPO(MAPPO, CarryOver):
     factor_scope: Literal["updated", "later_only"] = "updated"
     on_shared: Literal["refuse", "simultaneous"] = "refuse"
     update_epochs: int = Field(default=1, ge=1)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "happo": PaperPreset(
-            "HAPPO, arXiv 2109.11251",
-            {
-                "factor": ("exact", "authors' code, happo.py"),
-                "factor_range": (None, "authors' code, happo.py"),
-                "value_normalization": (True, "authors' code, happo.yaml"),
-                "clip_range": (0.2, "authors' code, happo.yaml"),
-                "gamma": (0.99, "authors' code, happo.yaml"),
-                "gae_lambda": (0.95, "authors' code, happo.yaml"),
-                "entropy_coef": (0.01, "authors' code, happo.yaml"),
-                "num_minibatches": (1, "authors' code, happo.yaml"),
-                "update_epochs": (5, "authors' code, happo.yaml"),
-                "critic_epochs": (5, "authors' code, happo.yaml"),
-            },
-            None,
-            (
-                "The exact factor of a long message is far from 1 after one update: 2.72 where "
-                "each of 100 tokens moved by 1 %. The paper's actions are a few numbers.",
-                "The critic is trained before the policies, on columns that they do not change; "
-                "its loss is the squared error, not Huber's.",
-                "The learning rate, 5e-4, is too high for a language model.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "recompute_old": Matters(

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
@@ -46,30 +45,6 @@ class IPPO(PPO):
     rewards: Literal["own", "team"] = "own"
 
     normalizes: ClassVar[bool] = True
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "ippo": PaperPreset(
-            "IPPO as in MAPPO's paper, arXiv 2103.01955",
-            {
-                "rewards": ("team", "definition"),
-                "critic": ("separate", "definition"),
-                "value_normalization": (True, "section 5.1"),
-                "clip_range": (0.2, "authors' code, config.py"),
-                "gamma": (0.99, "authors' code, config.py"),
-                "gae_lambda": (0.95, "authors' code, config.py"),
-                "entropy_coef": (0.01, "authors' code, config.py"),
-                "num_minibatches": (1, "section 5.3"),
-                "update_epochs": (15, "authors' code, config.py"),
-            },
-            None,
-            (
-                "The paper that introduced the name, arXiv 2011.09533, has other numbers.",
-                "The critic's loss is the squared error, not Huber's.",
-                "`gamma` counts per turn; the learning rate, 5e-4, is too high for a language "
-                "model.",
-            ),
-        ),
-    }
 
     also: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "IAC": {"loss_type": "reinforce", "critic": "separate", "level": "turn"}

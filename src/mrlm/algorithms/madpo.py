@@ -13,14 +13,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
@@ -46,26 +43,6 @@ class MADPO(OnlineDPO):
     """
 
     rewards: Rewards = "team"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "madpo": PaperPreset(
-            "MADPO of CoMLRL 1.4.3, the library of arXiv 2508.04652",
-            {
-                "loss_type": ("sigmoid", "authors' code, madpo.py"),
-                "beta": (0.1, "authors' code, madpo.py"),
-                "rewards": ("team", "authors' code, madpo.py"),
-                "group_size": (80, "authors' code, madpo.py"),
-            },
-            (5e-6, "authors' code, madpo.py"),
-            (
-                "The algorithm has no paper of its own.",
-                "Each agent has a preference of its own; the authors' code adds up the agents' "
-                "log-ratios inside one sigmoid.",
-                "One pair per state, the best and the worst answer; the authors' code takes the 16 "
-                "pairs that differ most.",
-            ),
-        ),
-    }
 
     @property
     def spec(self) -> Spec:

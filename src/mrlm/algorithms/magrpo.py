@@ -27,7 +27,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
@@ -54,38 +53,6 @@ from mrlm.learn.credit.tree_returns import forked, node_returns
 from mrlm.learn.ops import Aggregation
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
-
-
-def preset(paper: str, baseline: Baseline, *departs: str) -> PaperPreset:
-    """The preset of a member of the family, which differ by their baselines.
-
-    Args:
-        paper: its name and where it is.
-        baseline: setting `baseline` of this member.
-        departs: differences of this member from the paper; those common to all are added.
-    """
-    code = "authors' code, CoMLRL 1.4.3, magrpo.py"
-    return PaperPreset(
-        paper,
-        {
-            "loss_type": ("reinforce", "definition"),
-            "baseline": (baseline, code),
-            "returns": ("joint", "definition"),
-            "joint_mode": ("aligned", code),
-            "gamma": (1.0, code),
-            "group_size": (4, code),
-        },
-        (5e-6, code),
-        (
-            *departs,
-            "CoMLRL 1.4.3 also standardises advantages (`advantage_normalization`), which is not "
-            "done here.",
-            "The last token of an answer is trained on; the authors' code leaves it out.",
-            "One optimiser step per batch; the authors' code takes one per two nodes of a tree, "
-            "whose later nodes then come from older weights.",
-            "Two turns are the workflow's; temperature .6, top-p .6 and top-k 50 are `generation`.",
-        ),
-    )
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -141,10 +108,6 @@ class MAGRPO(PolicyGradient):
     cross_credit: Literal["mean", "sum"] = "mean"
     max_joint_actions: int = Field(default=256, ge=1)
     group_size: int = Field(default=2, ge=1)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "magrpo": preset("MAGRPO, arXiv 2508.04652", "mean")
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "returns": SEVERAL_AGENTS,

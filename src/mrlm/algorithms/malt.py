@@ -24,7 +24,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
@@ -67,24 +66,6 @@ class MALT(DPO):
     sft_coef: float = Field(default=1.0, ge=0)
     dpo_coef: float = Field(default=1.0, ge=0)
     rewards: Rewards = "team"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "malt": PaperPreset(
-            "MALT, arXiv 2412.01928",
-            {
-                "loss_type": ("sigmoid", "definition"),
-                "pairing": ("threshold", "definition: a good answer against one that is not"),
-                "rewards": ("team", "definition"),
-            },
-            None,
-            (
-                "Threshold, `beta`, learning rate and the number of answers per node are not "
-                "verified against the paper; they are the library's.",
-                "Supervised and preference learning are one loss here, with weights of 1; the "
-                "paper trains them one after the other (`dpo_coef=0`, then `sft_coef=0`).",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         **dict.fromkeys(

@@ -21,7 +21,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -80,26 +79,6 @@ class MAPoRL(PPO):
     gamma: float = Field(default=0.0, ge=0, le=1)
     kl_coef: float = Field(default=0.002, ge=0)
     num_minibatches: int = Field(default=8, ge=1)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "maporl": PaperPreset(
-            "MAPoRL, arXiv 2502.18439",
-            {
-                "level": ("token", "authors' code"),
-                "influence_gamma": (0.3, "authors' code, config"),
-                "vf_coef": (0.1, "authors' code, config"),
-                "kl_coef": (0.002, "authors' code, config"),
-                "update_epochs": (4, "authors' code, config"),
-                "num_minibatches": (8, "authors' code, config"),
-            },
-            (1e-5, "authors' code, config"),
-            (
-                "Bonuses (`alpha`) are off; their signs follow the paper's aim, and with `parity` "
-                "the authors' code.",
-                "Adafactor and 4-bit adapters are not part of the preset.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "influence_gamma": Matters(

@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
@@ -56,28 +55,6 @@ class MAPPO(ActorCritic):
     topologies: ClassVar[tuple[Topology, ...]] = ("central", "mixed")
     levels: ClassVar[tuple[Level, ...]] = ("turn",)
     normalizes: ClassVar[bool] = True
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "mappo": PaperPreset(
-            "MAPPO, arXiv 2103.01955",
-            {
-                "value_normalization": (True, "section 5.1"),
-                "clip_range": (0.2, "authors' code, config.py"),
-                "gamma": (0.99, "authors' code, config.py"),
-                "gae_lambda": (0.95, "authors' code, config.py"),
-                "entropy_coef": (0.01, "authors' code, config.py"),
-                "num_minibatches": (1, "section 5.3"),
-                "update_epochs": (15, "authors' code, config.py"),
-            },
-            None,
-            (
-                "The critic's loss is the squared error, not Huber's; its learning rate is its "
-                "own.",
-                "Fifteen epochs are for easy tasks, ten or five for others (section 5.3).",
-                "`gamma` counts per joint step; the rate, 5e-4, is too high for a language model.",
-            ),
-        ),
-    }
 
     also: ClassVar[Mapping[str, Mapping[str, Any]]] = {"MAAC": {"loss_type": "reinforce"}}
 

@@ -11,14 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import PaperPreset
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -32,13 +28,6 @@ class MAREINFORCE(MAGRPO):
 
     baseline: Baseline = "none"
     group_size: int = Field(default=1, ge=1)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "mareinforce": preset(
-            "MAREINFORCE of the authors' library, arXiv 2508.04652",
-            "none",
-        )
-    }
 
 
 PLUGIN = MAREINFORCE

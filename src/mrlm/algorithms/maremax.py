@@ -13,13 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import PaperPreset
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -35,15 +31,6 @@ class MAREMAX(MAGRPO):
     """
 
     baseline: Baseline = "group_max"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "maremax": preset(
-            "MAREMAX of the authors' library, arXiv 2508.04652",
-            "group_max",
-            "The maximum over siblings is the authors' baseline; that of ReMax, a greedy answer, "
-            "is `baseline: remax_greedy`.",
-        )
-    }
 
 
 PLUGIN = MAREMAX

@@ -24,7 +24,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -70,31 +69,6 @@ class MARFT(PPO):
     update_epochs: int = Field(default=5, ge=1)
 
     default_learning_rate: ClassVar[float] = 5e-7
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "marft": PaperPreset(
-            "MARFT, arXiv 2504.16129 (action level)",
-            {
-                "level": ("turn", "section 4: APPO"),
-                "normalization": ("sum", "authors' code, mas.py"),
-                "clip_range": (0.2, "authors' code, config.py"),
-                "gamma": (0.99, "authors' code, config.py"),
-                "gae_lambda": (0.95, "authors' code, config.py"),
-                "entropy_coef": (0.01, "authors' code, config.py"),
-                "update_epochs": (5, "authors' code, config.py"),
-                "num_minibatches": (4, "authors' code, config.py"),
-                "target_kl": (1e-3, "authors' code, appo_trainer.py"),
-                "critic": ("separate", "authors' code, config.py"),
-            },
-            (5e-7, "authors' code, config.py"),
-            (
-                "Log-probs are those at the sampling temperature; a step beyond `target_kl` is "
-                "kept and ends the epochs, and the authors' code discards it.",
-                "The critic is a copy of the policy, not a network on a frozen one; its loss is "
-                "the squared error, not Huber's.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "normalization": Matters(

@@ -12,13 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import PaperPreset
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -33,13 +29,6 @@ class MARLOO(MAGRPO):
     """
 
     baseline: Baseline = "leave_one_out"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "marloo": preset(
-            "MARLOO of the authors' library, arXiv 2508.04652",
-            "leave_one_out",
-        )
-    }
 
 
 PLUGIN = MARLOO

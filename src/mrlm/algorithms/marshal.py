@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -23,7 +22,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
@@ -64,28 +62,6 @@ class MARSHAL(GRPO):
     baseline_by: Literal["turn", "episode", "role"] = "turn"
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "marshal": PaperPreset(
-            "MARSHAL, arXiv 2510.15414",
-            {
-                "gamma": (1.0, "definition: rewards to go are summed"),
-                "baseline_by": ("role", "definition: all turns of a role"),
-                "update_epochs": (1, "fork of the authors' code"),
-                "clip_range": (0.2, "fork of the authors' code"),
-                "kl_coef": (0.2, "fork of the authors' code"),
-            },
-            (1e-6, "fork of the authors' code"),
-            (
-                "The numbers are those of a public fork of the authors' code; the paper's own and "
-                "its group size are not verified, and group_size is the library's.",
-                "Returns are divided by their deviation, as in the paper; that code subtracts "
-                "their mean, whitens the batch afterwards and clips twice (`dual_clip`).",
-                "128 games are `training.batch_size=128`; temperature .6, top-p .99 and top-k 100 "
-                "there are `generation`.",
-            ),
-        ),
-    }
 
     def turn_returns(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Return of each trained turn (turns,) of an agent."""

@@ -20,7 +20,6 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
@@ -47,25 +46,6 @@ class MATPO(GRPO):
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "matpo": PaperPreset(
-            "MATPO, arXiv 2510.04678",
-            {
-                "scale_rewards": ("group", "definition"),
-                "aggregation": ("token_mean", "definition"),
-                "group_size": (8, "authors' code, qwen3-14b_musique_MATPO.sh"),
-                "num_minibatches": (1, "authors' code, qwen3-14b_musique_MATPO.sh"),
-            },
-            (1e-5, "authors' code, qwen3-14b_musique_MATPO.sh"),
-            (
-                "Clip range, epochs and KL coefficient are not in the authors' script; they are "
-                "the library's: .2, one and 0.",
-                "256 questions are `training.batch_size=256`; the reward there is .9 for the "
-                "answer and .1 for the form of tool calls.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "planner": SEVERAL_AGENTS,

@@ -21,7 +21,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
 from mrlm.learn.bases.algorithm import STRICT
@@ -50,23 +49,6 @@ class OnlineDPO(DPO):
     rewards: Rewards = "own"
     ties: Literal["drop", "first"] = "drop"
     group_size: int = Field(default=4, ge=2)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "online_dpo": PaperPreset(
-            "OAIF, arXiv 2402.04792",
-            {
-                "loss_type": ("sigmoid", "definition"),
-                "group_size": (2, "abstract: two responses"),
-            },
-            None,
-            (
-                "`beta` and the learning rate are not verified against the paper; they are the "
-                "library's, .1 and 1e-6.",
-                "Answers are ranked by rewards; in the paper a language model judges which of the "
-                "two is better.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "rewards": Matters(

@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.matters import Matters
@@ -72,48 +71,6 @@ class PPO(ActorCritic):
     kl_horizon: float = Field(default=10000.0, gt=0)
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "ppo": PaperPreset(
-            "PPO, arXiv 1707.06347",
-            {
-                "level": ("token", "an action is a token"),
-                "clip_range": (0.2, "table 1"),
-                "gamma": (0.99, "table 3"),
-                "gae_lambda": (0.95, "table 3"),
-                "update_epochs": (10, "table 3"),
-                "critic": ("separate", "section 6.1"),
-                "value_clip_range": (None, "eq. 9"),
-                "entropy_coef": (0.0, "section 6.1"),
-            },
-            None,
-            (
-                "The table is that of control tasks: `gamma` counts per turn here, and the "
-                "learning rate, 3e-4, is too high for a language model.",
-                "Mini-batches of 64 steps out of 2,048 are `num_minibatches=32`.",
-                "Advantages are whitened, as in the authors' code and not in the paper.",
-            ),
-        ),
-        "instruct_gpt": PaperPreset(
-            "InstructGPT, arXiv 2203.02155",
-            {
-                "level": ("token", "appendix C.4"),
-                "clip_range": (0.2, "appendix C.4"),
-                "gamma": (1.0, "appendix C.4"),
-                "kl_coef": (0.02, "appendix C.4"),
-                "critic": ("separate", "appendix C.4"),
-                "update_epochs": (1, "appendix C.4"),
-                "num_minibatches": (8, "appendix C.4"),
-            },
-            None,
-            (
-                "512 prompts are `training.batch_size=512`; the critic's rate is "
-                "`training.critic_learning_rate=9e-6`, the policy's is swept.",
-                "The critic starts as the policy and not as the reward model, weights are not "
-                "averaged, and pretraining gradients (PPO-ptx) are not mixed in.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "gamma_token": Matters(

@@ -21,7 +21,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.critics.mixers import Mixing
@@ -50,31 +49,6 @@ class QMIX(VDN):
     hypernet_layers: Literal[1, 2] = 2
     hypernet_size: int = Field(default=64, ge=1)
     state_size: int = Field(default=64, ge=2)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "qmix": PaperPreset(
-            "QMIX, arXiv 1803.11485",
-            {
-                "mode": ("bon", "definition: Q-learning"),
-                "gamma": (0.99, "authors' code, PyMARL, default.yaml"),
-                "gae_lambda": (0.0, "definition: one-step targets"),
-                "mixing_size": (32, "authors' code, PyMARL, qmix.yaml"),
-                "hypernet_layers": (2, "authors' code, PyMARL, qmix.yaml"),
-                "hypernet_size": (64, "authors' code, PyMARL, qmix.yaml"),
-                "group_size": (4, "this library: answers that are compared"),
-            },
-            None,
-            (
-                "No paper trains a language model in this way: the best of the sampled answers "
-                "replaces the best action, and the policy imitates it. No replay buffer, no "
-                "epsilon-greedy exploration; the target network is updated every iteration, not "
-                "every 200 episodes.",
-                "The joint state is text encoded by a frozen network and reduced to `state_size` "
-                "numbers.",
-                "The learning rate, 5e-4, is too high for a language model.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "hypernet_size": Matters(

@@ -18,7 +18,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -57,23 +56,6 @@ class REINFORCE(PolicyGradient):
     matters: ClassVar[Mapping[str, Matters]] = {
         "baseline": Matters(
             lambda s, run: not s.whiten, "whiten subtracts the mean already; remove one of them"
-        ),
-    }
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "reinforce": PaperPreset(
-            "REINFORCE, Machine Learning 8 (1992)",
-            {
-                "loss_type": ("reinforce", "definition"),
-                "baseline": ("none", "definition"),
-                "whiten": (False, "definition"),
-                "update_epochs": (1, "definition"),
-            },
-            None,
-            (
-                "The learning rate is the library's; the paper's tasks are not language.",
-                "An action is a token, and the sum over a sequence is averaged over sequences.",
-            ),
         ),
     }
 

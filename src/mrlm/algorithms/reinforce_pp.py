@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
@@ -59,28 +58,6 @@ class ReinforcePP(PolicyGradient):
     baseline_by: Literal["turn", "batch"] = "turn"
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "reinforce_pp": PaperPreset(
-            "REINFORCE++, arXiv 2501.03262",
-            {
-                "loss_type": ("ppo", "definition"),
-                "baseline": ("none", "definition"),
-                "baseline_by": ("batch", "eq. 8"),
-                "group_size": (1, "authors' code, train_reinforce_llama_ray.sh"),
-                "update_epochs": (1, "authors' code, train_reinforce_llama_ray.sh"),
-                "num_minibatches": (8, "authors' code, train_reinforce_llama_ray.sh"),
-                "kl_coef": (0.01, "authors' code, train_reinforce_llama_ray.sh"),
-            },
-            (5e-7, "authors' code, train_reinforce_llama_ray.sh"),
-            (
-                "1,024 questions are `training.batch_size=1024`; `num_minibatches` must divide it.",
-                "Clip range and discount are the library's, .2 and 1; rewards are not normalised "
-                "(`--normalize_reward` there).",
-                "REINFORCE++-baseline is `baseline: group` with several answers to a question.",
-            ),
-        ),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

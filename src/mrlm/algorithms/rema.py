@@ -13,14 +13,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType
@@ -53,26 +51,6 @@ class ReMA(GRPO):
     rewards: Literal["own", "team"] = "team"
     mask_unfinished: bool = True
     group_size: int = Field(default=16, ge=2)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "rema": PaperPreset(
-            "ReMA, arXiv 2503.09501",
-            {
-                "loss_type": ("turn", "authors' code, example_7b.sh"),
-                "aggregation": ("sequence_mean_turn_mean", "authors' code, example_7b.sh"),
-                "dual_clip": (3.0, "authors' code, core_algos.py"),
-                "group_size": (16, "authors' code, example_7b.sh"),
-                "kl_coef": (0.0, "authors' code, example_7b.sh"),
-                "mask_unfinished": (True, "authors' code, example_7b.sh"),
-            },
-            (1e-6, "authors' code, example_7b.sh"),
-            (
-                "Both agents are trained in every iteration; `training.schedule` alternates them, "
-                "as the paper also does.",
-                "At most 30 turns of 512 tokens are `workflow.max_turns` and `max_new_tokens`.",
-            ),
-        ),
-    }
 
     def credit_group(self, group: Group) -> None:
         if self.mask_unfinished:

@@ -13,14 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
@@ -57,27 +56,6 @@ class ReMax(PolicyGradient):
     baseline_by: Literal["turn", "episode"] = "turn"
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "remax": PaperPreset(
-            "ReMax, arXiv 2310.10505",
-            {
-                "loss_type": ("reinforce", "algorithm 2"),
-                "group_size": (1, "algorithm 2"),
-                "aggregation": ("token_mean", "authors' code, remax_trainer.py"),
-                "kl_coef": (0.05, "authors' code, run_llama2_7b.sh"),
-                "update_epochs": (1, "authors' code, run_llama2_7b.sh"),
-            },
-            (1e-6, "authors' code, run_llama2_7b.sh"),
-            (
-                "The authors' code discounts the reward by .99 per token and clips it at 5; this "
-                "does neither.",
-                "The KL penalty of a token is the sum over all following tokens; in the authors' "
-                "code its own only.",
-                "The authors' code samples answers with top-p .9 (`generation.top_p`).",
-            ),
-        ),
-    }
 
     @property
     def spec(self) -> Spec:

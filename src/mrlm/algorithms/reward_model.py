@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -25,7 +25,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
@@ -60,24 +59,6 @@ class BradleyTerry(Preferences):
     center_rewards_coefficient: float = Field(default=0.0, ge=0)
 
     default_learning_rate: ClassVar[float] = 1e-5
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "reward_model": PaperPreset(
-            "InstructGPT, arXiv 2203.02155",
-            {
-                "center_rewards_coefficient": (0.0, "eq. 1"),
-                "update_epochs": (1, "section 3.5"),
-            },
-            None,
-            (
-                "The learning rate is the library's, 1e-5; the paper's is not verified.",
-                "A row is one pair; the paper takes all pairs among the 4 to 9 answers to a "
-                "prompt as one element of a batch.",
-                "Scores are not shifted afterwards so that demonstrations have the mean 0; a "
-                "`center_rewards_coefficient` above 0 keeps them there.",
-            ),
-        ),
-    }
 
     face: ClassVar[str] = "RewardModel"
 

@@ -12,14 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
@@ -51,20 +49,6 @@ class RLOO(PolicyGradient):
     baseline_by: Literal["turn", "episode", "role"] = "turn"
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "rloo": PaperPreset(
-            "Back to basics, arXiv 2402.14740",
-            {
-                "loss_type": ("reinforce", "eq. 6"),
-                "aggregation": ("sequence_mean_token_sum", "eq. 6"),
-                "kl_coef": (0.03, "appendix C"),
-                "group_size": (2, "section 4: 2 and 4"),
-            },
-            (1e-6, "appendix C"),
-            ("Batches of 512 answers are `training.batch_size=256`.",),
-        ),
-    }
 
     @property
     def spec(self) -> Spec:

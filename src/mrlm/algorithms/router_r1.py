@@ -23,7 +23,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
@@ -72,32 +71,6 @@ class RouterR1(PPO):
     num_minibatches: int = Field(default=2, ge=1)
     cost_coef: float = Field(default=0.0, ge=0, le=1)
     cost_window: int = Field(default=1000, ge=2)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "router_r1": PaperPreset(
-            "Router-R1, arXiv 2506.09033",
-            {
-                "level": ("token", "authors' code"),
-                "gamma": (1.0, "authors' code, train.sh and ppo_trainer.yaml"),
-                "gae_lambda": (1.0, "authors' code, train.sh and ppo_trainer.yaml"),
-                "clip_range": (0.2, "authors' code, train.sh and ppo_trainer.yaml"),
-                "value_clip_range": (0.5, "authors' code, train.sh and ppo_trainer.yaml"),
-                "entropy_coef": (0.001, "authors' code, train.sh and ppo_trainer.yaml"),
-                "kl_coef": (0.001, "authors' code, train.sh"),
-                "critic": ("separate", "authors' code, train.sh"),
-                "update_epochs": (1, "authors' code, train.sh and ppo_trainer.yaml"),
-                "num_minibatches": (2, "authors' code, train.sh"),
-                "cost_coef": (0.0, "authors' code, train.sh"),
-            },
-            (1e-6, "authors' code, train.sh"),
-            (
-                "Answers of other models are left out of the value loss and the whitening; the "
-                "authors' code includes them.",
-                "64 questions are `training.batch_size=64`; the critic's learning rate is "
-                "`training.critic_learning_rate=1e-5`.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "cost_window": Matters(

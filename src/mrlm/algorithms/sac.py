@@ -25,7 +25,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -81,27 +80,6 @@ class SAC(PPO):
     value_clip_range: float | None = Field(default=None, gt=0)
 
     levels: ClassVar[tuple[Level, ...]] = ("token",)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "sac": PaperPreset(
-            "SAC-Discrete, arXiv 1910.07207",
-            {
-                "auto_alpha": (True, "authors' code, SAC_Discrete.py"),
-                "alpha": (1.0, "authors' code, SAC_Discrete.py: log alpha begins at 0"),
-                "gae_lambda": (0.0, "definition: one-step targets"),
-                "value_clip_range": (None, "definition"),
-            },
-            None,
-            (
-                "The target entropy is a fraction of the policy's own (`target_entropy_ratio`); in "
-                "the paper .98 of the logarithm of the number of actions, which no language model "
-                "is near.",
-                "One state-value critic and no twins, no replay buffer, no slowly moving target "
-                "network; later epochs have PPO's clipped ratio.",
-                "Discount and learning rates are the library's; the paper's are not verified.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "alpha_learning_rate": Matters(

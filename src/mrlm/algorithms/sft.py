@@ -24,7 +24,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
@@ -88,22 +87,6 @@ class SFT(Algorithm):
         "min_reward_threshold": Matters(
             lambda s, run: not run.rows and s.filter_low_reward,
             "it filters collected episodes, and filter_low_reward is off; set that, or remove this",
-        ),
-    }
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "sft": PaperPreset(
-            "InstructGPT, arXiv 2203.02155",
-            {
-                "mode": ("behavioral_cloning", "section 3.5"),
-            },
-            (9.65e-6, "appendix C.1, 1.3B and 6B"),
-            (
-                "Sixteen epochs of batches of 32 are `training.num_epochs=16` and "
-                "`training.batch_size=32`; residual dropout of .2 is the model's.",
-                "The paper's learning rate has a cosine schedule (`training.lr_scheduler_type`). "
-                "Tokens are averaged over the batch; the paper does not say.",
-            ),
         ),
     }
 

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -24,7 +23,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
@@ -63,24 +61,6 @@ class SPIN(DPO):
     use_previous: bool = True
 
     default_learning_rate: ClassVar[float] = 5e-7
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "spin": PaperPreset(
-            "SPIN, arXiv 2401.01335",
-            {
-                "loss_type": ("sigmoid", "eq. 4.7"),
-                "beta": (0.1, "authors' code, config.yaml"),
-                "use_previous": (True, "authors' code, config_iter1.yaml"),
-            },
-            (5e-7, "authors' code, config.yaml"),
-            (
-                "A pair whose sampled answer equals the given one is dropped: it has no gradient.",
-                "A round is `passes_per_round` passes over the rows, six in the authors' scripts.",
-                "AdamW and not RMSProp, and a constant learning rate unless "
-                "`training.lr_scheduler_type=linear` and `training.warmup_ratio=0.1` are set.",
-            ),
-        ),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,13 +13,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
 from mrlm.learn import ops
@@ -67,26 +66,6 @@ class SPIRAL(PolicyGradient):
     ignore_no_eos: bool = False
     drop_zeros: bool = True
     update_epochs: int = Field(default=2, ge=1)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "spiral": PaperPreset(
-            "SPIRAL, arXiv 2506.24119",
-            {
-                "decay": (0.95, "authors' code, train_spiral.py"),
-                "gamma": (1.0, "authors' code, train_spiral.py"),
-                "debias": (False, "authors' code, train_spiral.py"),
-                "update_epochs": (2, "authors' code, run.sh"),
-                "kl_coef": (0.0, "authors' code, run.sh"),
-                "drop_zeros": (True, "authors' code, train_spiral.py"),
-            },
-            (1e-6, "authors' code, run.sh"),
-            (
-                "The baseline is updated by the mean of a batch and not sample by sample "
-                "(`per_sample_update`), so that the order within a batch does not matter.",
-                "128 games are `training.batch_size=128`.",
-            ),
-        ),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

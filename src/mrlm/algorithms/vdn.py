@@ -32,7 +32,6 @@ from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -103,28 +102,6 @@ class VDN(MAPPO, Refinement):
     critic_epochs: int | None = Field(default=32, ge=1)
 
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
-
-    presets: ClassVar[Mapping[str, PaperPreset]] = {
-        "vdn": PaperPreset(
-            "VDN, arXiv 1706.05296",
-            {
-                "mode": ("bon", "definition: Q-learning"),
-                "gamma": (0.99, "PyMARL, default.yaml"),
-                "gae_lambda": (0.0, "PyMARL: one-step targets"),
-                "group_size": (4, "this library: answers that are compared"),
-            },
-            None,
-            (
-                "The paper's numbers are not verified; these are those of the common "
-                "implementation.",
-                "No paper trains a language model in this way: the best of the sampled answers "
-                "replaces the best action, and the policy imitates it. No replay buffer, no "
-                "epsilon-greedy exploration; the target network is updated every iteration, not "
-                "every 200 episodes.",
-                "The learning rate, 5e-4, is too high for a language model.",
-            ),
-        ),
-    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "improve": Matters(

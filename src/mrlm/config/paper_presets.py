@@ -1,10 +1,11 @@
 """Presets: the numbers of a paper as settings of an algorithm, each with its place in the paper.
-Each algorithm's file has its own tables."""
+Those of this library's algorithms are in `algorithms/presets/<algorithm>.yaml`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ConfigError
@@ -41,6 +42,21 @@ class PaperPreset:
     def values(self) -> dict[str, Any]:
         """Setting -> value."""
         return {name: value for name, (value, _) in self.settings.items()}
+
+
+def read_presets(file: Path) -> dict[str, PaperPreset]:
+    """The presets in a YAML file, by name; empty if it does not exist. A setting is a list of its
+    value and the value's place in the paper."""
+    if not file.is_file():
+        return {}
+    import yaml  # not needed for --help on the command line
+
+    found = {}
+    for name, row in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+        settings = {setting: tuple(both) for setting, both in row["settings"].items()}
+        rate = tuple(row["learning_rate"]) if "learning_rate" in row else None
+        found[name] = PaperPreset(row["paper"], settings, rate, tuple(row["departs"]))
+    return found
 
 
 def preset_of(presets: Mapping[str, PaperPreset], name: Any, algorithm: str) -> PaperPreset:

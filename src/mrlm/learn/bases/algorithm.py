@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 from pydantic import ConfigDict, Field, model_validator
@@ -13,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 from torch import Tensor
 
-from mrlm.config.paper_presets import PaperPreset, preset_of
+from mrlm.config.paper_presets import PaperPreset, preset_of, read_presets
 from mrlm.core.episodes import Group
 from mrlm.core.faces import attribute
 from mrlm.core.matters import PLAYED, Matters
@@ -55,7 +56,8 @@ class Algorithm:
     default_learning_rate: ClassVar[float] = 1e-6
     """Used if neither `training.learning_rate` nor a preset with a learning rate is set."""
     presets: ClassVar[Mapping[str, PaperPreset]] = {}
-    """Paper presets, by name."""
+    """Paper presets, by name; a class that does not give its own has those of
+    `presets/<module>.yaml` beside its file in this library, or none."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "group_size": PLAYED,
@@ -76,6 +78,9 @@ class Algorithm:
         if cls.__module__.startswith("mrlm.algorithms."):
             module: Any = sys.modules[cls.__module__]
             module.__getattr__ = partial(attribute, cls.__module__)
+            if "presets" not in vars(cls):
+                file = Path(module.__file__)
+                cls.presets = read_presets(file.with_name("presets") / f"{file.stem}.yaml")
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
