@@ -1,5 +1,5 @@
 r"""Data sets with short names: their hub ids, the meaning of their columns, their training and
-held-out splits. A table only; rows are read in `data/sources.py`.
+held-out splits. The table is `presets.yaml`; rows are read in `data/sources.py`.
 """
 
 from __future__ import annotations
@@ -7,7 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mrlm.core.errors import DataError
 from mrlm.data.final_answer import after_hashes, boxed
@@ -108,141 +111,25 @@ def _first_program(value: str) -> str | None:
     return found[0] if found else None
 
 
-PRESETS: dict[str, DatasetPreset] = {
-    preset.name: preset
-    for preset in (
-        DatasetPreset(
-            "gsm8k",
-            "openai/gsm8k",
-            "grade school mathematics, with a number as the answer",
-            {"prompt": "question", "answer": "answer", "completion": "answer"},
-            extract={"answer": _hashes},
-            config="main",
-            held_out="test",
-        ),
-        DatasetPreset(
-            "math",
-            "DigitalLearningGmbH/MATH-lighteval",
-            "competition mathematics (Hendrycks MATH), with a boxed answer",
-            {"prompt": "problem", "answer": "solution", "completion": "solution"},
-            keep=("level", "type"),
-            extract={"answer": _box},
-            held_out="test",
-        ),
-        DatasetPreset(
-            "humaneval",
-            "openai/openai_humaneval",
-            "functions to complete, with a check (HumanEval)",
-            {
-                "prompt": "prompt",
-                "entry_point": "entry_point",
-                "test": "test",
-                "canonical_solution": "canonical_solution",
-                "completion": "canonical_solution",
-            },
-            keep=("task_id",),
-            config="openai_humaneval",
-            train="test",
-        ),
-        DatasetPreset(
-            "mbpp",
-            "google-research-datasets/mbpp",
-            "short functions to write, with asserts (MBPP, sanitized)",
-            {"prompt": "prompt", "test_list": "test_list", "code": "code", "completion": "code"},
-            keep=("task_id", "test_imports"),
-            config="sanitized",
-            held_out="test",
-        ),
-        DatasetPreset(
-            "coophumaneval",
-            "OpenMLRL/CoopHumanEval",
-            "functions that two writers can share (CoopHumanEval)",
-            {"prompt": "prompt", "entry_point": "entry_point", "test": "test"},
-            keep=("task_id",),
-            train="test",
-        ),
-        DatasetPreset(
-            "classeval",
-            "FudanSELab/ClassEval",
-            "classes to complete, with tests for every method (ClassEval)",
-            {
-                "prompt": "skeleton",
-                "completion": "solution_code",
-                "skeleton": "skeleton",
-                "solution_code": "solution_code",
-                "test": "test",
-                "class_name": "class_name",
-                "methods_info": "methods_info",
-            },
-            keep=(
-                "task_id",
-                "import_statement",
-                "class_description",
-                "test_classes",
-                "class_constructor",
-                "fields",
-            ),
-            train="test",
-        ),
-        DatasetPreset(
-            "apps",
-            "codeparrot/apps",
-            "programs that read input and print, or functions to call (APPS)",
-            {
-                "prompt": "question",
-                "input_output": "input_output",
-                "solutions": "solutions",
-                "completion": "solutions",
-            },
-            keep=("problem_id", "difficulty", "starter_code"),
-            extract={"completion": _first_program},
-            config="all",
-            held_out="test",
-            revision="refs/convert/parquet",
-            files={"train": "all/train/*.parquet", "test": "all/test/*.parquet"},
-        ),
-        DatasetPreset(
-            "tldr",
-            "trl-lib/tldr",
-            "posts to summarise (Reddit TL;DR)",
-            {"prompt": "prompt", "completion": "completion"},
-            held_out="validation",
-        ),
-        DatasetPreset(
-            "arxiv",
-            "OpenMLRL/arXiv_abstract",
-            "abstracts of papers to write an introduction for",
-            {"prompt": "abstract_text"},
-            keep=("article_id",),
-            held_out="val",
-        ),
-        DatasetPreset(
-            "nq",
-            "google-research-datasets/nq_open",
-            "questions to a search engine, with short answers (Natural Questions)",
-            {"prompt": "question", "answer": "answer"},
-            extract={"answer": _answers},
-            config="nq_open",
-            held_out="validation",
-        ),
-        DatasetPreset(
-            "hotpotqa",
-            "hotpotqa/hotpot_qa",
-            "questions that need two facts, with short answers (HotpotQA)",
-            {"prompt": "question", "answer": "answer"},
-            keep=("id", "type", "level"),
-            config="distractor",
-            held_out="validation",
-        ),
-        DatasetPreset(
-            "ultrafeedback",
-            "HuggingFaceH4/ultrafeedback_binarized",
-            "a better and a worse answer to a request (UltraFeedback)",
-            {"chosen": "chosen", "rejected": "rejected"},
-            keep=("prompt", "score_chosen", "score_rejected"),
-            train="train_prefs",
-            held_out="test_prefs",
-        ),
-    )
+EXTRACTS: dict[str, Extract] = {
+    "after_hashes": _hashes,
+    "boxed": _box,
+    "answers": _answers,
+    "first_program": _first_program,
 }
-"""Name -> data set."""
+"""The names of functions in the table."""
+
+
+def _preset(name: str, row: Mapping[str, Any]) -> DatasetPreset:
+    """A preset from its row in the table."""
+    extract = {ours: EXTRACTS[how] for ours, how in row.get("extract", {}).items()}
+    return DatasetPreset(name, **{**row, "keep": tuple(row.get("keep", ())), "extract": extract})
+
+
+PRESETS: dict[str, DatasetPreset] = {
+    name: _preset(name, row)
+    for name, row in yaml.safe_load(
+        Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    ).items()
+}
+"""Name -> data set (`presets.yaml`)."""
