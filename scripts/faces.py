@@ -1,5 +1,5 @@
-"""Writes `__init__.pyi` of `mrlm` and of `mrlm.config`: the names that are made when they are first
-used, as type checkers read them.
+"""Writes `__init__.pyi` of `mrlm`, `mrlm.config` and `mrlm.core`: the names that are made when they
+are first used, as type checkers read them.
 
     python -m scripts.faces            write them
     python -m scripts.faces --check    exit with 1 if they are out of date
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mrlm
 import mrlm.config
+import mrlm.core
 from mrlm.core.faces import Face, faces
 
 HERE = Path(mrlm.__file__).parent
@@ -55,7 +56,9 @@ def pages() -> dict[Path, str]:
     home: dict[str, str] = {**mrlm.HOME, **algorithms, **configs}
     top = f"{HEAD}\n{imported(home)}\n__version__: str\n\n{trainers}"
     config = f"{HEAD}\n{imported(mrlm.config.HOME)}{config_classes(every)}"
-    return {HERE / "__init__.pyi": top, HERE / "config" / "__init__.pyi": config}
+    core = f"{HEAD}\n{imported(mrlm.core.HOME)}"
+    texts = {"": top, "config": config, "core": core}
+    return {HERE / folder / "__init__.pyi": text for folder, text in texts.items()}
 
 
 def main() -> int:
