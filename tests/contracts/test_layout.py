@@ -422,7 +422,6 @@ LARGER = {
     "learn/learner.py Learner": 27,
     "learn/ops.py": 442,
     "learn/policy/policy.py Policy": 38,
-    "play/episode_runner.py EpisodeRunner": 28,
     "selfplay/opponent_pool.py": 430,
     "selfplay/opponent_pool.py Population": 27,
     "serving/client/environment.py RemoteEnvironment": 21,

@@ -11,9 +11,11 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
 
 from mrlm.core.chat import Chat, Prompt
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import EpisodeError, MRLMError
 from mrlm.core.timing import count, span
@@ -56,10 +58,29 @@ class AgentSettings:
         """A copy with greedy decoding."""
         return replace(self, sampling=replace(self.sampling, temperature=0.0))
 
+    def view(self, messages: Sequence[Message]) -> list[Message]:
+        """A conversation as the agent sees it: other agents' messages become a user's."""
+        seen = [
+            replace(each, role=Role.USER)
+            if each.role is Role.ASSISTANT and each.agent not in (None, self.name)
+            else each
+            for each in messages
+        ]
+        if self.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
+            seen.insert(0, Message(self.system_prompt, Role.SYSTEM))
+        return seen
+
 
 def seed_of(key: Key) -> int:
     """A 64-bit seed that depends only on the key."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=8)
+def shuffled(key: Key, count: int) -> np.ndarray:
+    """The numbers below `count` in an order that depends only on the key; made once, not to be
+    changed."""
+    return np.random.Generator(np.random.Philox(seed_of(key))).permutation(count)
 
 
 class Agent:
@@ -105,7 +126,7 @@ class Agent:
         self._after = []
         step = len(self._episode.step_rewards)
         order = sum(turn.step == step for turn in self._episode.turns)
-        seen = self._perspective(messages)
+        seen = self.seat.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
                 f"agent {self.name!r}: a conversation of {sum(len(m.content) for m in seen)} "
@@ -204,7 +225,7 @@ class Agent:
     def close(self) -> None:
         """Record the observation after the agent's last turn."""
         if self.rollout.turns and self._after:
-            seen = self._perspective([*self.rollout.messages, *self._after])
+            seen = self.seat.view([*self.rollout.messages, *self._after])
             last, chat = self._last_own(seen), self.seat.chat
             if last is not None and chat is not None and not self._overflows(seen):
                 with span("prompts", self.name):
@@ -225,17 +246,6 @@ class Agent:
         turns.sort(key=lambda each: each.index)
         self._episode.rollouts.setdefault(self.name, self.rollout)
 
-    def _perspective(self, messages: Sequence[Message]) -> list[Message]:
-        seen = [
-            replace(m, role=Role.USER)
-            if m.role is Role.ASSISTANT and m.agent not in (None, self.name)
-            else m
-            for m in messages
-        ]
-        if self.seat.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
-            seen.insert(0, Message(self.seat.system_prompt, Role.SYSTEM))
-        return seen
-
     def _last_own(self, messages: Sequence[Message]) -> tuple[Prompt, Turn] | None:
         for message in reversed(messages):
             if message.turn is not None and id(message.turn) in self._prompts:
@@ -244,20 +254,32 @@ class Agent:
 
 
 class TextAgent(Agent):
-    """An agent whose messages are tokenised text instead of samples."""
+    """An agent whose messages are tokenised text instead of samples: those of an expert, a human
+    player or another function.
+
+    Args:
+        seat, episode, key: those of `Agent`.
+        write: returns the agent's message for the conversation that the workflow shows it.
+    """
+
+    def __init__(
+        self,
+        seat: AgentSettings,
+        episode: Episode,
+        key: Key,
+        write: Callable[[Agent, Sequence[Message]], str],
+    ) -> None:
+        super().__init__(seat, episode, None, key)
+        self._write = write
 
     async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
         self._seen = list(messages)
         return await super().act(messages, **sampling)
 
-    def words(self, seen: Sequence[Message]) -> str:
-        """The agent's message for the conversation that the workflow shows it."""
-        raise NotImplementedError
-
     async def _answer(
         self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
     ) -> Turn:
-        text, chat = self.words(self._seen), self.seat.chat
+        text, chat = self._write(self, self._seen), self.seat.chat
         ids = [] if chat is None else [*chat.encode_text(text), chat.tokenizer.eos_token_id]
         turn = Turn(
             self.name, self.seat.policy, prompt.ids, ids, sampling=params, trained=self.seat.trained
@@ -265,42 +287,6 @@ class TextAgent(Agent):
         turn.read = prompt.text if chat is None else ""
         turn.message = Message(text, Role.ASSISTANT, agent=self.name, turn=turn)
         return turn
-
-
-class Demonstrator(TextAgent):
-    """An agent that plays the actions of the environment's expert."""
-
-    def __init__(
-        self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
-    ) -> None:
-        super().__init__(seat, episode, None, key)
-        self._environment = environment
-
-    def words(self, seen: Sequence[Message]) -> str:
-        text = self._environment.expert(self.place, list(seen))
-        if text is None:
-            raise EpisodeError(
-                f"environment {self._episode.environment!r} has no expert for agent {self.name!r}, "
-                "so nothing can be demonstrated"
-            )
-        return text
-
-
-class Person(TextAgent):
-    """A human player or another external function.
-
-    Args:
-        seat, episode, key: those of `Agent`.
-        ask: `ask(name, messages)` returns the message for a conversation, including its system
-            prompt.
-    """
-
-    def __init__(self, seat: AgentSettings, episode: Episode, key: Key, ask: Ask) -> None:
-        super().__init__(seat, episode, None, key)
-        self._ask = ask
-
-    def words(self, seen: Sequence[Message]) -> str:
-        return self._ask(self.name, self._perspective(seen))
 
 
 @dataclass(slots=True)

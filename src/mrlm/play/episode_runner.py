@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, contract_problem, validated_reward
@@ -60,10 +59,12 @@ class EpisodeRunner:
         self.result: StepResult = StepResult()
         self.failure: Exception | None = None
         """The error of a failed episode."""
-        self._pulse = pulse
+        self.working = pulse.working
+        """A context for a call of the user's code outside the environment: batches of requests wait
+        for it, as they do for the environment."""
         self._opening = opening
         self._watched = watched
-        self._seats = {seat: seat for seat in environment.agents}
+        self._roles = Roles({name: name for name in environment.agents})
         self.forking = forking
         self._siblings = siblings
         self._told = told
@@ -112,7 +113,7 @@ class EpisodeRunner:
         """
         twin = self._twin(0, (*joint, 1))
         twin.episode.id = f"{self.episode.id}/{'-'.join(map(str, joint))}"
-        spoke = {name: world.agents[name].fork(twin.episode, 0) for name, world in parts.items()}
+        spoke = {name: each.agents[name].fork(twin.episode, 0) for name, each in parts.items()}
         twin.agents = Agents({**twin.agents, **spoke})
         self._forks.append(twin)
         return twin
@@ -128,14 +129,8 @@ class EpisodeRunner:
             ) from error
         twin = copy.copy(self)
         twin.environment = environment
-        twin.episode = self._forked_episode(branch, path)
-        twin.agents = self.agents.fork(twin.episode, branch)
-        twin._seats, twin._forks = dict(self._seats), []
-        return twin
-
-    def _forked_episode(self, branch: int, path: tuple[int, ...]) -> Episode:
         episode = self.episode
-        return replace(
+        twin.episode = replace(
             episode,
             id=f"{episode.id}/{self.num_steps}.{branch}",
             rollouts={},
@@ -144,6 +139,9 @@ class EpisodeRunner:
             states=list(episode.states),
             path=path,
         )
+        twin.agents = self.agents.fork(twin.episode, branch)
+        twin._roles, twin._forks = Roles(dict(self._roles.agent_of)), []
+        return twin
 
     @property
     def num_steps(self) -> int:
@@ -153,8 +151,8 @@ class EpisodeRunner:
     def hand_over(self) -> None:
         """Hand the turns before a failed episode of the family (or one with a missing reward) to
         the first other episode that has them as context, so that they are trained on there."""
-        usable = [world.episode for world in self.family if not world.episode.failed]
-        for agent, turn in [each for world in self.family for each in world._lost()]:
+        usable = [each.episode for each in self.family if not each.episode.failed]
+        for agent, turn in [lost for each in self.family for lost in _lost(each)]:
             heirs = (
                 other
                 for episode in usable
@@ -166,15 +164,6 @@ class EpisodeRunner:
             if heir is not None:
                 heir.trained, turn.trained = True, False
 
-    def _lost(self) -> list[tuple[str, Turn]]:
-        """The turns that would have been trained on here, and are not: (agent, turn)."""
-        episode = self.episode
-        if episode.failed:
-            parts = episode.rollouts.items()
-            return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
-        missing = {name for name in episode.missing if self.agents[name].seat.trained}
-        return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
-
     async def reset(self, posed: Task | None = None) -> StepResult:
         """Reset the environment; returns the first observations: agent -> observation.
 
@@ -185,7 +174,7 @@ class EpisodeRunner:
         if result is None:
             task = posed or self.episode.task
             result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
-        self.result = self._renamed(result, "reset")
+        self.result = self._by_agent(result, "reset")
         await self._note_state()
         return self.result
 
@@ -195,14 +184,29 @@ class EpisodeRunner:
         Args:
             order: the agent in the environment's first role, its second, and so on.
         """
-        self._seats = dict(zip(self.environment.agents, order, strict=True))
-        for seat, agent in self._seats.items():
-            self.agents[agent].place = seat
+        self._roles = Roles(dict(zip(self.environment.agents, order, strict=True)))
+        for role, agent in self._roles.agent_of.items():
+            self.agents[agent].place = role
 
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
         """Send one message per agent, book the rewards, and return the next observations. `share`
         as for `finish`."""
-        return await self._step(actions, share)
+        name = self.episode.environment
+        if not actions:
+            raise EpisodeError(
+                f"environment {name!r}: step requires the message of at least one agent"
+            )
+        inward = self._roles.inward(actions, self.environment, name)
+        result = await self._call("step", lambda: self.environment.step(inward))
+        self.result = self._by_agent(result, "step")
+        _pay(self.episode, self.agents, self.result.rewards, share)
+        for agent, observation in self.result.observations.items():
+            if agent in self.agents:
+                self.agents[agent].shown(observation.messages)
+        if self._told is not None:
+            self._told(self)
+        await self._note_state()
+        return self.result
 
     def pay(self, agent: str, amount: float, name: str) -> None:
         """Give an agent an extra reward for its last turn, after the joint step of that turn; the
@@ -228,13 +232,8 @@ class EpisodeRunner:
             share: `own`: each agent keeps its own reward; `team`: every agent that has spoken gets
                 the sum; a mapping agent -> weight: each gets that part of the sum.
         """
-        await self._step(actions, share)
+        await self.step(actions, share)
         return self.end()
-
-    def working(self) -> AbstractAsyncContextManager[None]:
-        """A context for a call of the user's code outside the environment: batches of requests wait
-        for it, as they do for the environment."""
-        return self._pulse.working()
 
     def end(self, truncated: bool = False) -> Episode:
         """Close the episode. `truncated`: it was cut short by a limit."""
@@ -257,140 +256,140 @@ class EpisodeRunner:
         episode.close("error")
         episode.error, self.failure = explain(error), error
 
-    async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
-        if not actions:
-            raise EpisodeError(
-                f"environment {self.episode.environment!r}: step requires the message of at least "
-                "one agent"
-            )
-        inward = self._inward(actions)
-        result = await self._call("step", lambda: self.environment.step(inward))
-        self.result = self._renamed(result, "step")
-        self._pay(self.result.rewards, share)
-        for agent, observation in self.result.observations.items():
-            if agent in self.agents:
-                self.agents[agent].shown(observation.messages)
-        if self._told is not None:
-            self._told(self)
-        await self._note_state()
-        return self.result
-
     async def _note_state(self) -> None:
         if self._watched and not self.result.done:
             states, now = self.episode.states, self.num_steps
             states += [None] * (now - len(states))
             states[now:] = [await self._call("state", self.environment.state)]
 
-    # -- agents and roles: an environment with one agent takes the message of any agent --
-
-    def _inward(self, actions: Mapping[str, Message]) -> dict[str, Message]:
-        seats = self.environment.agents
-        if len(seats) == 1:
-            if len(actions) > 1:
-                raise ConfigError(
-                    f"environment {self.episode.environment!r} takes the message of one agent, but "
-                    f"{len(actions)} spoke at once ({', '.join(actions)}); use a workflow that "
-                    "decides whose message counts"
-                )
-            (agent, message) = next(iter(actions.items()))
-            self._seats = {seats[0]: agent}
-            return {seats[0]: message}
-        places = {agent: seat for seat, agent in self._seats.items()}
-        unknown = [agent for agent in actions if agent not in places]
-        if unknown:
-            raise ConfigError(
-                f"environment {self.episode.environment!r} has no agent {unknown[0]!r}; "
-                f"its agents are {', '.join(seats)}"
-            )
-        return {places[agent]: message for agent, message in actions.items()}
-
-    def _renamed(self, result: StepResult, method: str) -> StepResult:
+    def _by_agent(self, result: StepResult, method: str) -> StepResult:
+        """The checked result of the environment, with the names of the episode's agents."""
         problem = contract_problem(result, self.environment, method)
         if problem is not None:
             raise EpisodeError(f"environment {self.episode.environment!r}: {problem}")
-        if len(self._seats) > 1:
-            who = self._seats
-            result.observations = {who.get(s, s): o for s, o in result.observations.items()}
-            result.rewards = {who.get(s, s): paid for s, paid in result.rewards.items()}
-        elif len(self.environment.agents) == 1:
-            (seat,) = self.environment.agents
-            agent = self._seats.get(seat, seat)
-            self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))
-            if agent == seat:
-                return result
-            if seat in result.observations:
-                result.observations = {agent: result.observations[seat]}
-            if seat in result.rewards:
-                result.rewards = {agent: result.rewards[seat]}
-        return result
-
-    # -- rewards -----------------------------------------------------------------------------------
-
-    def _pay(self, rewards: Mapping[str, Reward], share: Share) -> None:
-        where = f"environment {self.episode.environment!r}, task {self.episode.task.id!r}"
-        given = {
-            agent: validated_reward(reward, f"{where}, agent {agent!r}")
-            for agent, reward in rewards.items()
-        }
-        paid = {agent: reward for agent, reward in given.items() if reward.known}
-        self._note_missing(given.keys() - paid.keys(), bool(paid), share)
-        total = sum(reward.value for reward in paid.values())
-        if share == "own":
-            amounts = {agent: reward.value for agent, reward in paid.items()}
-        elif share == "team":
-            amounts = dict.fromkeys(self.episode.rollouts, total)
-        else:
-            amounts = {agent: total * weight for agent, weight in share.items()}
-        for agent, amount in amounts.items():
-            rollout = self.episode.rollouts.get(agent)
-            if rollout is not None and rollout.turns:
-                rollout.turns[-1].reward += amount
-            else:
-                key = f"{agent}/unspoken_reward"
-                self.episode.metrics[key] = self.episode.metrics.get(key, 0.0) + amount
-        for agent, reward in paid.items():
-            rollout = self.episode.rollouts.get(agent)
-            if rollout is not None and rollout.turns:
-                turn = rollout.turns[-1]
-                turn.components = _summed(turn.components, reward.components)
-            named = {f"{agent}/{name}": value for name, value in reward.components.items()}
-            self.episode.metrics = _summed(self.episode.metrics, named)
-        team = sum(amounts.values()) / len(amounts) if amounts else 0.0
-        self.episode.step_rewards.append(team)
-        self.episode.reward += team
-
-    def _note_missing(self, unknown: Set[str], any_known: bool, share: Share) -> None:
-        """Record the agents whose reward is unknown: every agent if no reward of the step is known,
-        and none if the known ones are shared out as a whole."""
-        if unknown and not any_known:
-            self.episode.missing |= {*self.agents, *unknown}
-        elif share == "own":
-            self.episode.missing |= unknown
-
-    # -- deadlines ---------------------------------------------------------------------------------
+        return self._roles.outward(result, self.environment, list(self.agents))
 
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         applies to both."""
-        async with self._pulse.working():
+        async with self.working():
             with span("environment", self.episode.environment):
-                return await self._within_deadline(what, function)
+                try:
+                    if is_async(getattr(self.environment, what)):
+                        return await asyncio.wait_for(function(), self.timeout)
+                    if self.environment.blocking:
+                        answer = await asyncio.wait_for(in_thread(function), self.timeout)
+                    else:
+                        answer = function()
+                    if is_pending(answer):
+                        answer = await asyncio.wait_for(answer, self.timeout)
+                    return answer
+                except TimeoutError as error:
+                    raise EpisodeError(
+                        f"environment {self.episode.environment!r}: {what} of task "
+                        f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
+                    ) from error
 
-    async def _within_deadline(self, what: str, function: Callable[[], Any]) -> Any:
-        try:
-            method = getattr(self.environment, what)
-            if is_async(method):
-                return await asyncio.wait_for(function(), self.timeout)
-            if self.environment.blocking:
-                answer = await asyncio.wait_for(in_thread(function), self.timeout)
-            else:
-                answer = function()
-            return await asyncio.wait_for(answer, self.timeout) if is_pending(answer) else answer
-        except TimeoutError as error:
-            raise EpisodeError(
-                f"environment {self.episode.environment!r}: {what} of task "
-                f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
-            ) from error
+
+def _lost(runner: EpisodeRunner) -> list[tuple[str, Turn]]:
+    """The turns that would have been trained on in an episode, and are not: (agent, turn)."""
+    episode = runner.episode
+    if episode.failed:
+        parts = episode.rollouts.items()
+        return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
+    missing = {name for name in episode.missing if runner.agents[name].seat.trained}
+    return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
+
+
+@dataclass(slots=True)
+class Roles:
+    """The agents of an episode in the roles of its environment. An environment with one role takes
+    the message of any agent.
+
+    Args:
+        agent_of: role -> the agent that plays it.
+    """
+
+    agent_of: dict[str, str]
+
+    def inward(
+        self, actions: Mapping[str, Message], environment: Environment, name: str
+    ) -> dict[str, Message]:
+        """The messages by role.
+
+        Raises:
+            ConfigError: an agent has no role in the environment `name`, or several spoke in one.
+        """
+        roles = environment.agents
+        if len(roles) == 1:
+            if len(actions) > 1:
+                raise ConfigError(
+                    f"environment {name!r} takes the message of one agent, but {len(actions)} "
+                    f"spoke at once ({', '.join(actions)}); use a workflow that decides whose "
+                    "message counts"
+                )
+            ((agent, message),) = actions.items()
+            self.agent_of = {roles[0]: agent}
+            return {roles[0]: message}
+        role_of = {agent: role for role, agent in self.agent_of.items()}
+        unknown = [agent for agent in actions if agent not in role_of]
+        if unknown:
+            raise ConfigError(
+                f"environment {name!r} has no agent {unknown[0]!r}; its agents are "
+                f"{', '.join(roles)}"
+            )
+        return {role_of[agent]: message for agent, message in actions.items()}
+
+    def outward(
+        self, result: StepResult, environment: Environment, agents: Sequence[str]
+    ) -> StepResult:
+        """The result by agent; of one role, that of the agent that spoke last, or of the first."""
+        names = self.agent_of
+        if len(names) == 1 and len(environment.agents) == 1:
+            (role,) = environment.agents
+            agent = names.get(role, role)
+            names[role] = agent if agent in agents else agents[0]
+        result.observations = {names.get(s, s): o for s, o in result.observations.items()}
+        result.rewards = {names.get(s, s): reward for s, reward in result.rewards.items()}
+        return result
+
+
+def _pay(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share: Share) -> None:
+    """Book the rewards of a joint step."""
+    where = f"environment {episode.environment!r}, task {episode.task.id!r}"
+    given = {
+        agent: validated_reward(reward, f"{where}, agent {agent!r}")
+        for agent, reward in rewards.items()
+    }
+    paid = {agent: reward for agent, reward in given.items() if reward.known}
+    unknown = given.keys() - paid.keys()
+    if unknown and not paid:  # no reward of the step is known
+        episode.missing |= {*agents, *unknown}
+    elif share == "own":
+        episode.missing |= unknown
+    total = sum(reward.value for reward in paid.values())
+    if share == "own":
+        amounts = {agent: reward.value for agent, reward in paid.items()}
+    elif share == "team":
+        amounts = dict.fromkeys(episode.rollouts, total)
+    else:
+        amounts = {agent: total * weight for agent, weight in share.items()}
+    for agent, amount in amounts.items():
+        rollout = episode.rollouts.get(agent)
+        if rollout is not None and rollout.turns:
+            rollout.turns[-1].reward += amount
+        else:
+            episode.metrics = _summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
+    for agent, reward in paid.items():
+        rollout = episode.rollouts.get(agent)
+        if rollout is not None and rollout.turns:
+            turn = rollout.turns[-1]
+            turn.components = _summed(turn.components, reward.components)
+        named = {f"{agent}/{name}": value for name, value in reward.components.items()}
+        episode.metrics = _summed(episode.metrics, named)
+    team = sum(amounts.values()) / len(amounts) if amounts else 0.0
+    episode.step_rewards.append(team)
+    episode.reward += team
 
 
 def _summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

@@ -13,13 +13,13 @@ from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.errors import ConfigError, EndpointError
+from mrlm.core.errors import ConfigError, EndpointError, EpisodeError
 from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
-from mrlm.core.types import StepResult, Task
-from mrlm.play.agent import Agent, Agents, AgentSettings, Ask, Demonstrator, Person
+from mrlm.core.types import Message, StepResult, Task
+from mrlm.play.agent import Agent, Agents, AgentSettings, Ask, TextAgent
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Key
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.failure_log import Failures
@@ -355,15 +355,28 @@ class Play(EpisodeSource):
     def _agent(
         self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
     ) -> Agent:
-        if seat.name in self.persons:
-            return Person(seat, episode, key, self.persons[seat.name])
+        if ask := self.persons.get(seat.name):
+            return TextAgent(seat, episode, key, lambda own, seen: ask(own.name, seat.view(seen)))
         if self.demonstrate:
-            return Demonstrator(seat, episode, environment, key)
+            return TextAgent(seat, episode, key, partial(_expert, environment, episode))
         stops = environment.stops.get(seat.name, ())
         stops = tuple(dict.fromkeys((*seat.sampling.stop, *stops)))
         if stops != seat.sampling.stop:
             seat = replace(seat, sampling=replace(seat.sampling, stop=stops))
         return Agent(seat, episode, self.batcher, key)
+
+
+def _expert(
+    environment: Environment, episode: Episode, agent: Agent, seen: Sequence[Message]
+) -> str:
+    """The message of the environment's expert."""
+    text = environment.expert(agent.place, list(seen))
+    if text is None:
+        raise EpisodeError(
+            f"environment {episode.environment!r} has no expert for agent {agent.name!r}, "
+            "so nothing can be demonstrated"
+        )
+    return text
 
 
 async def _opened(world: EnvironmentSpec, task: Task) -> tuple[Environment, StepResult]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
-
-import numpy as np
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Message, Role, Rollout, Task, Turn
+from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
-from mrlm.play.agent import AgentSettings, seed_of
+from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
 
 ROW_FORMS: list[tuple[str, ...]] = [
@@ -95,7 +92,7 @@ class Grouping:
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for seat in self._speakers(row, [messages for messages, _ in conversations]):
             assert seat.chat is not None
-            views = [_view(messages, seat) for messages, _ in conversations]
+            views = [seat.view(messages) for messages, _ in conversations]
             said = [
                 transcript_turns(seat.chat, view, seat.name, seat.policy, {seat.name})
                 for view in views
@@ -205,25 +202,11 @@ class RowSource(EpisodeSource):
         epoch, place = divmod(index, len(self.rows))
         if not self.shuffle:
             return place
-        key = seed_of((self.seed, "rows", epoch))
-        return int(np.random.Generator(np.random.Philox(key)).permutation(len(self.rows))[place])
+        return int(shuffled((self.seed, "rows", epoch), len(self.rows))[place])
 
     def group(self, index: int) -> Group:
         """The group of row number `index`."""
         return self._grouping.group(self.rows[index], index)
-
-
-def _view(messages: list[Message], seat: AgentSettings) -> list[Message]:
-    """A conversation as an agent sees it: other agents' messages become a user's."""
-    seen = [
-        replace(each, role=Role.USER)
-        if each.role is Role.ASSISTANT and each.agent not in (None, seat.name)
-        else each
-        for each in messages
-    ]
-    if seat.system_prompt and messages[0].role is not Role.SYSTEM:
-        seen.insert(0, Message(seat.system_prompt, Role.SYSTEM))
-    return seen
 
 
 def _shared(row: Mapping[str, Any]) -> list[Message]:

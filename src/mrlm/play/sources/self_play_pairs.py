@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Completion, Message, Role, Rollout, SamplingParams, Turn
-from mrlm.play.agent import AgentSettings, seed_of
+from mrlm.play.agent import AgentSettings, seed_of, shuffled
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
 from mrlm.play.sources.rows import RowSource
 from mrlm.play.sources.source import EpisodeSource
@@ -90,8 +88,7 @@ class SelfPlayPairs(EpisodeSource):
     def _place(self, number: int, index: int, size: int) -> int:
         """The pair at position `index` of a round's pool: a new order in every pass."""
         turn, place = divmod(index, size)
-        key = seed_of((self.seed, "pairs", number, turn))
-        return int(np.random.Generator(np.random.Philox(key)).permutation(size)[place])
+        return int(shuffled((self.seed, "pairs", number, turn), size)[place])
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-
-import numpy as np
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.play.agent import AgentSettings, seed_of
+from mrlm.play.agent import AgentSettings, seed_of, shuffled
 from mrlm.play.engine import Key
 from mrlm.play.workflow import Workflow
 
@@ -100,12 +97,6 @@ class PlannedTask:
         return [replace(self, part=self.numbers[at : at + step]) for at in range(0, size, step)]
 
 
-@lru_cache(maxsize=8)
-def _order(key: int, count: int) -> np.ndarray:
-    """The tasks of an epoch, shuffled; made once for all of them."""
-    return np.random.Generator(np.random.Philox(key)).permutation(count)
-
-
 class TaskSampler:
     """The training tasks of some environments, one after another.
 
@@ -143,7 +134,7 @@ class TaskSampler:
             raise ConfigError(f"environment {world.name!r} has no {split} tasks")
         epoch, place = divmod(index, count)
         if split == "train":
-            place = int(_order(seed_of((self.seed, "order", world.name, epoch)), count)[place])
+            place = int(shuffled((self.seed, "order", world.name, epoch), count)[place])
         return world.template.task(place, split)
 
     def key(self, job: PlannedTask) -> Key:
