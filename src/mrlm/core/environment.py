@@ -177,16 +177,13 @@ class SingleAgentEnvironment(Environment):
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         answer = self.world.step(next(iter(actions.values())))
-        if not _is_pair(answer):
+        pair = isinstance(answer, tuple) and len(answer) == 2
+        if not pair or not isinstance(answer[0], Observation):
             fix = "return Observation(done=True), Reward(1.0)"
             raise _wrong_type(self.world, "step", answer, "an (Observation, Reward)", fix)
         observation, reward = answer
         seat = self.agents[0]
         return StepResult({seat: observation}, {seat: reward}, done=observation.done)
-
-
-def _is_pair(answer: Any) -> bool:
-    return isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Observation)
 
 
 def _wrong_type(world: Any, method: str, given: Any, wanted: str, fix: str) -> EpisodeError:
@@ -221,34 +218,25 @@ def as_environment(world: Any) -> Environment:
     class or function that creates one.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or a language model that is trained.
     """
     if isinstance(world, Environment):
         return world
     if isinstance(world, SimulatedEnvironment):
         return SingleAgentEnvironment(world)
     if isinstance(world, LLMEnvironment):
-        return _world_model(world)
+        if world.mode is EnvironmentMode.SERVER:
+            raise ConfigError(
+                "an LLMEnvironment in mode SERVER is trained, and an environment is not; give "
+                "LLMEnvironment(..., mode='client') as the environment"
+            )
+        return world.environment
     if callable(world):
         return as_environment(world())
     raise ConfigError(
         f"{world!r} is not an environment; give an instance or subclass of mrlm.Environment or "
         "mrlm.SimulatedEnvironment, or a function that returns one"
     )
-
-
-def _world_model(model: LLMEnvironment) -> Environment:
-    """A user's language model as an environment.
-
-    Raises:
-        ConfigError: the model is trained.
-    """
-    if model.mode is EnvironmentMode.SERVER:
-        raise ConfigError(
-            "an LLMEnvironment in mode SERVER is trained, and an environment is not; give "
-            "LLMEnvironment(..., mode='client') as the environment"
-        )
-    return model.environment
 
 
 def validated_reward(reward: Any, where: str) -> Reward:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict
 from typing import Any
 
 from mrlm.core.episodes import Episode
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Task, Turn
 
+_EPISODE = ("id", "reward", "step_rewards", "status", "environment", "metrics", "policies")
+_ROLLOUT = ("agent", "policy", "task_id", "tail_ids", "rewritten")
+_TURN = (
+    *("agent", "policy", "prompt_ids", "completion_ids", "logprobs", "reward", "step", "index"),
+    *("node", "version", "finish_reason", "trained", "components", "opening", "order"),
+)
+
 
 def episode_record(episode: Episode) -> dict[str, Any]:
     """A JSON-serialisable record of an episode, without credit columns, which are recomputed."""
-    return {
-        "id": episode.id,
+    return {name: getattr(episode, name) for name in _EPISODE} | {
         "task": episode.task.id,
-        "reward": episode.reward,
-        "step_rewards": episode.step_rewards,
-        "status": episode.status,
-        "environment": episode.environment,
         "path": list(episode.path),
-        "metrics": episode.metrics,
-        "policies": episode.policies,
         "missing": sorted(episode.missing),
         "rollouts": {name: _rollout_record(rollout) for name, rollout in episode.rollouts.items()},
     }
@@ -28,18 +29,12 @@ def episode_record(episode: Episode) -> dict[str, Any]:
 
 def episode_of(record: dict[str, Any]) -> Episode:
     """Inverse of `episode_record`."""
-    rollouts = {name: _rollout_of(rollout) for name, rollout in record["rollouts"].items()}
+    known = {name: copy.copy(record[name]) for name in _EPISODE if name in record}
     return Episode(
-        id=record["id"],
+        **known,
         task=Task(record["task"]),
-        rollouts=rollouts,
-        reward=record["reward"],
-        step_rewards=list(record["step_rewards"]),
-        status=record["status"],
-        environment=record["environment"],
+        rollouts={name: _rollout_of(rollout) for name, rollout in record["rollouts"].items()},
         path=tuple(record["path"]),
-        metrics=dict(record.get("metrics", {})),
-        policies=dict(record.get("policies", {})),
         missing=frozenset(record.get("missing", ())),
     )
 
@@ -49,28 +44,11 @@ def message_record(message: Message) -> dict[str, Any]:
     return {"role": str(message.role), "content": message.content, "agent": message.agent}
 
 
-_TURN = ("agent", "policy", "prompt_ids", "completion_ids", "logprobs", "reward", "step", "index")
-_TURN_MORE = (
-    "node",
-    "version",
-    "finish_reason",
-    "trained",
-    "components",
-    "opening",
-    "order",
-)
-
-
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:
-    return {
-        "agent": rollout.agent,
-        "policy": rollout.policy,
-        "task_id": rollout.task_id,
-        "tail_ids": rollout.tail_ids,
-        "rewritten": rollout.rewritten,
+    return {name: getattr(rollout, name) for name in _ROLLOUT} | {
         "messages": [message_record(message) for message in rollout.messages],
         "turns": [
-            {name: getattr(turn, name) for name in (*_TURN, *_TURN_MORE)}
+            {name: getattr(turn, name) for name in _TURN}
             | {
                 "text": turn.message.content if turn.message else "",
                 "sampling": asdict(turn.sampling),
@@ -83,20 +61,13 @@ def _rollout_record(rollout: Rollout) -> dict[str, Any]:
 def _rollout_of(record: dict[str, Any]) -> Rollout:
     turns = []
     for fields in record["turns"]:
-        values = {name: fields[name] for name in (*_TURN, *_TURN_MORE)}
         sampling = fields["sampling"] | {"stop": tuple(fields["sampling"]["stop"])}
-        turn = Turn(**values, sampling=SamplingParams(**sampling))
+        known = {name: fields[name] for name in _TURN}
+        turn = Turn(**known, sampling=SamplingParams(**sampling))
         turn.message = Message(fields["text"], Role.ASSISTANT, agent=turn.agent, turn=turn)
         turns.append(turn)
     messages = [
         Message(m["content"], Role(m["role"]), agent=m["agent"]) for m in record["messages"]
     ]
-    return Rollout(
-        agent=record["agent"],
-        policy=record["policy"],
-        task_id=record["task_id"],
-        turns=turns,
-        messages=messages,
-        tail_ids=list(record["tail_ids"]),
-        rewritten=record.get("rewritten", False),
-    )
+    known = {name: copy.copy(record[name]) for name in _ROLLOUT if name in record}
+    return Rollout(**known, turns=turns, messages=messages)

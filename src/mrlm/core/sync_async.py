@@ -62,16 +62,14 @@ class _Contained(Coroutine[Any, Any, Any]):
         self._job = job
 
     def send(self, value: Any) -> Any:
-        try:
-            return self._job.send(value)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if is_interrupt(error):
-                raise
-            raise as_failure(error) from error
+        return self._advance(self._job.send, value)
 
     def throw(self, *thrown: Any) -> Any:
+        return self._advance(self._job.throw, *thrown)
+
+    def _advance(self, method: Callable[..., Any], *given: Any) -> Any:
         try:
-            return self._job.throw(*thrown)
+            return method(*given)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             if is_interrupt(error):
                 raise

@@ -154,19 +154,13 @@ def beside(name: str) -> Iterator[None]:
         _current.reset(token)
 
 
-class _Span:
-    """A measured span of work."""
-
-    __slots__ = ("_phase", "_profile", "_whose")
-
-    def __init__(self, profile: Profile, phase: str, whose: str) -> None:
-        self._profile, self._phase, self._whose = profile, phase, whose
-
-    def __enter__(self) -> None:
-        self._profile.begin(self._phase, self._whose)
-
-    def __exit__(self, *exception: object) -> None:
-        self._profile.end(self._phase, self._whose)
+@contextmanager
+def _span(profile: Profile, phase: str, whose: str) -> Iterator[None]:
+    profile.begin(phase, whose)
+    try:
+        yield
+    finally:
+        profile.end(phase, whose)
 
 
 def span(phase: str, whose: str = "") -> AbstractContextManager[None]:
@@ -177,7 +171,7 @@ def span(phase: str, whose: str = "") -> AbstractContextManager[None]:
         whose: its owner: a policy, critic, agent or environment.
     """
     profile = _current.get()
-    return _NOTHING if profile is None else _Span(profile, phase, whose)
+    return _NOTHING if profile is None else _span(profile, phase, whose)
 
 
 def count(what: str, whose: str, number: int) -> None:

@@ -23,7 +23,7 @@ class WeightLock:
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
         """Hold the lock as a reader."""
-        while (turn := self._pass()) is not None:
+        while (turn := self._enter(alone=False)) is not None:
             await turn
         try:
             yield
@@ -38,7 +38,7 @@ class WeightLock:
         with self._lock:
             self._wanting += 1
         try:
-            while (turn := self._shut()) is not None:
+            while (turn := self._enter(alone=True)) is not None:
                 await turn
         finally:
             with self._lock:
@@ -51,28 +51,20 @@ class WeightLock:
                 self._alone = False
             self._wake()
 
-    def _pass(self) -> asyncio.Future[None] | None:
-        """Acquire the lock as a reader, or return a future to wait for."""
+    def _enter(self, alone: bool) -> asyncio.Future[None] | None:
+        """Acquire the lock as the writer or as a reader, or return a future that is done when the
+        lock's state has changed."""
         with self._lock:
-            if self._alone or self._wanting:
-                return self._turn()
-            self._inside += 1
+            if self._alone or (self._inside if alone else self._wanting):
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[None] = loop.create_future()
+                self._waiting.append((loop, future))
+                return future
+            if alone:
+                self._alone = True
+            else:
+                self._inside += 1
             return None
-
-    def _shut(self) -> asyncio.Future[None] | None:
-        """Acquire the lock as the writer, or return a future to wait for."""
-        with self._lock:
-            if self._alone or self._inside:
-                return self._turn()
-            self._alone = True
-            return None
-
-    def _turn(self) -> asyncio.Future[None]:
-        """A future that is done when the lock's state has changed."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((loop, future))
-        return future
 
     def _wake(self) -> None:
         with self._lock:

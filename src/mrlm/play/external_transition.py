@@ -6,10 +6,11 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mrlm.core import registry
-from mrlm.core.environment import TURN_SETTINGS
+from mrlm.core.environment import TURN_SETTINGS, accepted_parameters
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation
@@ -110,39 +111,28 @@ class Transition:
 def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, ...], int]:
     """The arguments that are passed by keyword, or else the number that is passed by position."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables of C have no signature
         return (), len(ARGUMENTS)
-    kinds = {each.kind for each in parameters}
-    keyword = {
-        each.name
-        for each in parameters
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    }
-    needed = {
-        each.name
-        for each in parameters
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    }
-    if needed <= keyword & set(ARGUMENTS):
-        if inspect.Parameter.VAR_KEYWORD in kinds:
-            return ARGUMENTS, 0
-        if keyword & set(ARGUMENTS):
-            return tuple(name for name in ARGUMENTS if name in keyword), 0
-    listed = [
-        each
-        for each in parameters
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    count = len(ARGUMENTS) if inspect.Parameter.VAR_POSITIONAL in kinds else len(listed)
-    least = sum(each.default is each.empty for each in listed)
-    only_named = any(each.kind is each.KEYWORD_ONLY and each.name in needed for each in parameters)
-    if only_named or count == 0 or least > len(ARGUMENTS):
-        raise ConfigError(
-            f"{where}: it is called with {', '.join(ARGUMENTS)}, by these names or in this order, "
-            f"and its parameters are ({', '.join(each.name for each in parameters)})"
-        )
-    return (), min(count, len(ARGUMENTS))
+
+    def binds(*listed: str, **named: str) -> bool:
+        try:
+            signature.bind(*listed, **named)
+        except TypeError:
+            return False
+        return True
+
+    accepted = accepted_parameters(function, ARGUMENTS)
+    by_name = tuple(name for name in ARGUMENTS if name in accepted)
+    if by_name and binds(**dict.fromkeys(by_name, "")):
+        return by_name, 0
+    for count in range(len(ARGUMENTS), 0, -1):
+        if binds(*ARGUMENTS[:count]):
+            return (), count
+    raise ConfigError(
+        f"{where}: it is called with {', '.join(ARGUMENTS)}, by these names or in this order, "
+        f"and its parameters are ({', '.join(signature.parameters)})"
+    )
 
 
 class Dialogue:
@@ -187,6 +177,7 @@ def check_mode(mode: str, where: str) -> None:
         )
 
 
+@dataclass
 class Turning:
     """The turn settings of an environment without turn rules of its own.
 
@@ -196,27 +187,21 @@ class Turning:
         transition_mode, external_prompt_passthrough: how these prompts are shown.
     """
 
-    def __init__(
-        self,
-        max_turns: int | None = None,
-        external_transition: Any = None,
-        transition_mode: Mode = "replace",
-        external_prompt_passthrough: bool = False,
-    ) -> None:
-        check_mode(transition_mode, "environment reward")
-        if max_turns is not None and (isinstance(max_turns, bool) or max_turns < 1):
-            raise ConfigError(f"environment reward: max_turns must be at least 1, not {max_turns}")
-        given = external_transition
+    max_turns: int | None = None
+    external_transition: Any = None
+    transition_mode: Mode = "replace"
+    external_prompt_passthrough: bool = False
+
+    def __post_init__(self) -> None:
+        check_mode(self.transition_mode, "environment reward")
+        most, given = self.max_turns, self.external_transition
+        if most is not None and (isinstance(most, bool) or most < 1):
+            raise ConfigError(f"environment reward: max_turns must be at least 1, not {most}")
         self.transition: Transition | None = None if given is None else Transition(given)
-        self.settings: dict[str, Any] = {
-            "max_turns": max_turns,
-            "external_transition": self.transition,
-            "transition_mode": transition_mode,
-            "external_prompt_passthrough": external_prompt_passthrough,
-        }
-        self.count: int = max_turns or 1
-        self.mode: Mode = transition_mode
-        self.formatted: bool = transition_mode == "replace" and not external_prompt_passthrough
+        self.external_transition = self.transition
+        self.count: int = most or 1
+        self.mode: Mode = self.transition_mode
+        self.formatted: bool = self.mode == "replace" and not self.external_prompt_passthrough
 
     def joined(self, others: Mapping[str, Any]) -> Turning:
         """These settings, with defaults replaced by those of the workflow.
@@ -231,7 +216,7 @@ class Turning:
         }
         found: dict[str, Any] = {}
         for name, default in TURN_SETTINGS.items():
-            own, other = self.settings[name], given.get(name, default)
+            own, other = getattr(self, name), given.get(name, default)
             if default not in (own, other) and own != other:
                 raise ConfigError(
                     f"environment reward: {name} is {own!r} here and {other!r} in the workflow; "
