@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, contract_problem, validated_reward
@@ -23,6 +23,7 @@ from mrlm.play.engine import ExternalCalls
 Share = Literal["own", "team"] | Mapping[str, float]
 
 
+@dataclass(eq=False, repr=False)
 class EpisodeRunner:
     """Runs the environment of one episode.
 
@@ -39,36 +40,26 @@ class EpisodeRunner:
         told: called after every joint step.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        episode: Episode,
-        agents: Agents,
-        timeout: float,
-        pulse: ExternalCalls,
-        opening: StepResult | None = None,
-        watched: bool = False,
-        forking: bool = True,
-        siblings: int = 1,
-        told: Callable[[EpisodeRunner], None] | None = None,
-    ) -> None:
-        self.environment = environment
-        self.episode = episode
-        self.agents = agents
-        self.timeout = timeout
-        self.result: StepResult = StepResult()
-        self.failure: Exception | None = None
-        """The error of a failed episode."""
-        self.working = pulse.working
+    environment: Environment
+    episode: Episode
+    agents: Agents
+    timeout: float
+    pulse: ExternalCalls
+    opening: StepResult | None = None
+    watched: bool = False
+    forking: bool = True
+    siblings: int = 1
+    told: Callable[[EpisodeRunner], None] | None = None
+    result: StepResult = field(default_factory=StepResult, init=False)
+    failure: Exception | None = field(default=None, init=False)
+    """The error of a failed episode."""
+    _forks: list[EpisodeRunner] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._roles = Roles({name: name for name in self.environment.agents})
+        self.working = self.pulse.working
         """A context for a call of the user's code outside the environment: batches of requests wait
         for it, as they do for the environment."""
-        self._opening = opening
-        self._watched = watched
-        self._roles = Roles({name: name for name in environment.agents})
-        self.forking = forking
-        self._siblings = siblings
-        self._told = told
-        self._forks: list[EpisodeRunner] = []
 
     @property
     def family(self) -> list[EpisodeRunner]:
@@ -92,7 +83,7 @@ class EpisodeRunner:
         Raises:
             ConfigError: the environment cannot be copied.
         """
-        return self._twins(self._siblings, self.episode.path[:-1])
+        return self._twins(self.siblings, self.episode.path[:-1])
 
     def _twins(self, count: int, stem: tuple[int, ...]) -> list[EpisodeRunner]:
         """This runner and copies of it, whose paths extend `stem`."""
@@ -170,7 +161,7 @@ class EpisodeRunner:
         Args:
             posed: a task that an agent of the episode has posed, instead of the episode's own.
         """
-        result = self._opening if posed is None else None
+        result = self.opening if posed is None else None
         if result is None:
             task = posed or self.episode.task
             result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
@@ -203,8 +194,8 @@ class EpisodeRunner:
         for agent, observation in self.result.observations.items():
             if agent in self.agents:
                 self.agents[agent].shown(observation.messages)
-        if self._told is not None:
-            self._told(self)
+        if self.told is not None:
+            self.told(self)
         await self._note_state()
         return self.result
 
@@ -257,7 +248,7 @@ class EpisodeRunner:
         episode.error, self.failure = explain(error), error
 
     async def _note_state(self) -> None:
-        if self._watched and not self.result.done:
+        if self.watched and not self.result.done:
             states, now = self.episode.states, self.num_steps
             states += [None] * (now - len(states))
             states[now:] = [await self._call("state", self.environment.state)]

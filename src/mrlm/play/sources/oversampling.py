@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mrlm.core.episodes import Episode
 
@@ -12,6 +13,7 @@ Family = list[Episode]
 """An episode, with those that a workflow forked from it."""
 
 
+@dataclass(eq=False, repr=False)
 class OversampledTask:
     """Rollouts of one task, started at the same time.
 
@@ -25,15 +27,11 @@ class OversampledTask:
         rounds: number of a rollout -> the engine round of its latest answer.
     """
 
-    def __init__(
-        self,
-        plays: Sequence[asyncio.Task[Family]],
-        keep: int,
-        rounds: Callable[[int], int],
-    ) -> None:
-        self.plays: list[asyncio.Task[Family]] = list(plays)
-        self.keep = keep
-        self.rounds: Callable[[int], int] = rounds
+    plays: Sequence[asyncio.Task[Family]]
+    keep: int
+    rounds: Callable[[int], int]
+
+    def __post_init__(self) -> None:
         self.won: asyncio.Future[list[Family]] = asyncio.get_running_loop().create_future()
         for play in self.plays:
             play.add_done_callback(self._ended)

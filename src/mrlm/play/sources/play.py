@@ -7,7 +7,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ Sit = Callable[[EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str,
 """(environment, task number, default agents) -> the agents that play this task."""
 
 
+@dataclass(eq=False, repr=False)
 class Play(EpisodeSource):
     """Samples groups of episodes: the same task and seed, `group_size` times, concurrently.
 
@@ -57,45 +58,35 @@ class Play(EpisodeSource):
             complete are kept, the others aborted.
     """
 
-    def __init__(
-        self,
-        worlds: Sequence[EnvironmentSpec],
-        seats: Mapping[str, AgentSettings],
-        engines: Mapping[str, Engine],
-        group_size: int,
-        seed: int,
-        engine_timeout: float = 600.0,
-        demonstrate: bool = False,
-        watched: bool = False,
-        greedy: bool = False,
-        persons: Mapping[str, Ask] | None = None,
-        told: Callable[[EpisodeRunner], None] | None = None,
-        sit: Sit | None = None,
-        peers: Peers = ALONE,
-        surplus: int = 0,
+    worlds: Sequence[EnvironmentSpec]
+    seats: Mapping[str, AgentSettings]
+    engines: InitVar[Mapping[str, Engine]]
+    group_size: int
+    seed: InitVar[int]
+    engine_timeout: InitVar[float] = 600.0
+    demonstrate: bool = False
+    watched: bool = False
+    greedy: bool = False
+    persons: Mapping[str, Ask] = field(default_factory=dict)
+    told: Callable[[EpisodeRunner], None] | None = None
+    sit: Sit | None = None
+    peers: Peers = ALONE
+    surplus: int = 0
+    pulse: ExternalCalls = field(default_factory=ExternalCalls, init=False)
+    ledger: AnswerLog = field(default_factory=AnswerLog, init=False)
+    failures: Failures = field(default_factory=Failures, init=False)
+
+    def __post_init__(
+        self, engines: Mapping[str, Engine], seed: int, engine_timeout: float
     ) -> None:
-        self.persons: dict[str, Ask] = dict(persons or {})
-        self.told = told
-        self.worlds: list[EnvironmentSpec] = list(worlds)
-        self.deck: TaskSampler = TaskSampler(worlds, seed)
-        self.seats: dict[str, AgentSettings] = dict(seats)
-        self.group_size = group_size
-        self.demonstrate = demonstrate
-        self.watched = watched
-        self.greedy = greedy
-        self.sit: Sit | None = sit
-        self.peers: Peers = peers
-        self._length: dict[str, float] = {}
-        self.pulse: ExternalCalls = ExternalCalls()
+        self.deck: TaskSampler = TaskSampler(self.worlds, seed)
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
-        self.surplus = surplus
-        self.ledger: AnswerLog = AnswerLog()
-        self.failures: Failures = Failures()
+        self._length: dict[str, float] = {}
         self._warned: set[str] = set()
         self._races: list[OversampledTask] = []
-        if surplus:
+        if self.surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
-        for world in worlds:
+        for world in self.worlds:
             if not world.reproducible:
                 log.warning(
                     "environment %r: its reset takes neither seed nor task, so episodes cannot be "
@@ -108,7 +99,7 @@ class Play(EpisodeSource):
         return count_tasks(self.worlds)
 
     def assign(self, seats: Mapping[str, AgentSettings]) -> None:
-        self.seats = dict(seats)
+        self.seats = seats
 
     async def take(self, count: int) -> list[Group]:
         """Samples the groups of the next `count` tasks."""

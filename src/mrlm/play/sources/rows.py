@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mrlm.core.episodes import Episode, Group
@@ -148,6 +149,7 @@ class Grouping:
             turn.prompt_ids = turn.prompt_ids[cut:]
 
 
+@dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
     """Groups made of the rows of a data set in memory, epoch after epoch.
 
@@ -161,35 +163,27 @@ class RowSource(EpisodeSource):
         ConfigError: a row lacks a column or names an unknown agent.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        grouping: Grouping,
-        seed: int,
-        shuffle: bool = True,
-    ) -> None:
-        self.rows = rows
-        self.where = grouping.where
-        self.seed = seed
-        self.shuffle = shuffle
+    rows: Sequence[Mapping[str, Any]]
+    grouping: Grouping
+    seed: int
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        self.where: str = self.grouping.where
         self._taken = 0
-        self._grouping = grouping
-        if not rows:
+        if not self.rows:
             raise ConfigError(f"{self.where} has no rows")
-        for index, row in enumerate(rows):
-            self._grouping.check(row, index)
+        for index, row in enumerate(self.rows):
+            self.grouping.check(row, index)
         self.group(0)
 
     def num_tasks(self) -> int | None:
         return len(self.rows)
 
     async def take(self, count: int) -> list[Group]:
-        groups = []
-        while len(groups) < count:
-            group = self.group(self.place(self._taken))
-            self._taken += 1
-            groups.append(group)
-        return groups
+        places = [self.place(self._taken + i) for i in range(count)]
+        self._taken += count
+        return [self.group(place) for place in places]
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self._taken}
@@ -206,7 +200,7 @@ class RowSource(EpisodeSource):
 
     def group(self, index: int) -> Group:
         """The group of row number `index`."""
-        return self._grouping.group(self.rows[index], index)
+        return self.grouping.group(self.rows[index], index)
 
 
 def _shared(row: Mapping[str, Any]) -> list[Message]:

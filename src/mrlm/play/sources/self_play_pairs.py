@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mrlm.core.chat import Chat
@@ -25,6 +25,7 @@ Said = dict[int, dict[str, list[int]]]
 """row -> agent -> token ids of its answer."""
 
 
+@dataclass(eq=False, repr=False)
 class SelfPlayPairs(EpisodeSource):
     """Pairs of a row's answer (chosen, reward 1) and a sampled one (rejected, reward 0).
 
@@ -42,25 +43,19 @@ class SelfPlayPairs(EpisodeSource):
         peers: the processes that share the rows; every one gets all answers.
     """
 
-    def __init__(
-        self,
-        rows: RowSource,
-        seats: Mapping[str, AgentSettings],
-        engines: Mapping[str, Engine],
-        rounds: Rounds,
-        seed: int,
-        timeout: float = 600.0,
-        peers: Peers = ALONE,
-    ) -> None:
-        self.rows = rows
-        self.seats: dict[str, AgentSettings] = dict(seats)
-        self.rounds = rounds
-        self.seed = seed
-        self.peers: Peers = peers
+    rows: RowSource
+    seats: Mapping[str, AgentSettings]
+    engines: InitVar[Mapping[str, Engine]]
+    rounds: Rounds
+    seed: int
+    timeout: InitVar[float] = 600.0
+    peers: Peers = ALONE
+    calls: int = field(default=0, init=False)
+    said: dict[int, Said] = field(default_factory=dict, init=False)
+    """round -> its answers; of the current round and the one before."""
+
+    def __post_init__(self, engines: Mapping[str, Engine], timeout: float) -> None:
         self.batcher: Batcher = Batcher(engines, timeout, ExternalCalls())
-        self.calls: int = 0
-        self.said: dict[int, Said] = {}
-        """round -> its answers; of the current round and the one before."""
 
     def num_tasks(self) -> int | None:
         return self.rows.num_tasks()

@@ -4,6 +4,7 @@ is derived from the seed."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mrlm.play.sources.rows import Grouping
 from mrlm.play.sources.source import EpisodeSource
 
 
+@dataclass(eq=False, repr=False)
 class StreamedRows(EpisodeSource):
     """Groups made of the rows of a data set that is read row by row, again in every epoch. Every
     epoch has another order: a buffer is filled, and each row that is taken from it at random makes
@@ -30,13 +32,13 @@ class StreamedRows(EpisodeSource):
         ConfigError: from `take`; a row lacks what it needs, or cannot be read.
     """
 
-    def __init__(self, reading: Reading, grouping: Grouping, seed: int, buffer: int) -> None:
-        self.reading = reading
-        self.seed = seed
-        self.buffer = buffer
-        self._grouping = grouping
-        self._epoch, self._place = 0, 0
-        self._rows: Iterator[tuple[int, Row]] | None = None
+    reading: Reading
+    grouping: Grouping
+    seed: int
+    buffer: int
+    _epoch: int = field(default=0, init=False)
+    _place: int = field(default=0, init=False)
+    _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
 
     def num_tasks(self) -> int | None:
         return None
@@ -63,8 +65,8 @@ class StreamedRows(EpisodeSource):
             return self._next()
         self._place += 1
         index, row = found
-        self._grouping.check(row, index)
-        return self._grouping.group(row, index)
+        self.grouping.check(row, index)
+        return self.grouping.group(row, index)
 
     def _shuffled(self) -> Iterator[tuple[int, Row]]:
         """The rows of an epoch with their numbers, in its order."""
