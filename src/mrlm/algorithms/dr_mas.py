@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Rollout, Turn
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
 from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
@@ -85,11 +85,12 @@ class DrMAS(GRPO):
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Score of each trained turn of a rollout."""
         score = self.score(episode, rollout)
-        return [score - self._invalid(turn) for turn in trained_turns(rollout)]
-
-    def _invalid(self, turn: Turn) -> float:
-        refused = any(turn.components.get(name, 1.0) < 0.5 for name in VALID)
-        return self.invalid_penalty if refused else 0.0
+        return [
+            score - self.invalid_penalty
+            if any(turn.components.get(name, 1.0) < 0.5 for name in VALID)
+            else score
+            for turn in trained_turns(rollout)
+        ]
 
     def _credit(self, found: Sequence[Member]) -> None:
         """Write the advantages of the rollouts of one key."""

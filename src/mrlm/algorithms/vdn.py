@@ -191,20 +191,17 @@ class VDN(MAPPO, Refinement):
     def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
         """Counterfactual advantages, centred per agent and divided by the team's standard
         deviation."""
-        entries = [
-            (agent, taught, value) for agent, turns, value in found if (taught := _taught(turns))
-        ]
-        columns: dict[str, list[float]] = {}
-        for agent, _, value in entries:
-            columns.setdefault(agent, []).append(value)
-        tables = {agent: np.array(values) for agent, values in columns.items()}
+        columns: dict[str, list[tuple[list[Turn], float]]] = {}
+        for agent, turns, value in found:
+            if taught := _taught(turns):
+                columns.setdefault(agent, []).append((taught, value))
+        tables = {agent: np.array([x for _, x in rows]) for agent, rows in columns.items()}
         if self.whiten_advantages:
             tables = self._whitened(tables)
-        values = {agent: iter(table.tolist()) for agent, table in tables.items()}
-        for agent, turns, _ in entries:
-            value = next(values[agent])
-            for turn in turns:
-                turn.advantages = value
+        for agent, rows in columns.items():
+            for (turns, _), advantage in zip(rows, tables[agent].tolist(), strict=True):
+                for turn in turns:
+                    turn.advantages = advantage
 
     def _whitened(self, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Advantages by agent, each agent's with mean 0 and scaled to deviation 1 as `whiten_by`

@@ -58,7 +58,9 @@ def attribute(module: str, name: str) -> Any:
 def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    name = next(ast.unparse(node.value) for node in assigned if _assigns(node, "PLUGIN"))
+    name = next(
+        ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "PLUGIN"
+    )
     own: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
@@ -74,7 +76,3 @@ def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
     for stem, defaults in {own.get("face", name): {}, **own.get("also", {})}.items():
         yield Face(f"{stem}Config", algorithm, "config", f"{stem}Config", defaults)
         yield Face(f"{stem}Trainer", algorithm, "trainer", f"{stem}Config", defaults)
-
-
-def _assigns(node: ast.Assign, name: str) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)

@@ -152,7 +152,9 @@ class Agent:
         turn.opening, turn.order = order == 0, order
         turn.node = "/".join(map(str, self._episode.path[:-1]))
         self._prompts[id(turn)] = prompt
-        self._record(turn)
+        self.rollout.turns.append(turn)
+        self.rollout.turns.sort(key=lambda each: each.index)  # in the order of requests
+        self._episode.rollouts.setdefault(self.name, self.rollout)
         self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
         assert turn.message is not None
         return turn.message
@@ -238,13 +240,6 @@ class Agent:
     def shown(self, messages: Sequence[Message]) -> None:
         """Called by the episode runner with the observation after a turn of this agent."""
         self._after = list(messages)
-
-    def _record(self, turn: Turn) -> None:
-        """Insert a turn in the order of requests, independent of the order of answers."""
-        turns = self.rollout.turns
-        turns.append(turn)
-        turns.sort(key=lambda each: each.index)
-        self._episode.rollouts.setdefault(self.name, self.rollout)
 
     def _last_own(self, messages: Sequence[Message]) -> tuple[Prompt, Turn] | None:
         for message in reversed(messages):

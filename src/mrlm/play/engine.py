@@ -232,13 +232,7 @@ class Batcher:
 
     async def settled(self) -> None:
         """Wait until no call is in progress and none can have been for a while."""
-        quiet = 0
-        while quiet < self.SETTLED_TICKS:
-            if self.pulse.busy:
-                await self.pulse.calmer()
-                quiet = 0
-            await asyncio.sleep(0)
-            quiet += 1
+        await self._calm(self.SETTLED_TICKS, lambda: 0, seen=0)
 
     async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]
@@ -291,16 +285,19 @@ class Batcher:
             await asyncio.gather(*(self._call(entries) for entries in by_engine.values()))
 
     async def _quiet(self) -> None:
-        """Wait until no call is in progress and no request has arrived for some iterations of the
-        loop."""
-        seen, quiet = -1, 0
-        while quiet < self.QUIET_TICKS:
+        """Wait until no call is in progress and no request has arrived for some iterations."""
+        await self._calm(self.QUIET_TICKS, lambda: len(self._waiting), seen=-1)
+
+    async def _calm(self, ticks: int, count: Callable[[], int], seen: int) -> None:
+        """Wait for so many iterations of the event loop without a call or a change of `count`."""
+        quiet = 0
+        while quiet < ticks:
             if self.pulse.busy:
                 await self.pulse.calmer()
                 quiet = 0
             await asyncio.sleep(0)
-            quiet = quiet + 1 if seen == len(self._waiting) else 0
-            seen = len(self._waiting)
+            quiet = quiet + 1 if seen == count() else 0
+            seen = count()
 
     async def _call(self, entries: list[tuple[Request, asyncio.Future[Completion]]]) -> None:
         requests = [request for request, _ in entries]

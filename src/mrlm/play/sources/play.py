@@ -132,7 +132,15 @@ class Play(EpisodeSource):
             share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
             known = world.template.num_tasks("eval")
             if known is not None and share > known:
-                self._fewer(world.name, share, known)
+                if known and world.name not in self._warned:
+                    log.warning(
+                        "evaluation: %d episodes of environment %r are requested, and it has %d "
+                        "held-out tasks; each is played once",
+                        share,
+                        world.name,
+                        known,
+                    )
+                self._warned.add(world.name)
                 share = known
             lineups = [seats] * samples
             jobs += [PlannedTask(world, "eval", index, lineups) for index in range(share)]
@@ -141,18 +149,6 @@ class Play(EpisodeSource):
                 "no environment has a held-out task to evaluate on; add a validation split to one"
             )
         return await self._play(jobs)
-
-    def _fewer(self, world: str, wanted: int, known: int) -> None:
-        """Warns, once, that an environment has fewer held-out tasks than requested."""
-        if known and world not in self._warned:
-            log.warning(
-                "evaluation: %d episodes of environment %r are requested, and it has %d held-out "
-                "tasks; each is played once",
-                wanted,
-                world,
-                known,
-            )
-        self._warned.add(world)
 
     async def matches(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, Literal
 
 from mrlm.core.episodes import Episode, Group
@@ -23,6 +23,7 @@ ROW_FORMS: list[tuple[str, ...]] = [
 OnLongRow = Literal["raise", "truncate"]
 
 
+@dataclass(eq=False, repr=False)
 class Grouping:
     """Makes a group of a row: a preference pair becomes a group of two (chosen first), any other
     row a group of one. A row has `messages`, or `prompt` and `completion`, or `prompt`, `chosen`
@@ -38,20 +39,15 @@ class Grouping:
             the beginning of the prompt, never an answer.
     """
 
-    def __init__(
-        self,
-        seats: Mapping[str, AgentSettings],
-        pairs: bool = False,
-        where: str = "the data set",
-        on_long_row: OnLongRow = "raise",
-    ) -> None:
-        self.on_long_row = on_long_row
-        self.pairs = pairs
-        self.where = where
+    seats: InitVar[Mapping[str, AgentSettings]]
+    pairs: bool = False
+    where: str = "the data set"
+    on_long_row: OnLongRow = "raise"
+
+    def __post_init__(self, seats: Mapping[str, AgentSettings]) -> None:
         self._seats = {name: seat for name, seat in seats.items() if seat.chat is not None}
-        trained = [seat for seat in seats.values() if seat.trained]
-        self._trained = trained
-        self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
+        self._trained = [seat for seat in seats.values() if seat.trained]
+        self._default = list({seat.policy: seat for seat in reversed(self._trained)}.values())
 
     def check(self, row: Mapping[str, Any], index: int) -> None:
         """Checks row number `index`.
