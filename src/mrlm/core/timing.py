@@ -66,21 +66,13 @@ class Profile:
     _last: float = field(default_factory=lambda: perf_counter())
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(self, phase: str, whose: str) -> None:
-        """Begin a span of a phase."""
+    def shift(self, phase: str, whose: str, number: int) -> None:
+        """Begin (1) or end (-1) a span of a phase."""
         if self.wait is not None:
             self.wait()
         with self._lock:
             self._settle()
-            self._active[phase, whose] += 1
-
-    def end(self, phase: str, whose: str) -> None:
-        """End a span of a phase."""
-        if self.wait is not None:
-            self.wait()
-        with self._lock:
-            self._settle()
-            self._active[phase, whose] -= 1
+            self._active[phase, whose] += number
             if not self._active[phase, whose]:
                 del self._active[phase, whose]
 
@@ -156,11 +148,11 @@ def beside(name: str) -> Iterator[None]:
 
 @contextmanager
 def _span(profile: Profile, phase: str, whose: str) -> Iterator[None]:
-    profile.begin(phase, whose)
+    profile.shift(phase, whose, 1)
     try:
         yield
     finally:
-        profile.end(phase, whose)
+        profile.shift(phase, whose, -1)
 
 
 def span(phase: str, whose: str = "") -> AbstractContextManager[None]:

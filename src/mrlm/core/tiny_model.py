@@ -21,19 +21,7 @@ NAME = "mrlm/tiny"
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message['role'] + '\\n' -}}
-{%- set content = message['content'] or '' -%}
-{%- if message['role'] == 'assistant' -%}
-{%- generation -%}{{- content + '<|im_end|>' -}}{%- endgeneration -%}
-{%- else -%}
-{{- content + '<|im_end|>' -}}
-{%- endif -%}
-{{- '\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
+CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
 
 ARCHITECTURE: dict[str, Any] = {
     "hidden_size": 128,

@@ -129,15 +129,15 @@ def _local(source: str | Path, preset: DatasetPreset | None = None) -> DataSourc
 
 def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -> DataSource:
     title = f"data set {str(path)!r}"
-    prepared = _prepared(path if path.is_dir() else path.parent)
-    preset = preset or prepared
+    prepared = _noted((path if path.is_dir() else path.parent) / MARKER, "preset")
+    preset = preset or PRESETS.get(prepared)
     config = config or (preset.config if preset else None)
     note = "" if preset is None else f"read from {path}"
     if path.is_file():
         alone = preset and replace(preset, held_out=None)
         return DataSource(title, lambda split, _: read_file(path), alone, note)
     if any((path / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
-        known = _saved_splits(path)
+        known = list(map(str, _noted(path / "dataset_dict.json", "splits") or ()))
         return DataSource(
             title, lambda split, _: _saved(path, split), _limited(preset, known), note
         )
@@ -147,13 +147,12 @@ def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -
     )
 
 
-def _prepared(folder: Path) -> DatasetPreset | None:
-    """The preset of a prepared folder."""
+def _noted(path: Path, key: str) -> Any:
+    """A value in a JSON file of notes; `None` without it."""
     try:
-        name = json.loads((folder / MARKER).read_text(encoding="utf-8"))["preset"]
+        return json.loads(path.read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return PRESETS.get(name)
 
 
 def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | None:
@@ -261,14 +260,6 @@ def _saved(folder: Path, split: str | None) -> Iterator[Located]:
     if isinstance(loaded, Mapping):
         loaded = _picker(loaded, str(folder))(split)
     return ((f"{folder}, row {index}", row) for index, row in enumerate(loaded))
-
-
-def _saved_splits(folder: Path) -> list[str]:
-    try:
-        listed = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))
-        return [str(name) for name in listed["splits"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 # -- the hub ---------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def shuffled(key: Key, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(seed_of(key))).permutation(count)
 
 
+@dataclass(eq=False, repr=False)
 class Agent:
     """An agent in one episode.
 
@@ -93,19 +94,16 @@ class Agent:
         key: randomness key of the episode.
     """
 
-    def __init__(
-        self, seat: AgentSettings, episode: Episode, batcher: Batcher | None, key: Key
-    ) -> None:
-        self.seat = seat
-        self.name: str = seat.name
-        self.place: str = seat.name
+    seat: AgentSettings
+    episode: Episode
+    batcher: Batcher | None
+    key: Key
+
+    def __post_init__(self) -> None:
+        self.name: str = self.seat.name
+        self.place: str = self.seat.name
         """The agent of the environment whose role it has, if the environment has several."""
-        self.rollout: Rollout = Rollout(
-            agent=seat.name, policy=seat.policy, task_id=episode.task.id
-        )
-        self._episode = episode
-        self._batcher = batcher
-        self._key = key
+        self.rollout: Rollout = Rollout(self.name, self.seat.policy, self.episode.task.id)
         self._calls = 0
         self._prompts: dict[int, Prompt] = {}
         self._after: list[Message] = []
@@ -124,8 +122,8 @@ class Agent:
         """
         index, self._calls = self._calls, self._calls + 1
         self._after = []
-        step = len(self._episode.step_rewards)
-        order = sum(turn.step == step for turn in self._episode.turns)
+        step = len(self.episode.step_rewards)
+        order = sum(turn.step == step for turn in self.episode.turns)
         seen = self.seat.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
@@ -150,11 +148,11 @@ class Agent:
         turn = await self._answer(prompt, seen, params, index)
         turn.step, turn.index = step, index
         turn.opening, turn.order = order == 0, order
-        turn.node = "/".join(map(str, self._episode.path[:-1]))
+        turn.node = "/".join(map(str, self.episode.path[:-1]))
         self._prompts[id(turn)] = prompt
         self.rollout.turns.append(turn)
         self.rollout.turns.sort(key=lambda each: each.index)  # in the order of requests
-        self._episode.rollouts.setdefault(self.name, self.rollout)
+        self.episode.rollouts.setdefault(self.name, self.rollout)
         self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
         assert turn.message is not None
         return turn.message
@@ -178,10 +176,10 @@ class Agent:
     async def _answer(
         self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
     ) -> Turn:
-        if self._batcher is None:
+        if self.batcher is None:
             raise EpisodeError(f"agent {self.name!r} has no engine")
-        key = (*self._key, self.name, index)
-        completion = await self._batcher.generate(
+        key = (*self.key, self.name, index)
+        completion = await self.batcher.generate(
             Request(self.seat.policy, prompt.ids, params, seed_of(key), key, seen)
         )
         count("read", self.name, len(prompt.ids))
@@ -218,9 +216,9 @@ class Agent:
             metrics=dict(self.rollout.metrics),
         )
         depth = len(episode.path) - 1
-        twin._episode, twin._key = episode, (*self._key, f"fork {depth}.{branch}")
+        twin.episode, twin.key = episode, (*self.key, f"fork {depth}.{branch}")
         twin._prompts = dict(self._prompts)
-        if self.name in self._episode.rollouts:
+        if self.name in self.episode.rollouts:
             episode.rollouts[self.name] = twin.rollout
         return twin
 
@@ -248,24 +246,17 @@ class Agent:
         return None
 
 
+@dataclass(eq=False, repr=False)
 class TextAgent(Agent):
     """An agent whose messages are tokenised text instead of samples: those of an expert, a human
     player or another function.
 
     Args:
-        seat, episode, key: those of `Agent`.
+        seat, episode, batcher, key: those of `Agent`; the batcher is `None`.
         write: returns the agent's message for the conversation that the workflow shows it.
     """
 
-    def __init__(
-        self,
-        seat: AgentSettings,
-        episode: Episode,
-        key: Key,
-        write: Callable[[Agent, Sequence[Message]], str],
-    ) -> None:
-        super().__init__(seat, episode, None, key)
-        self._write = write
+    write: Callable[[Agent, Sequence[Message]], str]
 
     async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
         self._seen = list(messages)
@@ -274,7 +265,7 @@ class TextAgent(Agent):
     async def _answer(
         self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
     ) -> Turn:
-        text, chat = self._write(self, self._seen), self.seat.chat
+        text, chat = self.write(self, self._seen), self.seat.chat
         ids = [] if chat is None else [*chat.encode_text(text), chat.tokenizer.eos_token_id]
         turn = Turn(
             self.name, self.seat.policy, prompt.ids, ids, sampling=params, trained=self.seat.trained

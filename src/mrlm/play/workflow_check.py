@@ -110,20 +110,18 @@ def _played(
     names = tuple(agents or world.agents)
     sampling = SamplingParams(max_new_tokens=1)
     seats = {each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names}
-    play = Play([world], seats, {}, 1, seed, persons=dict.fromkeys(names, _asked(answers)))
+
+    def ask(agent: str, messages: Sequence[Message]) -> str:
+        if callable(answers):
+            return answers(agent, messages)
+        return answers if isinstance(answers, str) else answers[agent]
+
+    play = Play([world], seats, {}, 1, seed, persons=dict.fromkeys(names, ask))
     try:
         (group,) = run_async(play.take(1))
     except AllFailedError as error:
         raise ConfigError(str(error.episodes[0].error)) from error.__cause__
     return group.episodes[0], len(steps)
-
-
-def _asked(answers: Answers) -> Callable[[str, Sequence[Message]], str]:
-    if callable(answers):
-        return answers
-    if isinstance(answers, str):
-        return lambda agent, messages: answers
-    return lambda agent, messages: answers[agent]
 
 
 def _transcript(episode: Episode) -> list[tuple[str, float, list[str]]]:

@@ -343,9 +343,11 @@ class Play(EpisodeSource):
         self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
     ) -> Agent:
         if ask := self.persons.get(seat.name):
-            return TextAgent(seat, episode, key, lambda own, seen: ask(own.name, seat.view(seen)))
+            return TextAgent(
+                seat, episode, None, key, lambda own, seen: ask(own.name, seat.view(seen))
+            )
         if self.demonstrate:
-            return TextAgent(seat, episode, key, partial(_expert, environment, episode))
+            return TextAgent(seat, episode, None, key, partial(_expert, environment, episode))
         stops = environment.stops.get(seat.name, ())
         stops = tuple(dict.fromkeys((*seat.sampling.stop, *stops)))
         if stops != seat.sampling.stop:

@@ -97,6 +97,7 @@ class PlannedTask:
         return [replace(self, part=self.numbers[at : at + step]) for at in range(0, size, step)]
 
 
+@dataclass(eq=False, repr=False)
 class TaskSampler:
     """The training tasks of some environments, one after another.
 
@@ -105,10 +106,11 @@ class TaskSampler:
         seed: of the run; the order of tasks follows from it.
     """
 
-    def __init__(self, worlds: Sequence[EnvironmentSpec], seed: int) -> None:
-        self.worlds: list[EnvironmentSpec] = list(worlds)
-        self.seed: int = seed
-        self.taken: dict[str, int] = {world.name: 0 for world in worlds}
+    worlds: Sequence[EnvironmentSpec]
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.taken: dict[str, int] = {world.name: 0 for world in self.worlds}
         """Environment -> number of its tasks that were sampled."""
 
     def deal(self) -> tuple[EnvironmentSpec, int]:
