@@ -106,8 +106,8 @@ def _played(
         return made
 
     name = template.name or type(template).__name__
-    world = EnvironmentSpec(name, template, make, workflow)
-    names = tuple(agents or world.agents)
+    env = EnvironmentSpec(name, template, make, workflow)
+    names = tuple(agents or env.agents)
     sampling = SamplingParams(max_new_tokens=1)
     seats = {each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names}
 
@@ -116,7 +116,7 @@ def _played(
             return answers(agent, messages)
         return answers if isinstance(answers, str) else answers[agent]
 
-    play = Play([world], seats, {}, 1, seed, persons=dict.fromkeys(names, ask))
+    play = Play([env], seats, {}, 1, seed, persons=dict.fromkeys(names, ask))
     try:
         (group,) = run_async(play.take(1))
     except AllFailedError as error:

@@ -86,13 +86,13 @@ class Play(EpisodeSource):
         self._races: list[OversampledTask] = []
         if self.surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
-        for world in self.worlds:
-            if not world.reproducible:
+        for env in self.worlds:
+            if not env.reproducible:
                 log.warning(
                     "environment %r: its reset takes neither seed nor task, so episodes cannot be "
                     "reproduced; "
                     "the episodes of a group are copies of one reset",
-                    world.name,
+                    env.name,
                 )
 
     def num_tasks(self) -> int | None:
@@ -116,11 +116,11 @@ class Play(EpisodeSource):
 
     def _next(self) -> PlannedTask:
         """The next task, for any process."""
-        world, index = self.deck.deal()
-        seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
+        env, index = self.deck.deal()
+        seats = self.seats if self.sit is None else self.sit(env, index, self.seats)
         keep = self.group_size if self.surplus else None
         return PlannedTask(
-            world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep
+            env, "train", index, [seats] * (self.group_size + self.surplus), keep=keep
         )
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
@@ -128,22 +128,22 @@ class Play(EpisodeSource):
         environments, each `samples` times."""
         seats = {name: seat.greedy() for name, seat in self.seats.items()} if greedy else self.seats
         jobs = []
-        for number, world in enumerate(self.worlds):
+        for number, env in enumerate(self.worlds):
             share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
-            known = world.template.num_tasks("eval")
+            known = env.template.num_tasks("eval")
             if known is not None and share > known:
-                if known and world.name not in self._warned:
+                if known and env.name not in self._warned:
                     log.warning(
                         "evaluation: %d episodes of environment %r are requested, and it has %d "
                         "held-out tasks; each is played once",
                         share,
-                        world.name,
+                        env.name,
                         known,
                     )
-                self._warned.add(world.name)
+                self._warned.add(env.name)
                 share = known
             lineups = [seats] * samples
-            jobs += [PlannedTask(world, "eval", index, lineups) for index in range(share)]
+            jobs += [PlannedTask(env, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
                 "no environment has a held-out task to evaluate on; add a validation split to one"
@@ -152,7 +152,7 @@ class Play(EpisodeSource):
 
     async def matches(
         self,
-        world: EnvironmentSpec,
+        env: EnvironmentSpec,
         lineups: Sequence[Mapping[str, AgentSettings]],
         tasks: int,
         greedy: bool,
@@ -161,10 +161,10 @@ class Play(EpisodeSource):
         `lineups`: the episodes of a group differ in the policies of their agents."""
         if greedy:
             lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
-        known = world.template.num_tasks("eval")
+        known = env.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
         return await self._play(
-            [PlannedTask(world, "eval", index, lineups) for index in range(count)]
+            [PlannedTask(env, "eval", index, lineups) for index in range(count)]
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Play(EpisodeSource):
         if peers.size > 1:
             each = -(-peers.size // max(1, len(jobs)))
             jobs = [part for job in jobs for part in job.parts(each)]
-        loads = [self._length.get(job.world.name, 1.0) * len(job.numbers) for job in jobs]
+        loads = [self._length.get(job.env.name, 1.0) * len(job.numbers) for job in jobs]
         places = shares(loads, peers.size)
         mine = [jobs[place] for place in places[peers.rank]]
         played = await asyncio.gather(*(self._group(job) for job in mine))
@@ -195,7 +195,7 @@ class Play(EpisodeSource):
             found |= dict(zip(chosen, groups, strict=True))
         whole: list[Group] = []
         for place, job in enumerate(jobs):
-            self._note(job.world, found[place])
+            self._note(job.env, found[place])
             if job.first:
                 whole.append(found[place])
             else:
@@ -206,27 +206,27 @@ class Play(EpisodeSource):
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
         return self.failures.checked(whole)
 
-    def _note(self, world: EnvironmentSpec, group: Group) -> None:
+    def _note(self, env: EnvironmentSpec, group: Group) -> None:
         """Updates the mean number of tokens of an environment's episodes."""
         tokens = sum(len(turn) for episode in group for turn in episode.turns)
         each = tokens / max(1, len(group))
-        self._length[world.name] = 0.9 * self._length.get(world.name, each) + 0.1 * each
+        self._length[env.name] = 0.9 * self._length.get(env.name, each) + 0.1 * each
 
     # -- one group, one episode --------------------------------------------------------------------
 
     async def _group(self, job: PlannedTask) -> Group:
         """The episodes of a task, one for each of its numbers, or the first of them to complete
         where not all are kept."""
-        world, lineups, task = job.world, job.lineups, self.deck.task(job)
+        env, lineups, task = job.env, job.lineups, self.deck.task(job)
         key = self.deck.key(job)
         opening: tuple[Environment, StepResult] | None = None
-        if not world.reproducible:
-            opening = await _opened(world, task)
+        if not env.reproducible:
+            opening = await _opened(env, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
-        play = partial(self._episode, world, task, opening)
+        play = partial(self._episode, env, task, opening)
         jobs: list[Coroutine[Any, Any, list[Episode]]] = [
-            self._tried(world.retries, partial(play, (*key, g), lineups[g], siblings))
+            self._tried(env.retries, partial(play, (*key, g), lineups[g], siblings))
             for g in first_of
         ]
         if job.keep is not None:
@@ -234,7 +234,7 @@ class Play(EpisodeSource):
         if self.greedy and job.split == "train" and job.first:
             own = lineups[0].items()
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
-            jobs.append(self._tried(world.retries, partial(play, (*key, size), calm), greedy=True))
+            jobs.append(self._tried(env.retries, partial(play, (*key, size), calm), greedy=True))
         played = await asyncio.gather(*jobs)
         if opening is not None:
             opening[0].close()
@@ -283,7 +283,7 @@ class Play(EpisodeSource):
 
     async def _episode(
         self,
-        world: EnvironmentSpec,
+        env: EnvironmentSpec,
         task: Task,
         opening: tuple[Environment, StepResult] | None,
         key: Key,
@@ -295,19 +295,19 @@ class Play(EpisodeSource):
         episode = Episode(
             "/".join(map(str, key[1:])),
             task,
-            environment=world.name,
+            environment=env.name,
             path=(number,),
             policies={name: seat.policy for name, seat in seats.items()},
         )
-        environment, first = copy.deepcopy(opening) if opening else (world.make(), None)
+        environment, first = copy.deepcopy(opening) if opening else (env.make(), None)
         agents = Agents(
             {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
         )
-        scene = EpisodeRunner(
+        runner = EpisodeRunner(
             environment,
             episode,
             agents,
-            world.timeout,
+            env.timeout,
             self.pulse,
             first,
             self.watched,
@@ -316,28 +316,28 @@ class Play(EpisodeSource):
             told=self.told,
         )
         try:
-            await world.workflow(task, agents, scene)
-            for each in scene.family:
+            await env.workflow(task, agents, runner)
+            for each in runner.family:
                 if each.episode.status == "running":
                     each.end(truncated=not each.result.done)
                 if each.failure is None and not list(each.episode.turns):
-                    each.fail(silent(world.workflow, each))
+                    each.fail(silent(env.workflow, each))
         except (ConfigError, EndpointError):
             raise
         except BaseException as error:  # any error of an environment or workflow is data
             if is_interrupt(error):
                 raise
-            for each in scene.family:
+            for each in runner.family:
                 each.fail(as_failure(error))
         finally:
-            for each in scene.family:
+            for each in runner.family:
                 each.environment.close()
-        for each in scene.family:
+        for each in runner.family:
             for agent in each.agents.values():
                 agent.close()
             if each.failure is not None:
                 self.failures.note(each.episode, each.failure)
-        return [each.episode for each in scene.family]
+        return [each.episode for each in runner.family]
 
     def _agent(
         self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
@@ -368,13 +368,13 @@ def _expert(
     return text
 
 
-async def _opened(world: EnvironmentSpec, task: Task) -> tuple[Environment, StepResult]:
+async def _opened(env: EnvironmentSpec, task: Task) -> tuple[Environment, StepResult]:
     """An environment that was reset once for all siblings, which play copies of it."""
-    environment = world.make()
+    environment = env.make()
 
     async def first() -> StepResult:
         found = await in_thread(lambda: environment.reset(task, task.seed))
         return await found if is_pending(found) else found
 
-    with span("environment", world.name):
-        return environment, await asyncio.wait_for(first(), world.timeout)
+    with span("environment", env.name):
+        return environment, await asyncio.wait_for(first(), env.timeout)

@@ -58,7 +58,7 @@ class EnvironmentSpec:
 
 def count_tasks(worlds: Sequence[EnvironmentSpec]) -> int | None:
     """Number of training tasks of all environments; `None` if those of any never end."""
-    counts = [world.template.num_tasks("train") for world in worlds if world.trained]
+    counts = [env.template.num_tasks("train") for env in worlds if env.trained]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
@@ -67,7 +67,7 @@ class PlannedTask:
     """A task to be played with every one of `lineups`; these `numbers` of them are played here
     (default: all). The first `keep` to complete are kept (default: all)."""
 
-    world: EnvironmentSpec
+    env: EnvironmentSpec
     split: Split
     index: int
     lineups: Sequence[Mapping[str, AgentSettings]]
@@ -87,11 +87,11 @@ class PlannedTask:
     @property
     def forks(self) -> bool:
         """Whether all episodes are forked from one."""
-        return self.split == "train" and self.world.workflow.spec.opens
+        return self.split == "train" and self.env.workflow.spec.opens
 
     def parts(self, count: int) -> list[PlannedTask]:
         """The task in at most `count` parts; episodes that depend on one another stay together."""
-        whole = not self.world.reproducible or self.forks or self.keep is not None
+        whole = not self.env.reproducible or self.forks or self.keep is not None
         size = len(self.numbers)
         step = size if whole else -(-size // count)
         return [replace(self, part=self.numbers[at : at + step]) for at in range(0, size, step)]
@@ -110,35 +110,35 @@ class TaskSampler:
     seed: int
 
     def __post_init__(self) -> None:
-        self.taken: dict[str, int] = {world.name: 0 for world in self.worlds}
+        self.taken: dict[str, int] = {env.name: 0 for env in self.worlds}
         """Environment -> number of its tasks that were sampled."""
 
     def deal(self) -> tuple[EnvironmentSpec, int]:
         """The environment that is furthest behind its share, and the number of its next task."""
         total = sum(self.taken.values()) + 1
-        weights = sum(world.weight for world in self.worlds)
+        weights = sum(env.weight for env in self.worlds)
 
-        def behind(world: EnvironmentSpec) -> float:
-            return world.weight / weights * total - self.taken[world.name]
+        def behind(env: EnvironmentSpec) -> float:
+            return env.weight / weights * total - self.taken[env.name]
 
-        world = max((world for world in self.worlds if world.trained), key=behind)
-        self.taken[world.name] += 1
-        return world, self.taken[world.name] - 1
+        env = max((env for env in self.worlds if env.trained), key=behind)
+        self.taken[env.name] += 1
+        return env, self.taken[env.name] - 1
 
     def task(self, job: PlannedTask) -> Task:
         """The task of a job: with a new seed where tasks never end, else in a new order in every
         epoch."""
-        world, split, index = job.world, job.split, job.index
-        count = world.template.num_tasks(split)
+        env, split, index = job.env, job.split, job.index
+        count = env.template.num_tasks(split)
         if count is None:
-            return world.template.task(seed_of(self.key(job)) >> 33, split)
+            return env.template.task(seed_of(self.key(job)) >> 33, split)
         if count == 0:
-            raise ConfigError(f"environment {world.name!r} has no {split} tasks")
+            raise ConfigError(f"environment {env.name!r} has no {split} tasks")
         epoch, place = divmod(index, count)
         if split == "train":
-            place = int(shuffled((self.seed, "order", world.name, epoch), count)[place])
-        return world.template.task(place, split)
+            place = int(shuffled((self.seed, "order", env.name, epoch), count)[place])
+        return env.template.task(place, split)
 
     def key(self, job: PlannedTask) -> Key:
         """The prefix of the keys of all requests of a job."""
-        return (self.seed, job.split, job.world.name, job.index)
+        return (self.seed, job.split, job.env.name, job.index)
