@@ -65,7 +65,7 @@ class Environment:
         environment reads nothing."""
         return {}
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         by_hand(cls)
 
@@ -192,7 +192,7 @@ def _wrong_type(world: Any, method: str, given: Any, wanted: str, fix: str) -> E
     )
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     """The type of a value for a message: `a str`, `a tuple of int and Reward`, `a coroutine`."""
     if value is None:
         return "nothing (None)"
@@ -213,7 +213,7 @@ def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) ->
     )
 
 
-def as_environment(world: Any) -> Environment:
+def as_environment(world: object) -> Environment:
     """A user's environment as an `Environment`: from an instance of either base class, or from a
     class or function that creates one.
 
@@ -239,7 +239,7 @@ def as_environment(world: Any) -> Environment:
     )
 
 
-def validated_reward(reward: Any, where: str) -> Reward:
+def validated_reward(reward: object, where: str) -> Reward:
     """`reward` as a `Reward` with a finite value; `None` is a missing one.
 
     Raises:
@@ -256,7 +256,7 @@ def validated_reward(reward: Any, where: str) -> Reward:
     return reward
 
 
-def check_environment(world: Any, seed: int = 0, max_steps: int = 100) -> None:
+def check_environment(world: object, seed: int = 0, max_steps: int = 100) -> None:
     """Play an environment with fixed messages and check its contract: types, names of agents,
     finite rewards, an end within `max_steps`, and equal results for equal seeds.
 
@@ -329,7 +329,7 @@ def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
         raise ConfigError(f"{title}.{method} raised {explain(error)}") from error
 
 
-def contract_problem(result: Any, environment: Environment, method: str) -> str | None:
+def contract_problem(result: object, environment: Environment, method: str) -> str | None:
     """The message about a wrong type or name in the result of `reset` or `step`, with the fix, or
     `None`."""
     title = _title(environment)
@@ -361,7 +361,7 @@ def contract_problem(result: Any, environment: Environment, method: str) -> str 
     return None
 
 
-def _check_result(result: Any, environment: Environment, where: str) -> None:
+def _check_result(result: StepResult, environment: Environment, where: str) -> None:
     for agent, reward in result.rewards.items():
         validated_reward(reward, f"{where}, agent {agent!r}")
     if not result.done and not result.truncated and not result.observations:

@@ -29,7 +29,7 @@ Answers = str | Mapping[str, str] | Callable[[str, Sequence[Message]], str]
 
 def check_workflow(
     workflow: AnyWorkflow | str,
-    environment: Any,
+    environment: object,
     agents: Sequence[str] | None = None,
     answers: Answers = "yes",
     seed: int = 0,
@@ -82,7 +82,7 @@ def _awaitable(given: AnyWorkflow | str) -> Workflow:
 
 def _played(
     workflow: Workflow,
-    environment: Any,
+    environment: object,
     agents: Sequence[str] | None,
     answers: Answers,
     seed: int,
