@@ -296,7 +296,7 @@ def test_it_changes_nothing_and_without_it_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profiled = run_experiment(config(tmp_path / "with"))
-    monkeypatch.setattr(Profile, "begin", None)  # whoever calls it fails
+    monkeypatch.setattr(Profile, "shift", None)  # whoever calls it fails
     capsys.readouterr()
     plain = run_experiment(config(tmp_path / "without", **{"training.profile": False}))
     assert not list((tmp_path / "without").glob(f"**/{PROFILE}"))
@@ -311,13 +311,13 @@ def test_measuring_takes_a_few_looks_at_the_clock_however_long_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
-    begin = Profile.begin
+    shift = Profile.shift
 
-    def noted(self: Profile, phase: str, whose: str) -> None:
-        begun.append(phase)
-        begin(self, phase, whose)
+    def noted(self: Profile, phase: str, whose: str, number: int) -> None:
+        begun.extend([phase] * (number > 0))
+        shift(self, phase, whose, number)
 
-    monkeypatch.setattr(Profile, "begin", noted)
+    monkeypatch.setattr(Profile, "shift", noted)
     numbers = []
     for length in (2, 12):
         begun.clear()
