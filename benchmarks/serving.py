@@ -27,9 +27,9 @@ from benchmarks.echo import Echo
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.environment import RemoteEnvironment
 from mrlm.serving.protocol import codec
+from mrlm.serving.protocol.stubs import service_stub
 
 MARKS = ("<!-- serving: written by `python -m benchmarks.serving` -->", "<!-- end -->")
 RESULTS = "serving.json"
@@ -101,7 +101,7 @@ async def measured(way: str, steps: Sequence[Step], seconds: float) -> Row:
 async def by_hand(address: str, count: int, stream: bool, seconds: float) -> Row:
     """Requests as the protocol has them, with no client but gRPC's own."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stub, talks = mrlm_pb2_grpc.EnvironmentsStub(channel), []
+        stub, talks = service_stub(channel, "Environments"), []
         said = {agent: codec.to_message(message) for agent, message in SAID.items()}
         call = pb.Step(actions=said, order=list(said))
 

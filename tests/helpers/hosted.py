@@ -13,10 +13,10 @@ import grpc
 
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.environments.server import EnvironmentServer, Settings
 from mrlm.serving.protocol import channel_options, codec
 from mrlm.serving.protocol.security import bearer
+from mrlm.serving.protocol.stubs import service_stub
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Client:
         else:
             self.channel = grpc.secure_channel(address, credentials, options)
         self.metadata = bearer(token)
-        self.stub = mrlm_pb2_grpc.EnvironmentsStub(self.channel)
+        self.stub = service_stub(self.channel, "Environments")
 
     def __enter__(self) -> Self:
         return self

@@ -20,8 +20,8 @@ import psutil
 from counting import Figures, campaign, vanishing
 from faults import Faults, Network
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.environment import RemoteEnvironment
+from mrlm.serving.protocol.stubs import service_stub
 from servers import Process
 
 COUNTING = "faults:Counting"
@@ -72,7 +72,7 @@ def many_sessions(count: int, lease: float, rounds: int) -> Sessions:
     found = Sessions(count, lease, rounds)
     try:
         with grpc.insecure_channel(server.address) as channel:
-            stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
+            stub = service_stub(channel, "Environments")
 
             def sessions() -> int:
                 return stub.Info(pb.InfoRequest(), timeout=30).sessions

@@ -19,8 +19,8 @@ import pytest
 
 from forking import Launcher
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.policies.admission import count_repeated
+from mrlm.serving.protocol.stubs import service_stub
 from policy_server import Process, policy_process
 
 MOST = 0.1
@@ -233,7 +233,7 @@ def test_connections_that_say_nothing_are_not_kept(server: Process) -> None:
         for _ in range(1500):
             held.enter_context(socket.create_connection((host, int(port)), timeout=30))
         with grpc.insecure_channel(server.address) as channel:
-            stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
+            stub = service_stub(channel, "Environments")
             assert stub.Info(pb.InfoRequest(), timeout=60, wait_for_ready=True).policies == ["base"]
         limit = time.monotonic() + 60
         while descriptors(server) > 60 and time.monotonic() < limit:

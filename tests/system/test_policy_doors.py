@@ -30,7 +30,6 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weight_files import write_weights
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client import policies
 from mrlm.serving.client.policies import PolicyClient
 from mrlm.serving.environments.server import Settings
@@ -39,6 +38,7 @@ from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_fields import spoken
 from mrlm.serving.policies.openai_http import OpenAIHandler
 from mrlm.serving.policies.refusals import Refusal
+from mrlm.serving.protocol.stubs import service_stub
 from policy_server import Doors
 
 TOKEN = "open sesame"
@@ -340,7 +340,7 @@ def test_weights_arrive_whole_or_not_at_all(
         chunks = [pb.WeightsChunk(header=pb.WeightsHeader(**header))]
         chunks += [pb.WeightsChunk(data=sent[n : n + 65536]) for n in range(0, len(sent), 65536)]
         with grpc.insecure_channel(doors.address) as channel:
-            stub = mrlm_pb2_grpc.PoliciesStub(channel)
+            stub = service_stub(channel, "Policies")
             metadata = (("authorization", f"Bearer {TOKEN}"),)
             stub.UpdateWeights(iter(chunks), timeout=60, metadata=metadata)
 

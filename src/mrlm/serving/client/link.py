@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import grpc
 
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.calling import Access, Broken, Pauses, ServerAddress
+from mrlm.serving.protocol.stubs import service_stub
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -69,7 +69,7 @@ class Link:
         """The stub of the server's calls."""
         if self._stub is None:
             self._channel = self.access.channel(self.address)
-            self._stub = mrlm_pb2_grpc.EnvironmentsStub(self._channel)
+            self._stub = service_stub(self._channel, "Environments")
         return self._stub
 
     async def ask(self, name: str, request: Any, seconds: float) -> Any:

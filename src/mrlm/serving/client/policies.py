@@ -18,9 +18,9 @@ from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.calling import short
 from mrlm.serving.protocol.security import bearer
+from mrlm.serving.protocol.stubs import service_stub
 
 CHUNK = 1 << 20
 """Bytes of weights in one message."""
@@ -203,7 +203,7 @@ class PolicyClient:
         else:
             channel = grpc.aio.insecure_channel(self.address, options=self._options)
         async with channel:
-            yield mrlm_pb2_grpc.PoliciesStub(channel)
+            yield service_stub(channel, "Policies")
 
 
 def shown(text: str | None) -> str:

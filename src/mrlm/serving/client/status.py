@@ -11,8 +11,8 @@ import grpc.aio
 from mrlm.core.errors import MRLMError
 from mrlm.core.sync_async import run_async
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.calling import Access, Broken, ServerAddress
+from mrlm.serving.protocol.stubs import service_stub
 
 PAUSE = 0.2
 """Seconds between two attempts."""
@@ -38,7 +38,7 @@ def server_info(address: ServerAddress, wait: float, access: Access) -> pb.InfoR
 async def _asked(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
     deadline = time.monotonic() + wait
     async with access.channel(address) as channel:
-        stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
+        stub = service_stub(channel, "Environments")
         while True:
             left = max(deadline - time.monotonic(), LEAST)
             call = stub.Info(pb.InfoRequest(), timeout=left, metadata=access.metadata())
