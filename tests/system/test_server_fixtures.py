@@ -111,7 +111,7 @@ def test_whole_models(kind: str, whole: Policy, tmp_path: Path) -> None:
     assert (first.text, first.finish_reason) == (whole.chat.decode([35, 36, 2]), "stop")
     assert (first.policy_version, second.policy_version) == (0, 4)
     assert second.logprobs == first.logprobs
-    assert engine.retries == 2
+    assert engine.retries.count == 2
     (folder,) = tmp_path.glob("*/ann/*")  # what the server was given last is still there
     assert (folder / "model.safetensors").is_file() and (folder / "config.json").is_file()
 

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
 from mrlm.play.engine import Request
 
-ROUNDING = {False: 1e-4, True: 0.25}
-"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 COMPACT = 0.75
 """Finished rows are dropped when at most this share of the rows is still running."""
 
 
-class HFEngine:
+class HFEngine(PolicyEngine):
     """Samples for one or more policies in this process.
 
     Args:
@@ -36,13 +35,11 @@ class HFEngine:
         batch_size: rows that are decoded at once.
     """
 
+    rounding: ClassVar[tuple[float, float]] = (1e-4, 0.25)
+
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
-        self.policies: dict[str, Policy] = dict(policies)
+        super().__init__(policies)
         self.batch_size = batch_size
-        first = next(iter(self.policies.values()))
-        self.tokenizer: Any = first.tokenizer
-        self.max_context: int = min(policy.max_context for policy in self.policies.values())
-        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> HFEngine:
@@ -66,16 +63,6 @@ class HFEngine:
         """One completion per request, in order. Runs in a thread, so that the event loop is not
         blocked."""
         return await asyncio.to_thread(self._generate, list(requests))
-
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Record the version; the weights are the learner's own."""
-        self.policies[policy] = weights
-        self.versions[policy] = version
-
-    def tolerance(self, policy: str) -> float | None:
-        """The rounding tolerance: engine and trainer compute in this process, in different
-        orders."""
-        return ROUNDING[self.policies[policy].coarse]
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Group requests by policy and prompt length, decode the batches, and restore the order of

@@ -5,25 +5,22 @@ process."""
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion
+from mrlm.engines.shared.calls import secret
+from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weight_files import write_weights
 from mrlm.play.engine import Request
 from mrlm.serving.client.policies import PolicyClient
 
-ROUNDING = {False: 1e-3, True: 0.25}
-"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 
-
-class MrlmEngine:
+class MrlmEngine(PolicyEngine):
     """Samples from policies of the same names and shapes on one server, which has to run with
     `--take-weights`.
 
@@ -61,22 +58,12 @@ class MrlmEngine:
             raise ConfigError(
                 f"engine.base_url={base_url!r}: the engine 'mrlm' uses gRPC; write host:port"
             )
-        token = None if api_key_env is None else os.environ.get(api_key_env, "").strip()
-        if token == "":
-            raise ConfigError(
-                f"engine.api_key_env: the environment variable {api_key_env} is not set; export "
-                f"{api_key_env}=<the token of the server>"
-            )
-        self.policies: dict[str, Policy] = dict(policies)
-        first = next(iter(self.policies.values()))
-        self.tokenizer: Any = first.tokenizer
-        self.max_context: int = min(each.max_context for each in self.policies.values())
-        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
+        super().__init__(policies)
         self.pushes: int = 0
         """Times that weights were sent so far."""
         self._client = PolicyClient(
             base_url.removeprefix("grpcs://"),
-            token,
+            secret(api_key_env),
             ca,
             base_url.startswith("grpcs://"),
             timeout,
@@ -92,33 +79,22 @@ class MrlmEngine:
             EngineError: no answer from the server, after all retries.
             EndpointError: the server refuses permanently.
         """
-        answers: list[Completion | None] = [None] * len(requests)
-        parts: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            parts.setdefault(request.policy, []).append(index)
+        parts: dict[str, list[Request]] = {}
+        for request in requests:
+            parts.setdefault(request.policy, []).append(request)
         for name in parts:
             if name not in self._placed:
                 await self._place(name)
-        found = await asyncio.gather(
-            *(self._spoken(name, [requests[i] for i in where]) for name, where in parts.items())
-        )
-        for where, completions in zip(parts.values(), found, strict=True):
-            for index, completion in zip(where, completions, strict=True):
-                answers[index] = completion
-        return [answer for answer in answers if answer is not None]
+        found = await asyncio.gather(*(self._sampled(*part) for part in parts.items()))
+        answers = dict(zip(parts, map(iter, found), strict=True))
+        return [next(answers[request.policy]) for request in requests]
 
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+    async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
         """Send new weights of a policy."""
-        self.policies[policy] = weights
-        self.versions[policy] = version
+        await super().load_weights(policy, weights, version)
         await self._place(policy)
 
-    def tolerance(self, policy: str) -> float | None:
-        """The rounding tolerance of an engine in this process; set `engine.tolerance` for a server
-        that computes in another precision than the trainer."""
-        return ROUNDING[self.policies[policy].coarse]
-
-    async def _spoken(self, name: str, requests: list[Request]) -> Sequence[Completion]:
+    async def _sampled(self, name: str, requests: list[Request]) -> Sequence[Completion]:
         """Sample from a policy, with the weights that it was sent."""
         for _ in range(2):
             found = await self._client.generate(name, requests)

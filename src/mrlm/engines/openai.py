@@ -5,40 +5,37 @@ serve`, most providers) on behalf of a frozen policy. The only file that imports
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.retries import Passing, Retries, one_line
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.calls import (
     FINAL,
     FINAL_CODES,
-    LONGEST_WAIT,
     PASSING,
     TOO_LONG,
-    Passing,
+    LoopClients,
     RequestPace,
     TokenUsage,
     retry_after,
+    secret,
 )
 from mrlm.play.agent import PromptTooLong
 from mrlm.play.engine import Request
 
 
-@dataclass(slots=True)
-class _Connections:
-    """The connections of one event loop, closed with its last pending call."""
+class _Client(NamedTuple):
+    """The connections of one event loop."""
 
-    client: Any
+    library: Any
     places: asyncio.Semaphore
-    users: int = 0
 
 
 class OpenAIEngine:
@@ -62,7 +59,6 @@ class OpenAIEngine:
     tokenizer: Any = None
     max_context: int = 1 << 30
     """The server enforces its own limit."""
-    first_wait: float = 0.5
 
     def __init__(
         self,
@@ -81,7 +77,6 @@ class OpenAIEngine:
         self.policy = policy
         self.base_url = base_url
         self.model = model
-        self.max_retries = max_retries
         self.max_concurrent = max_concurrent
         self.timeout = timeout
         self.price: dict[str, float] = {"prompt": 0.0, "completion": 0.0, **(price or {})}
@@ -89,11 +84,11 @@ class OpenAIEngine:
         self.body: dict[str, Any] = dict(body or {})
         self.usage: TokenUsage = TokenUsage()
         self._told: TokenUsage = TokenUsage()
-        self._key = self._secret(api_key_env)
+        self._key = secret(api_key_env, f"policies.{policy}.endpoint") or ""
         self._openai = self._library()
+        self.retries: Retries = Retries(max_retries)
         self._pace = RequestPace(requests_per_minute)
-        self._lines: dict[int, _Connections] = {}
-        self._jitter = random.Random()
+        self._clients = LoopClients(self._client, lambda client: client.library.close())
         self._refused: EndpointError | None = None
 
     @classmethod
@@ -146,24 +141,24 @@ class OpenAIEngine:
             PromptTooLong: the conversation exceeds the model's context.
         """
         fields = self._fields(request)
-        failure = ""
-        async with self._line() as line:
-            for attempt in range(self.max_retries + 1):
-                try:
-                    return self._completion(await self._call(line, fields))
-                except Passing as problem:
-                    failure, wait = str(problem), problem.wait
-                if attempt < self.max_retries:
-                    self.usage.retries += 1
-                    factor = self._jitter.uniform(0.5, 1.0)
-                    after = self.first_wait * 2**attempt * factor if wait is None else wait
-                    await asyncio.sleep(min(after, LONGEST_WAIT))
-        self.usage.failures += 1
-        raise EngineError(f"{self._title}: no answer after {self.max_retries + 1} tries: {failure}")
+        tries = itertools.count()
+
+        async def completion() -> Completion:
+            self.usage.retries += next(tries) > 0
+            return self._completion(await self._call(client, fields))
+
+        async with self._clients.here() as client:
+            try:
+                return await self.retries.run(completion, self._title)
+            except EndpointError:  # reported once, for all callers
+                raise
+            except EngineError:
+                self.usage.failures += 1
+                raise
 
     def take_usage(self) -> dict[str, float]:
         """Counts and cost since the previous call, and `cost_total` of the whole run."""
-        now, before = asdict(self.usage), asdict(self._told)
+        now, before = self.state_dict(), asdict(self._told)
         self._told = replace(self.usage)
         new = {name: float(now[name] - before[name]) for name in now}
         return new | {"cost": self._cost(new), "cost_total": self._cost(now)}
@@ -216,20 +211,20 @@ class OpenAIEngine:
         own = message.role in (Role.SYSTEM, Role.ASSISTANT)
         return {"role": str(message.role) if own else "user", "content": message.content}
 
-    async def _call(self, line: _Connections, fields: Mapping[str, Any]) -> Any:
+    async def _call(self, client: _Client, fields: Mapping[str, Any]) -> Any:
         """The server's answer to one attempt.
 
         Raises:
             Passing: a transient failure.
         """
-        async with line.places:
+        async with client.places:
             await self._pace.turn()
             if self._refused is not None:  # already reported to other callers
                 raise self._refused
             self.usage.requests += 1
             try:
                 async with asyncio.timeout(self.timeout):
-                    return await line.client.chat.completions.create(**fields)
+                    return await client.library.chat.completions.create(**fields)
             except (TimeoutError, self._openai.APITimeoutError):
                 raise Passing(f"no answer within {self.timeout:g} s") from None
             except self._openai.APIStatusError as error:
@@ -253,9 +248,8 @@ class OpenAIEngine:
         if status in PASSING or status >= 500:
             wait = retry_after(error.response.headers)
             if wait is not None:
-                self._pace.hold(min(wait, LONGEST_WAIT))
+                self._pace.hold(min(wait, self.retries.longest_wait))
             return Passing(text, wait)
-        self.usage.failures += 1
         return EngineError(f"{self._title} refused the request: {text}")
 
     def _refusal(self, status: int, text: str) -> EndpointError:
@@ -291,39 +285,14 @@ class OpenAIEngine:
 
     # -- connections -------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _line(self) -> AsyncIterator[_Connections]:
-        """The connections of the running event loop, opened by the first pending call and closed by
-        the last, so that they never outlive their loop."""
-        number = id(asyncio.get_running_loop())
-        line = self._lines.get(number)
-        if line is None:
-            client = self._openai.AsyncOpenAI(
-                api_key=self._key or "none",  # else the library reads one from the environment
-                base_url=self.base_url,
-                max_retries=0,
-                timeout=self.timeout,
-            )
-            line = self._lines[number] = _Connections(
-                client, asyncio.Semaphore(self.max_concurrent)
-            )
-        line.users += 1
-        try:
-            yield line
-        finally:
-            line.users -= 1
-            if not line.users:
-                del self._lines[number]
-                await line.client.close()
-
-    def _secret(self, variable: str | None) -> str:
-        key = "" if variable is None else os.environ.get(variable, "").strip()
-        if variable is not None and not key:
-            raise ConfigError(
-                f"policies.{self.policy}.endpoint.api_key_env: the environment variable {variable} "
-                f"is not set; export {variable}=<your key>"
-            )
-        return key
+    def _client(self) -> _Client:
+        client = self._openai.AsyncOpenAI(
+            api_key=self._key or "none",  # else the library reads one from the environment
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=self.timeout,
+        )
+        return _Client(client, asyncio.Semaphore(self.max_concurrent))
 
     def _library(self) -> Any:
         try:
@@ -337,8 +306,7 @@ class OpenAIEngine:
     def _shown(self, what: Any) -> str:
         """A short line for an error message, without the key."""
         text = str(what)
-        text = text.replace(self._key, "***") if self._key else text
-        return " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:200]
+        return one_line(text.replace(self._key, "***") if self._key else text, 200)
 
 
 PLUGIN = OpenAIEngine

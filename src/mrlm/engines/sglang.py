@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.errors import EngineError
-from mrlm.engines.shared.calls import Missing, Passing, signed
+from mrlm.core.retries import Passing
+from mrlm.engines.shared.calls import Missing, signed
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
 from mrlm.play.engine import Request
 
 
+@dataclass(eq=False, repr=False)
 class SglangEngine(ServerEngine):
     """Samples through `python -m sglang.launch_server`. The server has to run with `--enable-lora`
     for adapters and with `--enable-memory-saver` for `sleep`.
@@ -24,21 +26,14 @@ class SglangEngine(ServerEngine):
             max_concurrent: as for every engine with servers.
     """
 
-    kind: str = "sglang"
-    wakes_twice: bool = False
+    kind: ClassVar[str] = "sglang"
+    wakes_twice: ClassVar[bool] = False
+    route: ClassVar[str] = "/generate"
 
-    @cached_property
-    def _marks(self) -> dict[str, str]:
-        """Server -> the label of the weights it was sent."""
-        return {}
-
-    @cached_property
-    def _marking(self) -> set[str]:
-        """Servers that return the label with every answer."""
-        return set()
-
-    def _route(self) -> str:
-        return "/generate"
+    _marks: dict[str, str] = field(default_factory=dict, init=False)
+    """Server -> the label of the weights it was sent."""
+    _marking: set[str] = field(default_factory=set, init=False)
+    """Servers that return the label with every answer."""
 
     def _body(self, request: Request) -> JSON:
         """Every sampling parameter is sent: a server may have model-specific defaults for missing
@@ -74,7 +69,7 @@ class SglangEngine(ServerEngine):
         self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
     ) -> Any:
         answer = await super()._post(client, url, route, body)
-        if route == self._route() and body is not None and "lora_path" not in body:
+        if route == self.route and body is not None and "lora_path" not in body:
             self._check(url, answer)
         return answer
 

@@ -9,14 +9,15 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
-from mrlm.engines.shared.calls import Missing, Passing, judged, signed
+from mrlm.core.retries import Passing
+from mrlm.engines.shared.calls import Missing, judged, signed
 from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
-from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -25,6 +26,7 @@ FRESH = 1.0
 """Seconds for which a check of a server's weights is valid."""
 
 
+@dataclass(eq=False, repr=False)
 class VllmEngine(ServerEngine):
     """Samples through `vllm serve`. The server has to run with `VLLM_SERVER_DEV_MODE=1` (weights,
     sleep), `--logprobs-mode processed_logprobs` (log-probs at the sampling temperature) and, for
@@ -37,42 +39,21 @@ class VllmEngine(ServerEngine):
         model: name of the whole model on the server; by default, the one that the server lists.
     """
 
-    kind: str = "vllm"
+    kind: ClassVar[str] = "vllm"
+    route: ClassVar[str] = "/v1/completions"
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        base_url: str | None = None,
-        servers: Mapping[str, str] | None = None,
-        model: str | None = None,
-        api_key_env: str | None = None,
-        sync_folder: str | None = None,
-        sleep: bool = False,
-        timeout: float = 600.0,
-        max_retries: int = 4,
-        max_concurrent: int = 256,
+    model: str | None = None
+
+    def __post_init__(
+        self, base_url: str | None, servers: Mapping[str, str] | None, api_key_env: str | None
     ) -> None:
-        super().__init__(
-            policies,
-            base_url,
-            servers,
-            api_key_env,
-            sync_folder,
-            sleep,
-            timeout,
-            max_retries,
-            max_concurrent,
-        )
-        self.model = model
+        super().__post_init__(base_url, servers, api_key_env)
         self._models: dict[str, str] = {}
         self._heads_apart: dict[str, bool] = {}
         """Server -> whether it stores a tied output head separately from the embedding."""
         self._marks: dict[str, tuple[str, float] | None] = {}
         """Server -> the label of its weights, and when they were last labelled; `None` if it does
         not support labels."""
-
-    def _route(self) -> str:
-        return "/v1/completions"
 
     def _body(self, request: Request) -> JSON:
         """Every sampling parameter is sent: a server may have model-specific defaults for missing

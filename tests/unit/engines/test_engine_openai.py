@@ -25,7 +25,7 @@ ASKED = [Message("Be brief.", Role.SYSTEM), Message("Capital of France?")]
 
 def engine(server: ChatServer, **changes: Any) -> OpenAIEngine:
     found = OpenAIEngine("judge", server.url, "some-model", **changes)
-    found.first_wait = 0.01
+    found.retries.first_wait = 0.01
     return found
 
 
@@ -145,7 +145,7 @@ def test_retry_after_is_kept_by_everybody() -> None:
 def test_tries_come_further_and_further_apart() -> None:
     with serving(lambda body, n: Fault.saying(500, "oops")) as server:
         found = engine(server, max_retries=3)
-        found.first_wait = 0.1
+        found.retries.first_wait = 0.1
         with pytest.raises(
             EngineError, match=r"policy 'judge' .* no answer after 4 tries: 500: oo"
         ):

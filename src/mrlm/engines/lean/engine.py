@@ -1,16 +1,12 @@
 """Samples from Llama-like models in this process with a decoder of its own: shared prompts are
 stored once, finished rows are replaced by waiting ones, and a prefix cache persists between calls.
 All policies of one base decode in one batch. Models that the decoder does not support, or computes
-differently from their own forward pass, are sampled by the general engine.
-
-All policies of one base decode in one batch. A model that the decoder does not know, or computes
-differently from its own forward, is sampled by the general engine.
-"""
+differently from their own forward pass, are sampled by the general engine."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +63,7 @@ class LeanEngine(HFEngine):
         """Models (by `id`) that are sampled by the general path, and the reason."""
         self._lock = threading.Lock()
 
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+    async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
         """Mark the learner's weights for copying before their next use: those of an adapter, or of
         the whole model; both if the version is already known (a repeated exchange). All cached
         prefixes are dropped, those of other policies included: a resumed run starts with an empty
@@ -86,22 +82,19 @@ class LeanEngine(HFEngine):
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode one batch per base, run the general path for unsupported models, and restore the
         order."""
-        answers: list[Completion | None] = [None] * len(requests)
-        parts: dict[int, list[int]] = {}
+        parts: dict[int, list[Request]] = {}
+        answers: dict[int, Iterator[Completion]] = {}
         with self._lock, torch.inference_mode():
             bases = {name: self._base(self.policies[name]) for name in {r.policy for r in requests}}
-            for index, request in enumerate(requests):
-                parts.setdefault(id(bases[request.policy]), []).append(index)
-            for indices in parts.values():
-                chosen = [requests[i] for i in indices]
+            for request in requests:
+                parts.setdefault(id(bases[request.policy]), []).append(request)
+            for number, chosen in parts.items():
                 base = bases[chosen[0].policy]
                 if base is not None and self._agrees(base, chosen):
-                    completions = self._lean(base, chosen)
+                    answers[number] = iter(self._lean(base, chosen))
                 else:
-                    completions = super()._generate(chosen)
-                for index, completion in zip(indices, completions, strict=True):
-                    answers[index] = completion
-        return [answer for answer in answers if answer is not None]
+                    answers[number] = iter(super()._generate(chosen))
+        return [next(answers[id(bases[request.policy])]) for request in requests]
 
     def _base(self, policy: Policy) -> _Base | None:
         """The decoder of a policy's model; `None` for the general path."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.retries import Passing, one_line
 
-LONGEST_WAIT = 120.0
-"""Most seconds between two attempts, whatever the server requests."""
 PASSING = {408, 409, 425, 429}
 """Status codes after which a retry may succeed, besides all from 500 on."""
 FINAL = {401, 402, 403, 404, 405, 410}
@@ -77,16 +78,40 @@ class RequestPace:
         self.free = max(self.free, time.monotonic() + seconds)
 
 
-class Passing(Exception):
-    """A transient failure of a call; `wait`: seconds requested by the server."""
-
-    def __init__(self, text: str, wait: float | None = None) -> None:
-        super().__init__(text)
-        self.wait = wait
-
-
-class Missing(Exception):
+class Missing(Passing):
     """The server does not know the policy (any more)."""
+
+
+C = TypeVar("C")
+
+
+class LoopClients(Generic[C]):
+    """A client for each event loop, opened by the first pending call there and closed by the last,
+    so that connections never outlive their loop.
+
+    Args:
+        make: opens a client.
+        close: closes it.
+    """
+
+    def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
+        self._make, self._close = make, close
+        self._clients: dict[int, C] = {}
+        self._users: Counter[int] = Counter()
+
+    @asynccontextmanager
+    async def here(self) -> AsyncIterator[C]:
+        """The client of the running event loop."""
+        loop = id(asyncio.get_running_loop())
+        if loop not in self._clients:
+            self._clients[loop] = self._make()
+        self._users[loop] += 1
+        try:
+            yield self._clients[loop]
+        finally:
+            self._users[loop] -= 1
+            if not self._users[loop]:
+                await self._close(self._clients.pop(loop))
 
 
 def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
@@ -98,7 +123,7 @@ def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
         reply: the response, with `status_code`, `headers` and `text`.
         fix: what to do if the route does not exist.
     """
-    said = shown(reply.text)
+    said = one_line(reply.text)
     text = f"{where} answers {reply.status_code}: {said}"
     if reply.status_code in (401, 403):
         return EndpointError(f"{text}; check engine.api_key_env and what the server allows")
@@ -126,8 +151,8 @@ def cut(text: str, stop: Sequence[str]) -> str:
     return text[: min(found)] if found else text
 
 
-def secret(variable: str | None) -> str | None:
-    """Read the key from the environment variable that `engine.api_key_env` names.
+def secret(variable: str | None, section: str = "engine") -> str | None:
+    """Read a key from the environment variable that `api_key_env` of a section names.
 
     Raises:
         ConfigError: it is not set.
@@ -137,16 +162,10 @@ def secret(variable: str | None) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ConfigError(
-            f"engine.api_key_env: the environment variable {variable} is not set; export "
+            f"{section}.api_key_env: the environment variable {variable} is not set; export "
             f"{variable}=<the key of the server>"
         )
     return key
-
-
-def shown(what: object) -> str:
-    """Text from elsewhere as one short line."""
-    text = str(what)[:1000]
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -7,22 +7,22 @@ import asyncio
 import itertools
 import math
 import os
-import random
 import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.errors import ConfigError, EngineError
+from mrlm.core.retries import Passing, Retries, one_line
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
-from mrlm.engines.shared.calls import LONGEST_WAIT, Missing, Passing, cut, judged, secret, shown
+from mrlm.engines.shared.calls import LoopClients, Missing, cut, judged, secret
+from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -34,22 +34,13 @@ except ImportError as error:
         'engines with servers (vllm, sglang) need the package httpx2: pip install "mrlm[llm]"'
     ) from error
 
-ROUNDING = {False: 1e-3, True: 0.25}
-"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""
 JSON = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _LoopClient:
-    """The connections of one event loop, closed with its last pending call."""
-
-    client: httpx.AsyncClient
-    users: int = 0
-
-
-class ServerEngine(ABC):
+@dataclass(eq=False, repr=False)
+class ServerEngine(PolicyEngine, ABC):
     """Samples through servers that hold copies of the weights. A policy is either a whole model,
     one per server, or a LoRA adapter, which servers know by the policy's name.
 
@@ -72,47 +63,39 @@ class ServerEngine(ABC):
         ConfigError: servers and policies do not fit, or the key is not set.
     """
 
-    kind: str = ""
+    kind: ClassVar[str] = ""
     """Name of the server software in messages."""
-    wakes_twice: bool = True
+    wakes_twice: ClassVar[bool] = True
     """Whether waking a server that is awake is harmless."""
+    route: ClassVar[str] = ""
+    """The route of completions."""
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        base_url: str | None = None,
-        servers: Mapping[str, str] | None = None,
-        api_key_env: str | None = None,
-        sync_folder: str | None = None,
-        sleep: bool = False,
-        timeout: float = 600.0,
-        max_retries: int = 4,
-        max_concurrent: int = 256,
+    policies: Mapping[str, Policy]
+    base_url: InitVar[str | None] = None
+    servers: InitVar[Mapping[str, str] | None] = None
+    api_key_env: InitVar[str | None] = None
+    sync_folder: str | None = None
+    sleep: bool = False
+    timeout: float = 600.0
+    max_retries: int = 4
+    max_concurrent: int = 256
+
+    def __post_init__(
+        self, base_url: str | None, servers: Mapping[str, str] | None, api_key_env: str | None
     ) -> None:
-        self.policies: dict[str, Policy] = dict(policies)
-        first = next(iter(self.policies.values()))
-        self.tokenizer: Any = first.tokenizer
-        self.max_context: int = min(each.max_context for each in self.policies.values())
-        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
-        self.sleep = sleep
-        self.timeout = timeout
-        self.max_retries = max_retries
-        self.max_concurrent = max_concurrent
-        self.retries: int = 0
-        """Calls that were repeated so far."""
+        super().__init__(self.policies)
+        self.retries: Retries = Retries(self.max_retries, FIRST_WAIT)
         self.pushes: int = 0
         """Times that weights were sent to a server so far."""
         self.url_of: dict[str, str] = self._urls(base_url, servers or {})
         self.asleep: set[str] = set()
         self._key = secret(api_key_env)
-        self._folder = sync_folder
         self._made: tempfile.TemporaryDirectory[str] | None = None
         self._placed: dict[str, Path] = {}
         self._numbers = itertools.count(1)
         self._down: dict[str, tuple[float, EngineError]] = {}
         self._weight_lock = WeightLock()
-        self._lines: dict[int, _LoopClient] = {}
-        self._jitter = random.Random()
+        self._clients = LoopClients(self._client, httpx.AsyncClient.aclose)
 
     def _urls(self, base_url: str | None, servers: Mapping[str, str]) -> dict[str, str]:
         strange = [name for name in servers if name not in self.policies]
@@ -158,56 +141,42 @@ class ServerEngine(ABC):
             EndpointError: the server refuses permanently.
         """
         name, since = request.policy, time.monotonic()
-        failure = ""
-        async with self._line() as client:
-            for attempt in range(self.max_retries + 1):
-                try:
-                    await self._prepare(client, name, since)
-                    async with self._weight_lock.passing():
-                        if name not in self._placed or self.url_of[name] in self.asleep:
-                            raise Passing("its weights were just changed", 0.0)
-                        return await self._sampled(client, request)
-                except Missing as error:
-                    self._placed.pop(name, None)
-                    failure, wait = str(error), None
-                except Passing as problem:
-                    failure, wait = str(problem), problem.wait
-                await self._pause(attempt, wait)
-        raise EngineError(
-            f"{self._title(name)}: no answer after {self.max_retries + 1} tries: {failure}"
-        )
 
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        async def sampled() -> Completion:
+            try:
+                await self._prepare(client, name, since)
+                async with self._weight_lock.passing():
+                    if name not in self._placed or self.url_of[name] in self.asleep:
+                        raise Passing("its weights were just changed", 0.0)
+                    return await self._sampled(client, request)
+            except Missing:
+                self._placed.pop(name, None)
+                raise
+
+        async with self._clients.here() as client:
+            return await self.retries.run(sampled, self._title(name))
+
+    async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
         """Send the learner's weights of a policy to its server.
 
         Raises:
             EngineError: the server did not load them, after all retries.
         """
-        self.policies[policy] = weights
-        self.versions[policy] = version
-        async with self._line() as client, self._weight_lock.alone():
+        await super().load_weights(policy, weights, version)
+        async with self._clients.here() as client, self._weight_lock.alone():
             await self._place(client, policy)
-
-    def tolerance(self, policy: str) -> float | None:
-        """The rounding tolerance, for another order of computation; set `engine.tolerance` for a
-        server that computes in another precision than the trainer."""
-        return ROUNDING[self.policies[policy].coarse]
 
     async def rest(self) -> None:
         """Put the servers to sleep until the next request, if `sleep` is set."""
         if not self.sleep:
             return
-        async with self._line() as client, self._weight_lock.alone():
+        async with self._clients.here() as client, self._weight_lock.alone():
             for url in sorted(set(self.url_of.values()) - self.asleep):
-                await self._repeated(partial(self._doze, client, url))
+                await self.retries.run(partial(self._doze, client, url), self.kind)
                 self.asleep.add(url)
 
     # -- the protocol of a server
     # ----------------------------------------------------------------------
-
-    @abstractmethod
-    def _route(self) -> str:
-        """The route of completions."""
 
     @abstractmethod
     def _body(self, request: Request) -> JSON:
@@ -258,7 +227,7 @@ class ServerEngine(ABC):
     async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
         """Wake a server that still has its weights."""
         for part in ("weights", "kv_cache"):
-            await self._repeated(partial(self._wake, client, url, part))
+            await self.retries.run(partial(self._wake, client, url, part), self.kind)
         self.asleep.discard(url)
 
     async def _place(self, client: httpx.AsyncClient, name: str) -> None:
@@ -279,7 +248,7 @@ class ServerEngine(ABC):
                 await self._wake(client, url, "kv_cache")
                 self.asleep.discard(url)
 
-        await self._repeated(push)
+        await self.retries.run(push, self.kind)
         self._placed[name] = folder
         self.pushes += 1
         for old in set(folder.parent.iterdir()) - {folder}:
@@ -289,13 +258,13 @@ class ServerEngine(ABC):
         """A private folder of this engine that the server can read."""
         if self._made is None:
             try:
-                if self._folder is not None:
-                    Path(self._folder).mkdir(parents=True, exist_ok=True)
-                self._made = tempfile.TemporaryDirectory(prefix="mrlm-sync-", dir=self._folder)
+                if self.sync_folder is not None:
+                    Path(self.sync_folder).mkdir(parents=True, exist_ok=True)
+                self._made = tempfile.TemporaryDirectory(prefix="mrlm-sync-", dir=self.sync_folder)
                 os.chmod(self._made.name, 0o755)
             except OSError as error:
                 raise ConfigError(
-                    f"engine.sync_folder={self._folder!r} cannot be written: {error.strerror}"
+                    f"engine.sync_folder={self.sync_folder!r} cannot be written: {error.strerror}"
                 ) from error
         return Path(self._made.name).absolute()
 
@@ -306,7 +275,7 @@ class ServerEngine(ABC):
 
     async def _sampled(self, client: httpx.AsyncClient, request: Request) -> Completion:
         name = request.policy
-        answer = await self._post(client, self.url_of[name], self._route(), self._body(request))
+        answer = await self._post(client, self.url_of[name], self.route, self._body(request))
         try:
             ids, logprobs, reason = self._read(answer)
         except (KeyError, TypeError, IndexError, ValueError) as error:
@@ -321,29 +290,6 @@ class ServerEngine(ABC):
         text = cut(self.policies[name].chat.decode(ids), request.sampling.stop)
         finish = "length" if reason == "length" else "stop"
         return Completion(ids, logprobs, text, finish, self.versions[name])
-
-    async def _repeated(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job, and repeat it after transient failures.
-
-        Raises:
-            EngineError: it never succeeded.
-        """
-        failure = ""
-        for attempt in range(self.max_retries + 1):
-            try:
-                return await job()
-            except (Passing, Missing) as problem:
-                failure = str(problem)
-                wait = problem.wait if isinstance(problem, Passing) else None
-            await self._pause(attempt, wait)
-        raise EngineError(f"{self.kind}: gave up after {self.max_retries + 1} tries: {failure}")
-
-    async def _pause(self, attempt: int, wait: float | None) -> None:
-        if attempt == self.max_retries:
-            return
-        self.retries += 1
-        after = FIRST_WAIT * 2**attempt * self._jitter.uniform(0.5, 1.0) if wait is None else wait
-        await asyncio.sleep(min(after, LONGEST_WAIT))
 
     async def _post(
         self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
@@ -365,7 +311,7 @@ class ServerEngine(ABC):
                     self._placed.pop(name, None)  # it may have been restarted without them
             if not self.wakes_twice:
                 self.asleep.discard(url)
-            said = shown(error) or type(error).__name__
+            said = one_line(error) or type(error).__name__
             raise Passing(f"no connection to {url}: {said}") from None
         if reply.is_success:
             try:
@@ -377,24 +323,10 @@ class ServerEngine(ABC):
     def _no_route(self) -> str:
         return f"is it a {self.kind} server?"
 
-    @asynccontextmanager
-    async def _line(self) -> AsyncIterator[httpx.AsyncClient]:
-        """The connections of the running event loop."""
-        number = id(asyncio.get_running_loop())
-        line = self._lines.get(number)
-        if line is None:
-            client = httpx.AsyncClient(
-                timeout=httpx.Timeout(self.timeout, connect=min(30.0, self.timeout), pool=None),
-                limits=httpx.Limits(max_connections=self.max_concurrent),
-                headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
-                trust_env=False,
-            )
-            line = self._lines[number] = _LoopClient(client)
-        line.users += 1
-        try:
-            yield line.client
-        finally:
-            line.users -= 1
-            if not line.users:
-                del self._lines[number]
-                await line.client.aclose()
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            timeout=httpx.Timeout(self.timeout, connect=min(30.0, self.timeout), pool=None),
+            limits=httpx.Limits(max_connections=self.max_concurrent),
+            headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
+            trust_env=False,
+        )

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.retries import Passing, Retries, one_line
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
@@ -78,7 +79,7 @@ class PolicyClient:
     ) -> None:
         self.address: str = address.removeprefix("grpc://")
         self.timeout = timeout
-        self.max_retries = max_retries
+        self._retries = Retries(max_retries, FIRST_WAIT, LONGEST_WAIT)
         self.lost: int = 0
         """How often the server was unreachable or restarted so far: it may have its initial
         weights."""
@@ -169,30 +170,26 @@ class PolicyClient:
         return f"the server at {self.address}"
 
     async def _call(self, method: str, message: Any | Callable[[], AsyncIterator[Any]]) -> Any:
-        failure = ""
-        for attempt in range(self.max_retries + 1):
-            try:
-                async with self._stub() as stub:
-                    sent = message() if callable(message) else message
-                    return await getattr(stub, method)(
-                        sent, timeout=self.timeout, metadata=bearer(self._token)
-                    )
-            except grpc.aio.AioRpcError as error:
-                code, said = error.code(), shown(short(error.details() or ""))
-                failure = f"{code.name.lower()}: {said}"
-                if code in FINAL:
-                    raise EndpointError(
-                        f"{self._title} refuses {method}, {failure}; {FINAL[code]}"
-                    ) from None
-                if code not in PASSING:
-                    raise EngineError(f"{self._title} failed at {method}, {failure}") from None
-                self.lost += code is grpc.StatusCode.UNAVAILABLE
-                wait = _retry_after(error) or FIRST_WAIT * 2**attempt
-            if attempt < self.max_retries:
-                await asyncio.sleep(min(wait, LONGEST_WAIT))
-        raise EngineError(
-            f"{self._title}: no answer to {method} after {self.max_retries + 1} tries: {failure}"
-        )
+        return await self._retries.run(lambda: self._tried(method, message), self._title)
+
+    async def _tried(self, method: str, message: Any | Callable[[], AsyncIterator[Any]]) -> Any:
+        try:
+            async with self._stub() as stub:
+                sent = message() if callable(message) else message
+                return await getattr(stub, method)(
+                    sent, timeout=self.timeout, metadata=bearer(self._token)
+                )
+        except grpc.aio.AioRpcError as error:
+            code, said = error.code(), one_line(short(error.details() or ""))
+            failure = f"{code.name.lower()}: {said}"
+            if code in FINAL:
+                raise EndpointError(
+                    f"{self._title} refuses {method}, {failure}; {FINAL[code]}"
+                ) from None
+            if code not in PASSING:
+                raise EngineError(f"{self._title} failed at {method}, {failure}") from None
+            self.lost += code is grpc.StatusCode.UNAVAILABLE
+            raise Passing(failure, _retry_after(error)) from None
 
     @asynccontextmanager
     async def _stub(self) -> AsyncIterator[Any]:
@@ -204,12 +201,6 @@ class PolicyClient:
             channel = grpc.aio.insecure_channel(self.address, options=self._options)
         async with channel:
             yield service_stub(channel, "Policies")
-
-
-def shown(text: str | None) -> str:
-    """Text from elsewhere as one short line."""
-    clean = "".join(each if each.isprintable() else " " for each in (text or "")[:1000])
-    return " ".join(clean.split())[:300]
 
 
 def _portions(requests: Sequence[Request]) -> list[list[Request]]:
