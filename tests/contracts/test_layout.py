@@ -415,8 +415,6 @@ LARGER = {
     "cli/plan.py plan": 90,
     "cli/serve.py serve": 100,
     "core/chat.py Chat": 27,
-    "engines/openai.py OpenAIEngine": 22,
-    "engines/shared/server_engine.py ServerEngine": 24,
     "learn/critics/mixing_critic.py MixedCritic": 21,
     "learn/learner.py": 485,
     "learn/learner.py Learner": 27,
@@ -424,9 +422,6 @@ LARGER = {
     "learn/policy/policy.py Policy": 38,
     "selfplay/opponent_pool.py": 430,
     "selfplay/opponent_pool.py Population": 27,
-    "serving/client/environment.py RemoteEnvironment": 21,
-    "serving/environments/sessions.py Sessions": 25,
-    "serving/policies/openai_http.py": 403,
 }
 """What is larger, and how large it may be; these numbers only go down."""
 

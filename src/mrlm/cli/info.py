@@ -61,7 +61,7 @@ def info(
 
 def _server(address: str, wait: float, access: Access) -> None:
     from mrlm.serving.client.calling import address_of
-    from mrlm.serving.client.status import server_info
+    from mrlm.serving.client.link import server_info
 
     found = server_info(address_of(address), wait, access)
     print(f"server        {address}{', draining: it takes no new sessions' * found.draining}")

@@ -112,6 +112,17 @@ def run_async(job: Awaitable[T]) -> T:
         return pool.submit(context.run, lambda: asyncio.run(wait())).result()
 
 
+class BackgroundJobs(set["asyncio.Task[Any]"]):
+    """Jobs that are not awaited; each is referenced until it is done."""
+
+    def start(self, job: Coroutine[Any, Any, T] | asyncio.Task[T]) -> asyncio.Task[T]:
+        """Start a job on the running event loop."""
+        task = asyncio.ensure_future(job)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+
 _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default=False)
 
 

@@ -114,8 +114,7 @@ class OpenAIEngine:
         request = Request(self.policy, [], sampling, seed, messages=messages)
         return Message(run_async(self.answer(request)).text, Role.ASSISTANT)
 
-    # -- the engine's interface
-    # -----------------------------------------------------------------------
+    # -- the engine's interface --------------------------------------------------------------------
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order; the first that fails is raised."""

@@ -200,8 +200,7 @@ class DecodingBatch:
             pairs = self.blocks.gather(np.concatenate(at), np.concatenate(columns))
             self.cache.write(np.concatenate(places), pairs)
 
-    # -- admission and release
-    # --------------------------------------------------------------------------
+    # -- admission and release ---------------------------------------------------------------------
 
     def _admit(self, free: int) -> None:
         """Admit waiting requests; prompts that are not in the batch yet are prefilled first."""
@@ -301,8 +300,7 @@ class DecodingBatch:
         lengths = np.array([len(prefix.ids) if prefix else 0 for prefix in self.prefixes])
         self.blocks.arrange(self.prefix_of[:n], lengths, running)
 
-    # -- prefill
-    # -------------------------------------------------------------------------------------
+    # -- prefill -----------------------------------------------------------------------------------
 
     def _read(self, fresh: list[int]) -> None:
         """Prefill new prompts, as many at once as fit. Of prompts with a common prefix, one is

@@ -81,8 +81,7 @@ class Blocks:
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=self.decoder.dtype, device=self.decoder.device)
 
-    # -- assignment of rows
-    # ----------------------------------------------------------------------------
+    # -- assignment of rows ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start at the first column again; no row runs."""
@@ -263,8 +262,7 @@ class Blocks:
         self.column, self._first = column - first, 0
         self._graph, self._same = None, 0
 
-    # -- prefill
-    # -------------------------------------------------------------------------------------
+    # -- prefill -----------------------------------------------------------------------------------
 
     def read(
         self,

@@ -126,8 +126,7 @@ class ServerEngine(PolicyEngine, ABC):
                 )
         return found
 
-    # -- the engine's interface
-    # -----------------------------------------------------------------------
+    # -- the engine's interface --------------------------------------------------------------------
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order; the first that fails is raised."""
@@ -175,8 +174,7 @@ class ServerEngine(PolicyEngine, ABC):
                 await self.retries.run(partial(self._doze, client, url), self.kind)
                 self.asleep.add(url)
 
-    # -- the protocol of a server
-    # ----------------------------------------------------------------------
+    # -- the protocol of a server ------------------------------------------------------------------
 
     @abstractmethod
     def _body(self, request: Request) -> JSON:

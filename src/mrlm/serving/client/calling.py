@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import ipaddress
 import os
 import random
 import re
@@ -22,7 +21,8 @@ import grpc
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol import channel_options
-from mrlm.serving.protocol.statuses import failure_in
+from mrlm.serving.protocol.failures import failure_in
+from mrlm.serving.protocol.security import bearer, is_loopback
 
 T = TypeVar("T")
 
@@ -137,8 +137,7 @@ class Pauses:
         return pause
 
 
-# -- addresses and access
-# ---------------------------------------------------------------------------
+# -- addresses and access --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +156,12 @@ class ServerAddress:
     @property
     def target(self) -> str:
         """The address in gRPC's notation."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return channel_options.address_of(self.host, self.port)
 
     @property
     def is_here(self) -> bool:
         """Whether the server runs on this machine."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return self.target
@@ -222,7 +218,7 @@ class Access:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata that every call carries."""
-        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+        return bearer(self.token)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:
         """Open a channel to a server; it belongs to the running loop.

@@ -108,14 +108,8 @@ class RemoteEnvironment(Environment):
         arguments: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        words = {
-            "token": token,
-            "token_env": token_env,
-            "tls_ca": tls_ca,
-            "tls_cert": tls_cert,
-            "tls_key": tls_key,
-            "servers_file": servers_file,
-        }
+        words = dict(token=token, token_env=token_env, servers_file=servers_file)
+        words |= dict(tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
         if isinstance(server, ServerPool):
             given = [name for name, value in words.items() if value is not None]
             if given:
@@ -208,7 +202,7 @@ class RemoteEnvironment(Environment):
         first call of the copy waits for that."""
         twin = self._copied()
         if self._session is not None:
-            twin._session = start(self._forked(self._session))
+            twin._session = start(_forked(self._session, self._shared))
         return twin
 
     def _copied(self) -> RemoteEnvironment:
@@ -223,12 +217,8 @@ class RemoteEnvironment(Environment):
                 "an environment in the middle of an episode cannot be pickled; close it first"
             )
         shared = self._shared
-        return _again, (
-            shared.pool,
-            shared.world.SerializeToString(),
-            shared.deadline,
-            shared.patience,
-        )
+        world = shared.world.SerializeToString()
+        return _again, (shared.pool, world, shared.deadline, shared.patience)
 
     # -- in the loop of all channels --
 
@@ -284,9 +274,6 @@ class RemoteEnvironment(Environment):
         session = await self._opened(until)
         return await session.call(kind, what, until)
 
-    async def _forked(self, origin: Future[ClientSession]) -> ClientSession:
-        return await (await _settled(origin)).fork(self._shared.until)
-
     def _text(self, kind: str, what: Any) -> str | None:
         reply = waited(self._call(kind, what)).said
         return reply.text if reply.HasField("text") else None
@@ -301,6 +288,10 @@ class RemoteEnvironment(Environment):
 async def _settled(session: Future[ClientSession]) -> ClientSession:
     """Await a session that is still being opened; cancelling the wait does not end it."""
     return await asyncio.shield(asyncio.wrap_future(session))
+
+
+async def _forked(origin: Future[ClientSession], shared: _Shared) -> ClientSession:
+    return await (await _settled(origin)).fork(shared.until)
 
 
 async def _closed(session: Future[ClientSession]) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import grpc
 
+from mrlm.core.errors import MRLMError
+from mrlm.core.sync_async import BackgroundJobs, run_async
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import Access, Broken, Pauses, ServerAddress
 from mrlm.serving.protocol.stubs import service_stub
@@ -21,6 +23,12 @@ PROBING = 5.0
 """Seconds in which a server that was set aside has to report that it is healthy."""
 WAITING = 0.2
 """Seconds between two checks for a free server."""
+
+
+ATTEMPT_PAUSE = 0.2
+"""Seconds between two status requests."""
+LEAST = 5.0
+"""Seconds allowed for one status request, however short the wait."""
 
 
 class LiveSession(Protocol):
@@ -58,7 +66,7 @@ class Link:
         """When the server last sent a message on any session (`time.monotonic`)."""
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
-        self._old: set[asyncio.Task[None]] = set()
+        self._old = BackgroundJobs()
         self._probe: asyncio.Task[None] | None = None
         self._pauses = Pauses()
         self._probe_at = 0.0
@@ -96,9 +104,7 @@ class Link:
             await asyncio.sleep(2 * patience)  # by then every call on it has ended
             await old.close()
 
-        job = asyncio.get_running_loop().create_task(ended())
-        self._old.add(job)
-        job.add_done_callback(self._old.discard)
+        self._old.start(ended())
 
     @property
     def ready(self) -> bool:
@@ -186,3 +192,40 @@ class Link:
         if self._channel is not None:
             channel, self._channel, self._stub = self._channel, None, None
             await channel.close()
+
+
+def server_info(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
+    """Ask a server for its environments, policies and load.
+
+    Args:
+        address: the server.
+        wait: seconds to keep trying while the server does not answer.
+        access: credentials of this client.
+
+    Raises:
+        MRLMError: the server does not answer in time, or rejects the credentials.
+        ConfigError: the token would be sent unencrypted.
+    """
+    return run_async(_info(Link(address, access), wait))
+
+
+async def _info(link: Link, wait: float) -> pb.InfoReply:
+    deadline = time.monotonic() + wait
+    try:
+        while True:
+            try:
+                return await link.ask(
+                    "Info", pb.InfoRequest(), max(deadline - time.monotonic(), LEAST)
+                )
+            except Broken as error:
+                final = error.final(link.address)
+                if final is not None:
+                    raise MRLMError(final) from None
+                if time.monotonic() + ATTEMPT_PAUSE > deadline:
+                    hint = "" if link.access.tls_ca else "; if it speaks TLS, give --tls-ca"
+                    raise MRLMError(
+                        f"no server answers at {link.address} within {wait:g} s ({error}){hint}"
+                    ) from None
+            await asyncio.sleep(ATTEMPT_PAUSE)
+    finally:
+        await link.close()

@@ -95,8 +95,7 @@ class PolicyClient:
         except OSError as error:
             raise ConfigError(f"{ca}: no certificates can be read: {error.strerror}") from error
 
-    # -- calls
-    # --------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     async def list(self) -> tuple[dict[str, PolicyDescription], str]:
         """The policies by name, and the epoch of the server's start."""

@@ -130,8 +130,7 @@ class ClientSession:
         self._hang_up()
         await self.link.release(self)
 
-    # -- one call with its retries
-    # -------------------------------------------------------------------
+    # -- one call with its retries -----------------------------------------------------------------
 
     async def _exchange(
         self, request: pb.Request, until: float, attempts: int | None, at_start: bool = False

@@ -26,7 +26,7 @@ from mrlm.serving.environments.grpc import NAME, EnvironmentsService
 from mrlm.serving.environments.sessions import SessionRules, Sessions
 from mrlm.serving.environments.worker_pool import WorkerPool
 from mrlm.serving.protocol import channel_options
-from mrlm.serving.protocol.prometheus import Metrics, Prometheus
+from mrlm.serving.protocol.prometheus import Metrics
 from mrlm.serving.protocol.security import TokenInterceptor, check_exposure, server_credentials
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -145,7 +145,7 @@ class EnvironmentServer:
         self._credentials = server_credentials(
             settings.tls_cert, settings.tls_key, settings.client_ca
         )
-        self._metrics = Metrics() if settings.metrics_port is None else Prometheus()
+        self._metrics = Metrics(settings.metrics_port is not None)
         rules = SessionRules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
         times = [world.timeout or settings.timeout for world in self.worlds.values()]
         self.pool: WorkerPool = WorkerPool(
@@ -195,7 +195,8 @@ class EnvironmentServer:
             await self._server.start()
             if settings.metrics_port is not None:
                 self.metrics_port = self._metrics.serve(settings.metrics_port, self._readings)
-            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+            for service in (health.OVERALL_HEALTH, NAME):
+                await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         except BaseException:
             await self.stop()
             raise
@@ -231,9 +232,10 @@ class EnvironmentServer:
 
     def _listen(self) -> None:
         settings = self.settings
-        checks = [] if settings.token is None else [self._token_check(settings.token)]
+        token, denied = settings.token, self._metrics.denied
         server = grpc.aio.server(
-            interceptors=checks, options=channel_options.server_options(settings.max_message_bytes)
+            interceptors=[] if token is None else [TokenInterceptor(token, denied)],
+            options=channel_options.server_options(settings.max_message_bytes),
         )
         EnvironmentsService(self.sessions, self.info).add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -250,13 +252,6 @@ class EnvironmentServer:
                 "is not of this machine; give another --port or --host"
             ) from error
         self._server = server
-
-    def _token_check(self, token: str) -> TokenInterceptor:
-        return TokenInterceptor(token, self._metrics.denied)
-
-    async def _set_health(self, status: Any) -> None:
-        await self._health.set(health.OVERALL_HEALTH, status)
-        await self._health.set(NAME, status)
 
     def _hello(self) -> dict[str, Any]:
         """The first message to every worker."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from mrlm.core.sync_async import BackgroundJobs
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import NOBODY, End, Op
 from mrlm.serving.environments.worker_pool import LostError, WorkerPool, WorkerProcess
@@ -32,9 +33,9 @@ class ServerSession:
 
     Args:
         id: 16 bytes, in hexadecimal digits for clients.
-        worker: the process of the instance.
         seq: number of the last answered call.
         key: the client's own key that opened it.
+        worker: the process of the instance.
         expires: `time.monotonic()` after which it may be swept.
         answer: answer to the last call.
         running: number and job of the current call.
@@ -42,13 +43,26 @@ class ServerSession:
     """
 
     id: bytes
-    worker: WorkerProcess
     seq: int
     key: str
-    expires: float
+    worker: WorkerProcess
+    expires: float = 0.0
     answer: SerializedReply | None = None
     running: tuple[int, asyncio.Task[SerializedReply]] | None = None
     over: bool = False
+
+    def renew(self, lease: float) -> None:
+        """Renew its lease."""
+        self.expires = time.monotonic() + lease
+
+    def out_of_turn(self, request: pb.Request) -> SerializedReply | None:
+        """The refusal of a call whose number is not the next one."""
+        if self.over:
+            return refused(request, pb.Failure.LOST, "the session is over")
+        if request.seq == self.seq + 1:
+            return None
+        text = f"call {request.seq} does not follow call {self.seq}, the last one answered"
+        return refused(request, pb.Failure.GAP, text)
 
 
 @dataclass(slots=True)
@@ -56,12 +70,12 @@ class PendingSession:
     """A session that is being opened under a key: a repeated request gets the same session.
 
     Args:
-        world: a digest of the request.
+        origin: a digest of the request, or the session that is copied.
         job: the job that opens it.
     """
 
-    world: bytes
-    job: asyncio.Task[pb.Reply]
+    origin: bytes
+    job: asyncio.Task[tuple[End, pb.Reply]]
 
 
 @dataclass(slots=True)
@@ -97,7 +111,7 @@ class Sessions:
         self._found: dict[bytes, ServerSession] = {}
         self._keys: dict[str, PendingSession] = {}
         self._live = 0
-        self._jobs: set[asyncio.Task[Any]] = set()
+        self._jobs = BackgroundJobs()
 
     def __len__(self) -> int:
         return self._live
@@ -138,7 +152,7 @@ class Sessions:
             worker = self._pool.pick()
             end, body = await worker.ask(op, NOBODY, data)
         except LostError:
-            return self._busy(none, "no worker is ready")
+            return _busy(none, "no worker is ready")
         finally:
             self.calls -= 1
         if end == End.HUNG:
@@ -158,7 +172,7 @@ class Sessions:
             if session is None or session.over:
                 lost.append(name)
             else:
-                self._touch(session)
+                session.renew(self.rules.lease)
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
@@ -182,111 +196,110 @@ class Sessions:
                 if session.expires < now and session.running is None:
                     if not session.over:
                         self._metrics.expired()
-                        self._run(self._closed(session))
+                        self._jobs.start(_close(self._pool, session))
                     self._forget(session)
 
     # -- opening -----------------------------------------------------------------------------------
 
     async def _opened(self, request: pb.Request) -> SerializedReply:
+        """Open a session; a key whose request failed may be used again."""
         opened = request.open
-        if len(opened.key) > MOST_KEY:
-            return refused(request, pb.Failure.BAD, f"a key has {MOST_KEY} characters at most")
-        world = hashlib.sha256(opened.SerializeToString(deterministic=True)).digest()
-        known = self._keys.get(opened.key) if opened.key else None
-        if known is not None:
-            if known.world != world:
-                text = f"the key {opened.key[:60]!r} belongs to a session of another environment"
-                return refused(request, pb.Failure.BAD, text)
-            return as_answer(await asyncio.shield(known.job), request.seq)
-        refusal = self._no_room(request)
-        if refusal is not None:
-            return refusal
-        if self.rules.draining:
-            return self._busy(request, "the server is shutting down and opens no sessions")
-        job = asyncio.ensure_future(self._open(request))
-        if opened.key:
-            self._keys[opened.key] = PendingSession(world, job)
-        self._run(job)
-        return as_answer(await asyncio.shield(job), request.seq)
+        origin = hashlib.sha256(opened.SerializeToString(deterministic=True)).digest()
+        known = self._known(opened.key, origin, "a session of another environment")
+        if isinstance(known, str):
+            return refused(request, pb.Failure.BAD, known)
+        if known is None:
+            refusal = self._no_room(request)
+            if refusal is not None:
+                return refusal
+            if self.rules.draining:
+                return _busy(request, "the server is shutting down and opens no sessions")
+            known = self._begin(self._open(request), opened.key, origin)
+        _, reply = await asyncio.shield(known.job)
+        return as_answer(reply, request.seq)
 
-    async def _open(self, request: pb.Request) -> pb.Reply:
-        """Create an instance; a key whose request failed may be used again."""
+    async def _open(self, request: pb.Request) -> tuple[End, pb.Reply]:
+        """Create an instance."""
         self.calls += 1
-        self._live += 1
-        name = secrets.token_bytes(16)
+        name, key = secrets.token_bytes(16), request.open.key
+        body = request.open.SerializeToString()
         try:
-            worker = self._pool.pick()
-            worker.sessions.add(name)
-            end, body = await worker.ask(Op.OPEN, name, request.open.SerializeToString())
-            failure = None if end == End.DONE else pb.Failure.FromString(body)
+            session = ServerSession(name, request.seq, key, self._pool.pick())
+            end, reply = await self._create(session, Op.OPEN, name, body)
+            if end == End.HUNG:
+                self._pool.retire(session.worker)
         except LostError:
-            failure, end, worker = self._full("no worker is ready"), End.REFUSED, None
+            refusal = _busy(request, "no worker is ready").failure
+            end, reply = End.REFUSED, pb.Reply(failure=refusal)
         finally:
             self.calls -= 1
-        if worker is not None and failure is None:
-            self._found[name] = ServerSession(
-                name, worker, request.seq, request.open.key, time.monotonic() + self.rules.lease
-            )
-            return self._reply_opened(name)
-        self._live -= 1
-        self._keys.pop(request.open.key, None)
-        if worker is not None:
-            self._pool.release(worker, name)
-            if end == End.HUNG:
-                self._pool.retire(worker)
-        return pb.Reply(failure=failure)
+        if end != End.DONE:
+            self._keys.pop(key, None)
+        return end, reply
 
     async def _fork(
         self, session: ServerSession, request: pb.Request
     ) -> tuple[End, SerializedReply]:
         """Open a copy of a session in its current state; the same key gets the same copy."""
-        key, world = request.fork.key, session.id
-        if len(key) > MOST_KEY:
-            text = f"a key has {MOST_KEY} characters at most"
-            return End.REFUSED, refused(request, pb.Failure.BAD, text)
-        known = self._keys.get(key) if key else None
-        if known is not None and known.world != world:
-            text = f"the key {key[:60]!r} belongs to another session"
-            return End.REFUSED, refused(request, pb.Failure.BAD, text)
+        key = request.fork.key
+        known = self._known(key, session.id, "another session")
+        if isinstance(known, str):
+            return End.REFUSED, refused(request, pb.Failure.BAD, known)
         if known is None:
-            known = PendingSession(world, asyncio.ensure_future(self._twin(session, key)))
-            self._run(known.job)
-            if key:
-                self._keys[key] = known
+            twin = ServerSession(secrets.token_bytes(16), 0, key, session.worker)
+            job = self._create(twin, Op.FORK, session.id, twin.id)
+            known = self._begin(job, key, session.id)
         try:
-            reply = await known.job
+            end, reply = await known.job
         except LostError:
             self._keys.pop(key, None)
             raise
-        answer = as_answer(reply, request.seq, request.session)
-        if answer.failure is None:
-            return End.DONE, answer
-        self._keys.pop(key, None)
-        hung = answer.failure.kind == pb.Failure.SLOW
-        return End.HUNG if hung else End.OVER, answer
+        if end != End.DONE:
+            self._keys.pop(key, None)
+            end = End.HUNG if reply.failure.kind == pb.Failure.SLOW else End.OVER
+        return end, as_answer(reply, request.seq, request.session)
 
-    async def _twin(self, session: ServerSession, key: str) -> pb.Reply:
-        name, worker = secrets.token_bytes(16), session.worker
+    def _known(self, key: str, origin: bytes, whose: str) -> PendingSession | str | None:
+        """The session that a request with this key has opened; or what is wrong with the key."""
+        if len(key) > MOST_KEY:
+            return f"a key has {MOST_KEY} characters at most"
+        known = self._keys.get(key) if key else None
+        if known is not None and known.origin != origin:
+            return f"the key {key[:60]!r} belongs to {whose}"
+        return known
+
+    def _begin(
+        self, job: Coroutine[Any, Any, tuple[End, pb.Reply]], key: str, origin: bytes
+    ) -> PendingSession:
+        begun = PendingSession(origin, self._jobs.start(job))
+        if key:
+            self._keys[key] = begun
+        return begun
+
+    async def _create(
+        self, session: ServerSession, op: Op, whose: bytes, body: bytes
+    ) -> tuple[End, pb.Reply]:
+        """Let a worker create the instance of a session.
+
+        Raises:
+            LostError: the worker ended first.
+        """
         self._live += 1
-        worker.sessions.add(name)
+        session.worker.sessions.add(session.id)
         try:
-            end, body = await worker.ask(Op.FORK, session.id, name)
+            end, body = await session.worker.ask(op, whose, body)
         except LostError:
             self._live -= 1
             raise
         if end != End.DONE:
             self._live -= 1
-            self._pool.release(worker, name)
-            return pb.Reply(failure=pb.Failure.FromString(body))
-        expires = time.monotonic() + self.rules.lease
-        self._found[name] = ServerSession(name, worker, 0, key, expires)
-        return self._reply_opened(name)
-
-    def _reply_opened(self, name: bytes) -> pb.Reply:
-        opened = pb.Opened(
-            session=name.hex(), lease_seconds=self.rules.lease, epoch=self.rules.epoch
-        )
-        return pb.Reply(session=name.hex(), opened=opened)
+            self._pool.release(session.worker, session.id)
+            return end, pb.Reply(failure=pb.Failure.FromString(body))
+        session.renew(self.rules.lease)
+        self._found[session.id] = session
+        name = session.id.hex()
+        opened = pb.Opened(session=name, lease_seconds=self.rules.lease, epoch=self.rules.epoch)
+        return end, pb.Reply(session=name, opened=opened)
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -294,29 +307,18 @@ class Sessions:
         session = self._session(request.session)
         if session is None:
             return refused(request, pb.Failure.LOST, "the session does not exist (any more)")
-        self._touch(session)
+        session.renew(self.rules.lease)
         while session.running is not None and session.running[0] != request.seq:
             await asyncio.wait({session.running[1]})
         if session.running is None:
             if session.answer is not None and request.seq == session.seq:
                 return session.answer
-            refusal = self._out_of_turn(session, request)
-            refusal = refusal or self._no_room(request, opens=kind == "fork")
+            refusal = session.out_of_turn(request) or self._no_room(request, opens=kind == "fork")
             if refusal is not None:
                 return refusal
-            job = asyncio.ensure_future(self._perform(session, request, kind, data))
+            job = self._jobs.start(self._perform(session, request, kind, data))
             session.running = (request.seq, job)
-            self._run(job)
         return await asyncio.shield(session.running[1])
-
-    def _out_of_turn(self, session: ServerSession, request: pb.Request) -> SerializedReply | None:
-        """Why a call's number is not the next one."""
-        if session.over:
-            return refused(request, pb.Failure.LOST, "the session is over")
-        if request.seq == session.seq + 1:
-            return None
-        text = f"call {request.seq} does not follow call {session.seq}, the last one answered"
-        return refused(request, pb.Failure.GAP, text)
 
     async def _perform(
         self, session: ServerSession, request: pb.Request, kind: str, data: bytes
@@ -339,7 +341,7 @@ class Sessions:
         finally:
             self.calls -= 1
             session.running = None
-            self._touch(session)
+            session.renew(self.rules.lease)
         if end != End.REFUSED:
             session.seq, session.answer = request.seq, answer
         if end in (End.OVER, End.HUNG):
@@ -350,32 +352,20 @@ class Sessions:
                 self._pool.retire(session.worker)
         return answer
 
-    # -- capacity and time
-    # -----------------------------------------------------------------------------
+    # -- capacity and time -------------------------------------------------------------------------
 
     def _no_room(self, request: pb.Request, opens: bool = True) -> SerializedReply | None:
         if self.calls >= self.rules.max_calls:
-            return self._busy(request, f"{self.rules.max_calls} calls are under way already")
+            return _busy(request, f"{self.rules.max_calls} calls are under way already")
         if opens and self._live >= self.rules.max_sessions:
-            return self._busy(request, f"{self.rules.max_sessions} sessions are open already")
+            return _busy(request, f"{self.rules.max_sessions} sessions are open already")
         return None
-
-    def _busy(self, request: pb.Request, text: str) -> SerializedReply:
-        failure = self._full(text)
-        reply = pb.Reply(session=request.session, seq=request.seq, failure=failure)
-        return SerializedReply(reply.SerializeToString(), failure)
-
-    def _full(self, text: str) -> pb.Failure:
-        return pb.Failure(kind=pb.Failure.BUSY, message=text, retry_after=RETRY_AFTER)
 
     def _session(self, name: str) -> ServerSession | None:
         try:
             return self._found.get(bytes.fromhex(name))
         except ValueError:
             return None
-
-    def _touch(self, session: ServerSession) -> None:
-        session.expires = time.monotonic() + self.rules.lease
 
     def _forget(self, session: ServerSession) -> None:
         if self._found.pop(session.id, None) is None:
@@ -385,16 +375,15 @@ class Sessions:
             session.over = True
             self._live -= 1
 
-    async def _closed(self, session: ServerSession) -> None:
-        """Close the instance of a session that is no longer needed."""
-        try:
-            await session.worker.ask(Op.CLOSE, session.id, b"")
-        except LostError:
-            return
-        self._pool.release(session.worker, session.id)
 
-    def _run(self, work: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
-        """Keep a reference to a job until it is done."""
-        job = asyncio.ensure_future(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+async def _close(pool: WorkerPool, session: ServerSession) -> None:
+    """Close the instance of a session."""
+    try:
+        await session.worker.ask(Op.CLOSE, session.id, b"")
+    except LostError:
+        return
+    pool.release(session.worker, session.id)
+
+
+def _busy(request: pb.Request, text: str) -> SerializedReply:
+    return refused(request, pb.Failure.BUSY, text, RETRY_AFTER)

@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 from mrlm.core.errors import MRLMError
+from mrlm.core.sync_async import BackgroundJobs
 from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
 from mrlm.serving.environments.worker_sessions import Host
 
@@ -35,12 +36,10 @@ class SessionWorker:
         self.frames: Frames = Frames(self._heard, over.set)
         self._host: Host | None = None
         self._pause = 1.0
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs = BackgroundJobs()
 
     def _heard(self, frame: Frame) -> None:
-        job = asyncio.ensure_future(self._answer(frame))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        self._jobs.start(self._answer(frame))
 
     async def _answer(self, frame: Frame) -> None:
         if frame.kind == Op.HELLO:

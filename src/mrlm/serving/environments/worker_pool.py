@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.sync_async import BackgroundJobs
 from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -164,10 +165,11 @@ class WorkerPool:
     ) -> None:
         self.count = count
         self.restarts: int = 0
-        self._hello, self._lost, self._patience, self._hidden = hello, lost, patience, hidden
+        self._about = (hello, self._ended, hidden)
+        self._lost, self._patience = lost, patience
         self.workers: list[WorkerProcess] = []
         self._retired: list[WorkerProcess] = []
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs = BackgroundJobs()
         self._closing = False
 
     async def start(self) -> None:
@@ -177,7 +179,7 @@ class WorkerPool:
             ConfigError: an environment does not exist.
             MRLMError: they do not start.
         """
-        self.workers = [self._new() for _ in range(self.count)]
+        self.workers = [WorkerProcess(*self._about) for _ in range(self.count)]
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
         except LostError as error:
@@ -186,7 +188,7 @@ class WorkerPool:
         except BaseException:
             await self.stop()
             raise
-        self._run(self._watch())
+        self._jobs.start(self._watch())
 
     async def stop(self) -> None:
         """Stop all workers."""
@@ -226,19 +228,11 @@ class WorkerPool:
         log.warning(
             "worker %d has an environment that hangs; another is started", worker.process.pid
         )
-        self._run(self._replace())
+        self._jobs.start(self._replace())
         if not worker.sessions:
             worker.kill()
         elif len(self._retired) > self.count:
             self._retired[0].kill()
-
-    def _new(self) -> WorkerProcess:
-        return WorkerProcess(self._hello, self._ended, self._hidden)
-
-    def _run(self, work: Any) -> None:
-        job = asyncio.ensure_future(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
 
     def _ended(self, worker: WorkerProcess) -> None:
         """Handle the end of a worker: its sessions are lost, and another is started."""
@@ -246,7 +240,7 @@ class WorkerPool:
             return
         if worker in self._retired:
             self._retired.remove(worker)
-        self._run(self._reap(worker))
+        self._jobs.start(self._reap(worker))
         if worker in self.workers:
             log.warning(
                 "worker %d is gone with %d sessions; it is started again",
@@ -254,7 +248,7 @@ class WorkerPool:
                 len(worker.sessions),
             )
             self.workers.remove(worker)
-            self._run(self._replace())
+            self._jobs.start(self._replace())
         sessions, worker.sessions = worker.sessions, set()
         self._lost(sessions)
 
@@ -270,7 +264,7 @@ class WorkerPool:
         self.restarts += 1
         pause = 0.1
         while not self._closing:
-            worker = self._new()
+            worker = WorkerProcess(*self._about)
             try:
                 await worker.start()
             except (LostError, ConfigError) as error:

@@ -19,7 +19,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment, validated_reward
 from mrlm.core.errors import EpisodeError
 from mrlm.core.stepping import is_async, is_pending
-from mrlm.core.sync_async import in_thread
+from mrlm.core.sync_async import BackgroundJobs, in_thread
 from mrlm.core.types import StepResult
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import End, Op
@@ -90,7 +90,7 @@ class Host:
             if world["whole"]:
                 self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundJobs()
         self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
             OrderedDict()
         )
@@ -211,9 +211,7 @@ class Host:
         instance = self._sessions.pop(session, None)
         hung = isinstance(error, SlowError) and error.hung
         if instance is not None and not hung:
-            job = asyncio.ensure_future(_closed(instance))
-            self._closing.add(job)
-            job.add_done_callback(self._closing.discard)
+            self._closing.start(_closed(instance))
         return End.HUNG if hung else End.OVER, failure
 
     # -- templates ---------------------------------------------------------------------------------
@@ -296,8 +294,7 @@ def _description(template: EnvironmentTemplate) -> bytes:
     ).SerializeToString()
 
 
-# -- calls of an environment
-# --------------------------------------------------------------------------
+# -- calls of an environment -----------------------------------------------------------------------
 
 
 def _reset(environment: Environment, reset: pb.Reset) -> Callable[[], Any]:

@@ -83,9 +83,8 @@ class Policies:
 
     async def Generate(self, data: bytes, context: Context) -> bytes:
         async with _refusing(context):
-            with self.desk.room(count_repeated(data, PROMPTS, self.desk.max_waiting)):
-                sent = await self.desk.read(lambda: _requests(data))
-                found = await asyncio.wrap_future(self.desk.ask(sent))
+            count = count_repeated(data, PROMPTS, self.desk.max_waiting)
+            _, found = await self.desk.sample(count, lambda: _requests(data))
             return await self.desk.read(lambda: _reply(found, self.desk.epoch))
         raise AssertionError("a refusal ends the call")
 

@@ -137,12 +137,10 @@ class PolicyHub:
         self._engines = engines
         self._batcher = Batcher(engines, timeout, ExternalCalls())
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="mrlm-desk")
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, daemon=True, name="mrlm-policies"
+        )
         self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
     def close(self) -> None:
         """Stop; pending requests get an error."""
@@ -161,8 +159,7 @@ class PolicyHub:
         self._loop.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
-    # -- calls of the protocols
-    # ---------------------------------------------------------------------
+    # -- calls of the protocols --------------------------------------------------------------------
 
     def find(self, name: str) -> ServedPolicy:
         """The policy of a name.
@@ -172,10 +169,8 @@ class PolicyHub:
         """
         found = self.served.get(name)
         if found is None:
-            known = ", ".join(sorted(self.served))
-            raise Refusal(
-                "unknown", f"policy {name[:100]!r} does not exist on this server; it has {known}"
-            )
+            text = f"policy {name[:100]!r} does not exist on this server; it has "
+            raise Refusal("unknown", text + ", ".join(sorted(self.served)))
         return found
 
     @contextmanager
@@ -187,11 +182,11 @@ class PolicyHub:
             Refusal: they exceed the total capacity (`bad`), or the free capacity (`busy`).
         """
         if count > self.max_waiting:
-            raise Refusal(
-                "bad",
+            text = (
                 f"{count} completions are requested at once and this server answers at most "
-                f"{self.max_waiting}; send fewer prompts, or a smaller n",
+                f"{self.max_waiting}; send fewer prompts, or a smaller n"
             )
+            raise Refusal("bad", text)
         if self.asleep:
             raise Refusal("asleep", "this server sleeps; wake it first")
         with self._counting:
@@ -208,6 +203,15 @@ class PolicyHub:
         """Run a job that parses, tokenises or writes, and return its result: the jobs of all
         protocols run one after the other in a thread of their own, so that no event loop blocks."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, job)
+
+    async def sample(
+        self, count: int, read: Callable[[], list[Request]]
+    ) -> tuple[list[Request], list[Completion]]:
+        """The requests that a job reads, and their completions. `room` for `count` requests is
+        reserved before they are read."""
+        with self.room(count):
+            sent = await self.read(read)
+            return sent, await asyncio.wrap_future(self.ask(sent))
 
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
         """One completion for each request, in order, for a caller that has reserved `room` for
@@ -389,9 +393,7 @@ async def _guarded(job: Coroutine[Any, Any, T]) -> T:
     """Await a job; details of unexpected errors stay in the log."""
     try:
         return await job
-    except Refusal:
-        raise
-    except asyncio.CancelledError:
+    except (Refusal, asyncio.CancelledError):
         raise
     except Exception as error:
         log.error("a request failed: %s", error, exc_info=not isinstance(error, MRLMError))

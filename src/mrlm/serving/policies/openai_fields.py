@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from mrlm.core.chat import Chat
@@ -122,6 +122,11 @@ class Fields:
             )
         )
 
+    def wants_usage(self) -> bool:
+        """Whether a streamed answer ends with the token counts."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and bool(options.get("include_usage"))
+
     # -- conversations -----------------------------------------------------------------------------
 
     def messages(self, max_context: int) -> list[Message]:
@@ -158,6 +163,12 @@ class Fields:
         if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
             raise Refusal("bad", "tools must be a list of objects", "tools")
         return given
+
+
+def is_ids(value: Any) -> bool:
+    """Whether a JSON value is a list of integers with at least one."""
+    plain = isinstance(value, list) and bool(value)
+    return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
 
 
 def _characters(value: Any) -> int:
@@ -285,6 +296,40 @@ def _calls_in(text: str) -> tuple[list[JSON], str]:
             {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
         )
     return calls, "".join(rest)
+
+
+async def events(first: JSON, choices: list[JSON], counts: JSON | None) -> AsyncIterator[bytes]:
+    """Server-sent events of an answer: its choices piece by piece, then its counts if given."""
+    for choice in choices:
+        parts = _chat_parts(choice) if "message" in choice else _text_parts(choice)
+        for part in parts:
+            yield _event(first | {"choices": [part]})
+    if counts is not None:
+        yield _event(first | {"choices": [], "usage": counts})
+    yield b"data: [DONE]\n\n"
+
+
+def _chat_parts(choice: JSON) -> Iterator[JSON]:
+    message = choice["message"]
+    bare = {"index": choice["index"], "logprobs": None, "finish_reason": None}
+    yield bare | {"delta": {"role": "assistant", "content": ""}}
+    for piece in pieces(message["content"] or ""):
+        yield bare | {"delta": {"content": piece}}
+    for number, call in enumerate(message.get("tool_calls", ())):
+        yield bare | {"delta": {"tool_calls": [{"index": number, **call}]}}
+    last = {key: each for key, each in choice.items() if key != "message"}
+    yield last | {"delta": {}}
+
+
+def _text_parts(choice: JSON) -> Iterator[JSON]:
+    for piece in pieces(choice["text"]):
+        bare = {"index": choice["index"], "text": piece, "logprobs": None}
+        yield bare | {"finish_reason": None}
+    yield choice | {"text": ""}
+
+
+def _event(data: JSON) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
 def pieces(text: str) -> Iterator[str]:

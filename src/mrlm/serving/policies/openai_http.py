@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
-from mrlm.core.types import Completion, Message
-from mrlm.play.engine import Request as ChildProcess
+from mrlm.core.types import Message
+from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import (
@@ -22,8 +21,9 @@ from mrlm.serving.policies.openai_fields import (
     Fields,
     chat_logprobs,
     completion_logprobs,
+    events,
     head,
-    pieces,
+    is_ids,
     spoken,
     usage,
 )
@@ -122,30 +122,26 @@ class OpenAIHandler:
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
 
-        def asked() -> list[ChildProcess]:
+        def asked() -> list[Request]:
             prompt = _rendered(served, fields.messages(served.max_context))
             room = max(1, served.max_context - len(prompt))
             limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        def answer(sent: list[ChildProcess], found: list[Completion]) -> HTTPAnswer:
+        sent, found = await self.desk.sample(fields.count(), asked)
+
+        def answer() -> HTTPAnswer:
             choices: list[JSON] = []
             for place, each in enumerate(found):
                 message, reason = spoken(each, tools)
                 scores = chat_logprobs(served.chat, each) if logprobs else None
                 choice = {"index": place, "message": message, "logprobs": scores}
                 choices.append(choice | {"finish_reason": reason})
-            counts = usage(len(sent[0].prompt_ids), found)
-            if streamed:
-                first = head("chat.completion.chunk", served.name)
-                return HTTPAnswer(
-                    _chat_events(first, choices, _counted(fields, counts)), events=True
-                )
-            first = head("chat.completion", served.name)
-            return HTTPAnswer(first | {"choices": choices, "usage": counts})
+            first = head("chat.completion.chunk" if streamed else "chat.completion", served.name)
+            return _answer(fields, first, choices, usage(len(sent[0].prompt_ids), found))
 
-        return await self._answered(fields.count(), asked, answer)
+        return await self.desk.read(answer)
 
     async def complete(self, body: JSON, request: Any) -> HTTPAnswer:
         """Completions of texts or of lists of token ids."""
@@ -153,9 +149,15 @@ class OpenAIHandler:
         served = self.desk.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
-        shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
+        shows_ids = fields.flag("return_token_ids")
+        fields.flag("stream")  # checked before anything is sampled
 
-        def answer(sent: list[ChildProcess], found: list[Completion]) -> HTTPAnswer:
+        def asked() -> list[Request]:
+            return _requests(served, fields, _prompts(served, body.get("prompt")), limit)
+
+        sent, found = await self.desk.sample(fields.count(), asked)
+
+        def answer() -> HTTPAnswer:
             choices: list[JSON] = []
             for place, (each, one) in enumerate(zip(found, sent, strict=True)):
                 choice: JSON = {
@@ -169,30 +171,12 @@ class OpenAIHandler:
                     choice |= {"token_ids": each.token_ids, "prompt_token_ids": one.prompt_ids}
                 choices.append(choice)
             read = sum(len(one.prompt_ids) for one in sent[:: fields.choices()])
-            counts, first = usage(read, found), head("text_completion", served.name)
-            if not streamed:
-                return HTTPAnswer(first | {"choices": choices, "usage": counts})
-            return HTTPAnswer(_text_events(first, choices, _counted(fields, counts)), events=True)
+            first = head("text_completion", served.name)
+            return _answer(fields, first, choices, usage(read, found))
 
-        return await self._answered(
-            fields.count(),
-            lambda: _requests(served, fields, _prompts(served, body.get("prompt")), limit),
-            answer,
-        )
+        return await self.desk.read(answer)
 
     # -- parts -------------------------------------------------------------------------------------
-
-    async def _answered(
-        self,
-        count: int,
-        asked: Callable[[], list[ChildProcess]],
-        answer: Callable[[list[ChildProcess], list[Completion]], HTTPAnswer],
-    ) -> HTTPAnswer:
-        """Reserve capacity, read the requests, answer them; slow work runs on other threads."""
-        with self.desk.room(count):
-            sent = await self.desk.read(asked)
-            found = await asyncio.wrap_future(self.desk.ask(sent))
-        return await self.desk.read(lambda: answer(sent, found))
 
     def _guarded(self, route: Route) -> Any:
         """A route with the checks that all of them share."""
@@ -288,6 +272,13 @@ async def _no_page(request: Any, error: Any) -> Any:
     return _error(error.status_code, "unknown route", "invalid_request_error")
 
 
+def _answer(fields: Fields, first: JSON, choices: list[JSON], counts: JSON) -> HTTPAnswer:
+    """The answer with these choices, streamed if the request says so."""
+    if not fields.flag("stream"):
+        return HTTPAnswer(first | {"choices": choices, "usage": counts})
+    return HTTPAnswer(events(first, choices, counts if fields.wants_usage() else None), True)
+
+
 def _another(seed: int, place: int) -> int:
     """The seed of the choice at an index; the first uses the seed of the request."""
     if not place:
@@ -310,10 +301,10 @@ def _model(served: ServedPolicy) -> JSON:
 
 def _requests(
     served: ServedPolicy, fields: Fields, prompts: list[list[int]], limit: int
-) -> list[ChildProcess]:
+) -> list[Request]:
     sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
     return [
-        ChildProcess(served.name, prompt, sampling, _another(seed, place * count + choice))
+        Request(served.name, prompt, sampling, _another(seed, place * count + choice))
         for place, prompt in enumerate(prompts)
         for choice in range(count)
     ]
@@ -329,10 +320,6 @@ def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
 def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
     """The prompts in ids: from a text, several texts, one list of ids, or several."""
 
-    def ids(value: Any) -> bool:
-        plain = isinstance(value, list) and bool(value)
-        return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
-
     def encoded(text: str) -> list[int]:
         # a raw prompt was rendered by the client: control tokens in it are control, as in every
         # server of this protocol. Text that must not act as control goes through chat, or as ids
@@ -342,62 +329,10 @@ def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
     if isinstance(given, str) and given:
         return [encoded(given)]
     several: list[Any] = given if isinstance(given, list) else []
-    if ids(given):
+    if is_ids(given):
         return [several]
     if several and all(isinstance(each, str) and each for each in several):
         return [*map(encoded, several)]
-    if several and all(map(ids, several)):
+    if several and all(map(is_ids, several)):
         return several
     raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")
-
-
-def _counted(fields: Fields, counts: JSON) -> JSON | None:
-    options = fields.body.get("stream_options")
-    wanted = isinstance(options, dict) and options.get("include_usage")
-    return counts if wanted else None
-
-
-async def _chat_events(
-    first: JSON, choices: list[JSON], counts: JSON | None
-) -> AsyncIterator[bytes]:
-    for choice in choices:
-        message, place = choice["message"], choice["index"]
-        parts: list[JSON] = [{"role": "assistant", "content": ""}]
-        parts += [{"content": piece} for piece in pieces(message["content"] or "")]
-        calls = message.get("tool_calls", ())
-        parts += [{"tool_calls": [{"index": n, **call}]} for n, call in enumerate(calls)]
-        for number, part in enumerate([*parts, {}]):
-            last = number == len(parts)
-            yield _event(
-                first
-                | {
-                    "choices": [
-                        {
-                            "index": place,
-                            "delta": part,
-                            "logprobs": choice["logprobs"] if last else None,
-                            "finish_reason": choice["finish_reason"] if last else None,
-                        }
-                    ]
-                }
-            )
-    if counts is not None:
-        yield _event(first | {"choices": [], "usage": counts})
-    yield b"data: [DONE]\n\n"
-
-
-async def _text_events(
-    first: JSON, choices: list[JSON], counts: JSON | None
-) -> AsyncIterator[bytes]:
-    for choice in choices:
-        for piece in pieces(choice["text"]):
-            bare = {"index": choice["index"], "text": piece, "logprobs": None}
-            yield _event(first | {"choices": [bare | {"finish_reason": None}]})
-        yield _event(first | {"choices": [choice | {"text": ""}]})
-    if counts is not None:
-        yield _event(first | {"choices": [], "usage": counts})
-    yield b"data: [DONE]\n\n"
-
-
-def _event(data: JSON) -> bytes:
-    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

@@ -11,7 +11,7 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import checked_sampling
 from mrlm.serving.policies.hub import PolicyHub, ServedPolicy
-from mrlm.serving.policies.openai_fields import JSON, Fields
+from mrlm.serving.policies.openai_fields import JSON, Fields, is_ids
 from mrlm.serving.policies.refusals import Refusal
 
 PARTS = frozenset({"weights", "kv_cache"})
@@ -172,7 +172,7 @@ class Sglang:
         scored = fields.flag("return_logprob")
 
         def asked() -> list[Request]:
-            if not all(map(_ids, given)):
+            if not all(map(is_ids, given)):
                 text = "input_ids must be a list of token ids, or several"
                 raise Refusal("bad", text, "input_ids")
             return [
@@ -180,9 +180,7 @@ class Sglang:
                 for n, ids in enumerate(given)
             ]
 
-        with self.desk.room(len(given)):
-            sent = await self.desk.read(asked)
-            found = await asyncio.wrap_future(self.desk.ask(sent))
+        sent, found = await self.desk.sample(len(given), asked)
         answers = [
             _generated(each, len(one.prompt_ids), scored, self.sleep_mode.mark)
             for each, one in zip(found, sent, strict=True)
@@ -236,11 +234,6 @@ class Sglang:
         served = self.desk.served.values()
         loaded = {each.name: each.model for each in served if each.parent is not None}
         return {"success": True, "error_message": "", "loaded_adapters": loaded}
-
-
-def _ids(value: Any) -> bool:
-    plain = isinstance(value, list) and bool(value)
-    return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
 
 
 def _sampling(given: Any) -> tuple[SamplingParams, int]:

@@ -1,5 +1,6 @@
 """Conversion of core types to protocol messages and back: `to_x` makes the message of a value,
-`x_of` the value of a message. Values of any type are sent as strict JSON. No network."""
+`x_of` is its inverse. Values of any type are sent as strict JSON. All of them raise `EpisodeError`,
+with the name of the field, for what cannot be sent or is malformed. No network."""
 
 from __future__ import annotations
 
@@ -21,18 +22,8 @@ MOST_DEPTH = 100
 
 
 def to_json(value: Any, where: str) -> str:
-    """Encode a value as JSON text; empty for `None`.
-
-    Tuples become lists, and numbers of other libraries plain ones. Keys must be text and numbers
-    finite, so that the value arrives as it was sent.
-
-    Args:
-        value: the value.
-        where: its name in error messages.
-
-    Raises:
-        EpisodeError: it is not JSON; the message names the key.
-    """
+    """Encode a value as JSON text; empty for `None`. Tuples become lists, and numbers of other
+    libraries plain ones; keys must be text and numbers finite. `where` names it in errors."""
     if value is None:
         return ""
     try:
@@ -42,11 +33,7 @@ def to_json(value: Any, where: str) -> str:
 
 
 def json_of(text: str, where: str) -> Any:
-    """Decode a JSON text; `None` for an empty one.
-
-    Raises:
-        EpisodeError: it is not strict JSON.
-    """
+    """Decode a JSON text; `None` for an empty one."""
     if not text:
         return None
     try:
@@ -104,11 +91,7 @@ def _made(make: Callable[[], T], what: str) -> T:
 
 
 def to_message(message: Message) -> pb.Message:
-    """The protocol's message; the model call behind it is not sent.
-
-    Raises:
-        EpisodeError: metadata or tool calls that are not JSON, text that is not Unicode.
-    """
+    """The protocol's message; the model call behind it is not sent."""
     whose = "the message" if message.agent is None else f"the message of {message.agent!r}"
     return _made(
         lambda: pb.Message(
@@ -123,11 +106,7 @@ def to_message(message: Message) -> pb.Message:
 
 
 def message_of(record: pb.Message) -> Message:
-    """Inverse of `to_message`.
-
-    Raises:
-        EpisodeError: an unknown role, or invalid JSON.
-    """
+    """Inverse of `to_message`."""
     calls = json_of(record.tool_calls_json, "tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise EpisodeError("tool_calls must be a list of objects")
@@ -147,11 +126,7 @@ def message_of(record: pb.Message) -> Message:
 
 
 def to_task(task: Task) -> pb.Task:
-    """The protocol's task.
-
-    Raises:
-        EpisodeError: a field cannot be sent, by name: a value that is not JSON, a seed below 0.
-    """
+    """The protocol's task."""
     whose = f"task {task.id!r}"
     return _made(
         lambda: pb.Task(
@@ -166,11 +141,7 @@ def to_task(task: Task) -> pb.Task:
 
 
 def task_of(record: pb.Task) -> Task:
-    """Inverse of `to_task`.
-
-    Raises:
-        EpisodeError: a message, the answer or the info is malformed.
-    """
+    """Inverse of `to_task`."""
     return Task(
         record.id,
         [message_of(message) for message in record.prompt],
@@ -184,11 +155,7 @@ def task_of(record: pb.Task) -> Task:
 
 
 def to_observation(observation: Observation, whose: str = "the observation") -> pb.Observation:
-    """The protocol's observation; `whose` is its name in error messages.
-
-    Raises:
-        EpisodeError: a field cannot be sent, by name.
-    """
+    """The protocol's observation; `whose` is its name in error messages."""
     return _made(
         lambda: pb.Observation(
             messages=[to_message(message) for message in observation.messages],
@@ -200,11 +167,7 @@ def to_observation(observation: Observation, whose: str = "the observation") -> 
 
 
 def observation_of(record: pb.Observation) -> Observation:
-    """Inverse of `to_observation`.
-
-    Raises:
-        EpisodeError: a message or the info is malformed.
-    """
+    """Inverse of `to_observation`."""
     return Observation(
         [message_of(message) for message in record.messages],
         record.done,
@@ -213,11 +176,7 @@ def observation_of(record: pb.Observation) -> Observation:
 
 
 def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
-    """The protocol's reward (NaN if unknown); `whose` is its name in error messages.
-
-    Raises:
-        EpisodeError: a field cannot be sent, by name.
-    """
+    """The protocol's reward (NaN if unknown); `whose` is its name in error messages."""
     return _made(
         lambda: pb.Reward(
             value=reward.value if reward.known else math.nan,
@@ -229,11 +188,7 @@ def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
 
 
 def reward_of(record: pb.Reward) -> Reward:
-    """Inverse of `to_reward`; the components are in the order of their names.
-
-    Raises:
-        EpisodeError: the info is malformed.
-    """
+    """Inverse of `to_reward`; the components are in the order of their names."""
     components = {name: record.components[name] for name in sorted(record.components)}
     info = _object_of(record.info_json, "info")
     if math.isnan(record.value):
@@ -242,15 +197,7 @@ def reward_of(record: pb.Reward) -> Reward:
 
 
 def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
-    """The protocol's step result.
-
-    Args:
-        result: the result of an environment; its rewards are `Reward`s.
-        state: the whole state as text, if requested.
-
-    Raises:
-        EpisodeError: a field cannot be sent, by agent and name.
-    """
+    """The protocol's step result, with the whole state as text if it was requested."""
     seen, paid = result.observations, result.rewards
     return _made(
         lambda: pb.StepResult(
@@ -273,11 +220,7 @@ def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
 
 
 def result_of(record: pb.StepResult) -> StepResult:
-    """Inverse of `to_result`; the state, if there is one, stays in the record.
-
-    Raises:
-        EpisodeError: a part is malformed, or listed but missing.
-    """
+    """Inverse of `to_result`; the state, if there is one, stays in the record."""
     stray = {*record.speakers} ^ {*record.observations} or {*record.paid} ^ {*record.rewards}
     if stray:
         raise EpisodeError(f"the result of the step has two entries for {sorted(stray)[0]!r}")

@@ -8,102 +8,73 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 
 BUCKETS: tuple[float, ...] = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    60,
-)
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
+)  # fmt: skip
 """Upper bounds of the latency histogram, in seconds."""
 Readings = Callable[[], dict[str, float]]
 
 
 class Metrics:
-    """The interface of server metrics; this class records none."""
+    """Metrics of a server; none are recorded unless they are for Prometheus.
+
+    Args:
+        recorded: record them.
+
+    Raises:
+        ConfigError: the library of Prometheus is not installed.
+    """
+
+    def __init__(self, recorded: bool) -> None:
+        self._library: Any = None
+        self._http: Any = None
+        if not recorded:
+            return
+        try:
+            import prometheus_client as library
+        except ImportError as error:
+            raise ConfigError(
+                "--metrics-port needs the library prometheus-client: pip install 'mrlm[serve]'"
+            ) from error
+        self._library = library
+        self._registry = registry = library.CollectorRegistry()
+        library.ProcessCollector(registry=registry)
+        self._calls: Any = library.Counter(
+            "mrlm_calls", "Calls that were answered.", ["call", "result"], registry=registry
+        )
+        self._seconds: Any = library.Histogram(
+            "mrlm_call_seconds", "How long they took.", ["call"], registry=registry, buckets=BUCKETS
+        )
+        self._expired: Any = library.Counter(
+            "mrlm_leases_expired", "Sessions whose clients were gone.", registry=registry
+        )
+        self._denied: Any = library.Counter(
+            "mrlm_denied", "Calls without the right token.", registry=registry
+        )
 
     def called(self, call: str, result: str, seconds: float) -> None:
-        """Count an answered call.
-
-        Args:
-            call: its kind.
-            result: `ok`, or the kind of the failure.
-            seconds: its duration.
-        """
+        """Count an answered call of a kind; the result is `ok`, or the kind of the failure."""
+        if self._library is not None:
+            self._calls.labels(call, result).inc()
+            self._seconds.labels(call).observe(seconds)
 
     def expired(self) -> None:
         """Count a session that was freed because its lease had expired."""
+        if self._library is not None:
+            self._expired.inc()
 
     def denied(self) -> None:
         """Count a call without a valid token."""
+        if self._library is not None:
+            self._denied.inc()
 
     def serve(self, port: int, readings: Readings) -> int:
         """Serve `http://127.0.0.1:PORT/metrics`; returns the port.
 
         Args:
             port: the port; 0 takes a free one.
-            readings: current values of the server: `sessions`, `calls`, `workers`, `restarts`,
-                `draining`.
+            readings: current values of the server: `sessions`, `calls_running`, `workers`,
+                `restarts`, `draining`.
         """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop serving."""
-
-
-class Prometheus(Metrics):
-    """Metrics for Prometheus.
-
-    Raises:
-        ConfigError: its library is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            import prometheus_client
-        except ImportError as error:
-            raise ConfigError(
-                "--metrics-port needs the library prometheus-client: pip install 'mrlm[serve]'"
-            ) from error
-        self._library: Any = prometheus_client
-        self._registry: Any = prometheus_client.CollectorRegistry()
-        registry = self._registry
-        prometheus_client.ProcessCollector(registry=registry)
-        self._calls: Any = prometheus_client.Counter(
-            "mrlm_calls", "Calls that were answered.", ["call", "result"], registry=registry
-        )
-        self._seconds: Any = prometheus_client.Histogram(
-            "mrlm_call_seconds", "How long they took.", ["call"], registry=registry, buckets=BUCKETS
-        )
-        self._expired: Any = prometheus_client.Counter(
-            "mrlm_leases_expired", "Sessions whose clients were gone.", registry=registry
-        )
-        self._denied: Any = prometheus_client.Counter(
-            "mrlm_denied", "Calls without the right token.", registry=registry
-        )
-        self._http: Any = None
-
-    def called(self, call: str, result: str, seconds: float) -> None:
-        self._calls.labels(call, result).inc()
-        self._seconds.labels(call).observe(seconds)
-
-    def expired(self) -> None:
-        self._expired.inc()
-
-    def denied(self) -> None:
-        self._denied.inc()
-
-    def serve(self, port: int, readings: Readings) -> int:
         self._registry.register(_Now(readings))
         try:
             self._http, _ = self._library.start_http_server(
@@ -114,6 +85,7 @@ class Prometheus(Metrics):
         return self._http.server_port
 
     def close(self) -> None:
+        """Stop serving."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()

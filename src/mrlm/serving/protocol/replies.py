@@ -47,6 +47,10 @@ def failed(request: pb.Request, body: bytes) -> SerializedReply:
     return SerializedReply(reply.SerializeToString(), failure)
 
 
-def refused(request: pb.Request, kind: pb.Failure.Kind, text: str) -> SerializedReply:
-    """The reply to a request that is refused, with the reason."""
-    return failed(request, pb.Failure(kind=kind, message=text).SerializeToString())
+def refused(
+    request: pb.Request, kind: pb.Failure.Kind, text: str, retry_after: float = 0.0
+) -> SerializedReply:
+    """The reply to a request that is refused, with the reason, and the seconds after which it may
+    be sent again."""
+    failure = pb.Failure(kind=kind, message=text, retry_after=retry_after)
+    return failed(request, failure.SerializeToString())
