@@ -85,9 +85,13 @@ class Chat:
         self.marked: bool = bool(MARKED.search(template)) and tokenizer.is_fast
         self._knows_tools = "tool" in template
         self._takes_tools = bool(TAKES_TOOLS.search(template))
-        self._ids = lru_cache(KEPT)(self._encoded)
-        self._words = lru_cache(KEPT)(self._decoded)
-        self._texts = lru_cache(KEPT)(self._rendered)
+        self._ids = lru_cache(KEPT)(lambda text: tuple(self.control.encode(text)))
+        self._words = lru_cache(KEPT)(
+            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True)
+        )
+        self._texts = lru_cache(KEPT)(
+            lambda said: self.render([Message(content, role) for role, content in said])
+        )
 
     def encode(self, text: str) -> list[int]:
         """Ids of a rendered text, which already contains all special tokens."""
@@ -118,15 +122,6 @@ class Chat:
             return self.render(messages)
         return self._texts(tuple((message.role, message.content) for message in messages))
 
-    def _rendered(self, said: tuple[tuple[Role, str], ...]) -> str:
-        return self.render([Message(content, role) for role, content in said])
-
-    def _decoded(self, ids: tuple[int, ...]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-    def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self.control.encode(text))
-
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
     ) -> Prompt:
@@ -141,7 +136,7 @@ class Chat:
             return Prompt(text, self.encode(text))
         previous, turn = after
         said = self.control.guard(turn.message.content) if turn.message else ""
-        tail = self._tail(text, previous.text, said)
+        tail = _tail(text, previous.text, said)
         if tail is None:
             self._say(
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
@@ -181,7 +176,7 @@ class Chat:
             ids, spans = self._prefix_spans(acceptable)
         spans = [span for span in spans if span.message in wanted and span.end > span.start]
         if any(acceptable[i]["content"] for i in wanted) and not spans:
-            raise ChatTemplateError(self._unusable("it marks no token of any assistant message"))
+            raise ChatTemplateError(_unusable("it marks no token of any assistant message"))
         for span in spans:
             span.message = acceptable[span.message]["sources"][-1]
         return ids, spans
@@ -197,18 +192,17 @@ class Chat:
     @cached_property
     def control(self) -> Control:
         """The control tokens, which messages must not write into a prompt."""
-        return Control(self.tokenizer, self._openings(), self._say)
-
-    def _openings(self) -> dict[str, list[str]]:
-        """The template's text before a message, by role."""
         user, said = "\ue0001", "\ue0002"
         talk = [(user, "user"), (said, "assistant"), (user, "user")]
         messages = [{"role": role, "content": text} for text, role in talk]
+        openings: dict[str, list[str]] = {}
+        # the text of the template before a message, by role
         try:
             parts = re.split(f"{user}|{said}", self._apply(messages, generate=True))
+            openings = {"user": parts[0:3:2], "assistant": parts[1:4:2]}
         except TemplateError:
-            return {}
-        return {"user": parts[0:3:2], "assistant": parts[1:4:2]}
+            pass
+        return Control(self.tokenizer, openings, self._say)
 
     # -- input of the template ---------------------------------------------------------------------
 
@@ -258,7 +252,8 @@ class Chat:
                     "or given another role"
                 )
             return candidate, text
-        raise ChatTemplateError(f"{self._place()} refuses the conversation: {refused}") from refused
+        place = _place(self.tokenizer)
+        raise ChatTemplateError(f"{place} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
         """Check that the template can be parsed.
@@ -269,18 +264,11 @@ class Chat:
         try:
             self._apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:
-            raise ChatTemplateError(
-                f"{self._place()}, line {error.lineno}: it is not a valid template: {error.message}"
-            ) from error
+            place = f"{_place(self.tokenizer)}, line {error.lineno}"
+            text = f"{place}: it is not a valid template: {error.message}"
+            raise ChatTemplateError(text) from error
         except TemplateError:
             return  # it may reject this conversation; actual ones are checked when rendered
-
-    def _place(self) -> str:
-        """The source of the template, for messages."""
-        folder = Path(str(getattr(self.tokenizer, "name_or_path", "")))
-        names = ("chat_template.jinja", "tokenizer_config.json")
-        files = [folder / name for name in names if (folder / name).is_file()]
-        return f"chat template {str(files[0])!r}" if files else "the chat template"
 
     def _as_dict(self, message: Message, index: int) -> dict[str, Any]:
         role = str(message.role)
@@ -350,7 +338,7 @@ class Chat:
                 before.startswith(text) and until.startswith(before) and whole.startswith(until)
             ):
                 raise ChatTemplateError(
-                    self._unusable(f"message {index} changes what was rendered before it")
+                    _unusable(f"message {index} changes what was rendered before it")
                 )
             ids += self.encode(before[len(text) :])
             written = until[len(before) :]
@@ -368,26 +356,36 @@ class Chat:
         at = written.find(eos, after) if eos else -1
         return written[: at + len(eos)] if at >= 0 else written.rstrip("\n")
 
-    def _tail(self, text: str, previous: str, content: str) -> str | None:
-        """The text after the last completion; `None` if the template rewrote earlier turns."""
-        if not text.startswith(previous):
-            return None
-        rest = text[len(previous) :]
-        for written in (content, content.strip()):
-            if rest.startswith(written):
-                return rest[len(written) :]
-        if rest.lstrip().startswith(content.strip()):  # the template puts a space before it
-            return rest.lstrip()[len(content.strip()) :]
-        return None
-
-    def _unusable(self, reason: str) -> str:
-        return (
-            f"the chat template does not identify the assistant's tokens: {reason}. Put "
-            "{% generation %} ... {% endgeneration %} around the assistant's content in "
-            "tokenizer.chat_template, or use a template whose prefixes are stable"
-        )
-
     def _say(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning(sentence)
+
+
+def _tail(text: str, previous: str, content: str) -> str | None:
+    """The text after the last completion; `None` if the template rewrote earlier turns."""
+    if not text.startswith(previous):
+        return None
+    rest = text[len(previous) :]
+    for written in (content, content.strip()):
+        if rest.startswith(written):
+            return rest[len(written) :]
+    if rest.lstrip().startswith(content.strip()):  # the template puts a space before it
+        return rest.lstrip()[len(content.strip()) :]
+    return None
+
+
+def _unusable(reason: str) -> str:
+    return (
+        f"the chat template does not identify the assistant's tokens: {reason}. Put "
+        "{% generation %} ... {% endgeneration %} around the assistant's content in "
+        "tokenizer.chat_template, or use a template whose prefixes are stable"
+    )
+
+
+def _place(tokenizer: Any) -> str:
+    """The source of the template, for messages."""
+    folder = Path(str(getattr(tokenizer, "name_or_path", "")))
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return f"chat template {str(files[0])!r}" if files else "the chat template"

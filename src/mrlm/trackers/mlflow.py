@@ -47,7 +47,6 @@ class MLflow(Tracker):
             self._client.log_batch(self._id, params=settings[start : start + AT_ONCE])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
         now = int(time.time() * 1000)
         rows = [
             self._entities.Metric(_name(key), value, now, step) for key, value in metrics.items()
@@ -55,11 +54,9 @@ class MLflow(Tracker):
         self._client.log_batch(self._id, metrics=rows)
 
     def state(self) -> dict[str, Any]:
-        """The id under which the run can be continued."""
         return {"id": self._id}
 
     def close(self) -> None:
-        """Write everything out."""
         self._client.set_terminated(self._id)
 
     def _experiment(self) -> str:

@@ -30,17 +30,14 @@ class TensorBoard(Tracker):
         self._step = 0 if state is None else state["step"]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._step = step
 
     def state(self) -> dict[str, Any]:
-        """The last step."""
         return {"step": self._step}
 
     def close(self) -> None:
-        """Write everything out."""
         self._writer.close()
 
 

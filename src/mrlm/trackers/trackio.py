@@ -41,15 +41,12 @@ class Trackio(Tracker):
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
         self._run.log(dict(metrics), step=step)
 
     def state(self) -> dict[str, Any]:
-        """The name under which the run can be continued."""
         return {"name": self._name}
 
     def close(self) -> None:
-        """Write everything out."""
         self._run.finish()
 
 

@@ -62,15 +62,12 @@ class WandB(Tracker):
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
         self._run.log(dict(metrics), step=step)
 
     def state(self) -> dict[str, Any]:
-        """The id under which the run can be continued."""
         return {"id": self._run.id}
 
     def close(self) -> None:
-        """Write everything out."""
         self._run.finish()
 
 

@@ -108,8 +108,8 @@ class RemoteEnvironment(Environment):
         arguments: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        words = dict(token=token, token_env=token_env, servers_file=servers_file)
-        words |= dict(tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+        words = {"token": token, "token_env": token_env, "servers_file": servers_file}
+        words |= {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
         if isinstance(server, ServerPool):
             given = [name for name, value in words.items() if value is not None]
             if given:
