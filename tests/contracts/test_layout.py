@@ -413,7 +413,6 @@ LINES, FUNCTION, METHODS = 400, 80, 20
 
 LARGER = {
     "cli/plan.py plan": 90,
-    "cli/serve.py serve": 100,
     "learn/critics/mixing_critic.py MixedCritic": 21,
     "learn/learner.py": 485,
     "learn/learner.py Learner": 27,

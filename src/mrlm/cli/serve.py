@@ -25,11 +25,19 @@ from mrlm.cli._policies import (
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mrlm.serving.environments.server import EnvironmentServer, ServedEnvironment
+    from mrlm.serving.environments.server import EnvironmentServer, ServedEnvironment, Settings
+    from mrlm.serving.policies.hub import PolicyHub
 
 TOKEN = "MRLM_TOKEN"
 """The environment variable with the token, if no other is named."""
 
+MaxMessage = Annotated[
+    float, typer.Option(min=0.01, help="Maximal MiB of a request or a response.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
+]
 SECTIONS = ("environments", "eval_envs")
 """Keys of a config file that are served."""
 
@@ -64,9 +72,7 @@ def serve(
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximal open sessions.")] = 4096,
     max_calls: Annotated[int, typer.Option(min=1, help="Maximal concurrent calls.")] = 1024,
-    max_message: Annotated[
-        float, typer.Option(min=0.01, help="Maximal MiB of a request or a response.")
-    ] = 4.0,
+    max_message: MaxMessage = 4.0,
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds that a session lives without a call.")
     ] = 60.0,
@@ -76,10 +82,7 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds that an environment may take for one call.")
     ] = 60.0,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
-    ] = None,
+    metrics_port: MetricsPort = None,
     arguments: Annotated[
         bool, typer.Option(help="Whether clients may pass arguments to environments.")
     ] = True,
@@ -96,16 +99,9 @@ def serve(
     engine_timeout: EngineTimeout = 600.0,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
-    from mrlm.serving.environments.server import EnvironmentServer, Settings
-    from mrlm.serving.environments.server import serve as run
+    from mrlm.serving.environments.server import Settings
 
-    worlds = [*_named(environments or []), *_configured(config)]
-    if not (worlds or policy or policies_of):
-        raise ConfigError(
-            "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
-        )
-    if http_port is not None and not (policy or policies_of):
-        raise ConfigError("--http-port is for policies, and none is served; give --policy")
+    worlds = _served(environments, config, bool(policy or policies_of), http_port)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -125,6 +121,14 @@ def serve(
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
     desk = open_desk(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
+    _run(settings, desk, http_port, grace)
+
+
+def _run(settings: Settings, desk: PolicyHub | None, http_port: int | None, grace: float) -> None:
+    """Serve until a signal arrives."""
+    from mrlm.serving.environments.server import EnvironmentServer
+    from mrlm.serving.environments.server import serve as run
+
     if desk is None:
         run(EnvironmentServer(settings), grace, _say)
         return
@@ -150,6 +154,24 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
         f"{len(server.pool.workers)} workers; {', '.join(guards)}{watched}",
         flush=True,
     )
+
+
+def _served(
+    environments: list[str] | None, config: Path | None, policies: bool, http_port: int | None
+) -> list[str | ServedEnvironment]:
+    """The environments to serve.
+
+    Raises:
+        ConfigError: nothing is to be served, or a file is wrong.
+    """
+    worlds = [*_named(environments or []), *_configured(config)]
+    if not (worlds or policies):
+        raise ConfigError(
+            "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
+        )
+    if http_port is not None and not policies:
+        raise ConfigError("--http-port is for policies, and none is served; give --policy")
+    return worlds
 
 
 def _named(given: list[str]) -> list[str]:

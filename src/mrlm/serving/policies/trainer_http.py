@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.types import Completion, SamplingParams
@@ -29,7 +31,7 @@ def trainer_routes(desk: PolicyHub) -> dict[tuple[str, str], Callable[[JSON, Any
         ("POST", "/wake_up"): vllm.wake_up,
         ("GET", "/is_sleeping"): vllm.is_sleeping,
         ("POST", "/collective_rpc"): vllm.collective_rpc,
-        ("POST", "/reset_prefix_cache"): vllm.reset_prefix_cache,
+        ("POST", "/reset_prefix_cache"): vllm.keep_cache,
         ("POST", "/update_weight_version"): vllm.mark,
         ("GET", "/weight_info"): vllm.weight_info,
         ("POST", "/generate"): sglang.generate,
@@ -39,7 +41,7 @@ def trainer_routes(desk: PolicyHub) -> dict[tuple[str, str], Callable[[JSON, Any
         ("POST", "/resume_memory_occupation"): sglang.resume,
         ("POST", "/load_lora_adapter"): sglang.load_adapter,
         ("POST", "/unload_lora_adapter"): sglang.unload_adapter,
-        ("POST", "/flush_cache"): sglang.flush_cache,
+        ("POST", "/flush_cache"): sglang.keep_cache,
     }
 
 
@@ -89,12 +91,25 @@ def whole_model(desk: PolicyHub) -> ServedPolicy:
     return whole[0]
 
 
-class Vllm:
-    """Routes of vLLM's server."""
+@dataclass(slots=True)
+class _Routes:
+    """Routes over the policies of a server, and their sleep mode."""
 
-    def __init__(self, desk: PolicyHub, sleep_mode: SleepMode) -> None:
-        self.desk: PolicyHub = desk
-        self.sleep_mode: SleepMode = sleep_mode
+    desk: PolicyHub
+    sleep_mode: SleepMode
+
+    async def keep_cache(self, body: JSON, request: Any) -> JSON:
+        """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
+        return {}
+
+    async def take(self, folder: Path) -> None:
+        """Load the weights of a folder into the only whole model."""
+        self.sleep_mode.check()
+        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+
+
+class Vllm(_Routes):
+    """Routes of vLLM's server."""
 
     async def load_adapter(self, body: JSON, request: Any) -> str:
         fields = Fields(body)
@@ -130,13 +145,8 @@ class Vllm:
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         given = body.get("kwargs")
         folder = self.desk.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
-        self.sleep_mode.check()
-        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        await self.take(folder)
         return {"results": [None]}
-
-    async def reset_prefix_cache(self, body: JSON, request: Any) -> JSON:
-        """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
-        return {}
 
     async def mark(self, body: JSON, request: Any) -> JSON:
         self.desk.require_trainer()
@@ -150,12 +160,8 @@ class Vllm:
 PATH = "weights_path"
 
 
-class Sglang:
+class Sglang(_Routes):
     """Routes of SGLang's server."""
-
-    def __init__(self, desk: PolicyHub, sleep_mode: SleepMode) -> None:
-        self.desk: PolicyHub = desk
-        self.sleep_mode: SleepMode = sleep_mode
 
     async def generate(self, body: JSON, request: Any) -> Any:
         fields = Fields(body)
@@ -199,8 +205,7 @@ class Sglang:
         fields = Fields(body)
         mark = fields.text("weight_version") if "weight_version" in body else ""
         folder = self.desk.readable(fields.text("model_path"))
-        self.sleep_mode.check()
-        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        await self.take(folder)
         self.sleep_mode.mark = mark
         text = "Succeeded to update model weights."
         return {"success": True, "message": text, "num_paused_requests": 0}
@@ -225,10 +230,6 @@ class Sglang:
     async def unload_adapter(self, body: JSON, request: Any) -> JSON:
         self.desk.unload_adapter(Fields(body).text("lora_name"))
         return self._adapters()
-
-    async def flush_cache(self, body: JSON, request: Any) -> JSON:
-        """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
-        return {}
 
     def _adapters(self) -> JSON:
         served = self.desk.served.values()
