@@ -89,7 +89,7 @@ class RemoteEnvironment(Environment):
             environment, arguments that do not fit, untrusted certificate.
 
     Example:
-        >>> world = RemoteEnvironment("math", server="localhost:50051", max_attempts=2)
+        >>> env = RemoteEnvironment("math", server="localhost:50051", max_attempts=2)
     """
 
     def __init__(
@@ -299,9 +299,9 @@ async def _closed(session: Future[ClientSession]) -> None:
         await (await _settled(session)).close()
 
 
-def _again(pool: ServerPool, world: bytes, deadline: float, patience: float) -> RemoteEnvironment:
+def _again(pool: ServerPool, sent: bytes, deadline: float, patience: float) -> RemoteEnvironment:
     """Rebuild the environment in another process (see `__reduce__`)."""
-    record = pb.World.FromString(world)
+    record = pb.World.FromString(sent)
     given = codec.json_of(record.arguments_json, "arguments")
     return RemoteEnvironment(
         record.environment, server=pool, arguments=given, deadline=deadline, patience=patience

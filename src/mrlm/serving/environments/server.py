@@ -108,14 +108,14 @@ class Settings:
         """
         found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
-            world = ServedEnvironment(each) if isinstance(each, str) else each
-            if world.name in found:
-                raise ConfigError(f"two environments are called {world.name!r}; name them apart")
-            reference = world.reference or world.name
+            env = ServedEnvironment(each) if isinstance(each, str) else each
+            if env.name in found:
+                raise ConfigError(f"two environments are called {env.name!r}; name them apart")
+            reference = env.reference or env.name
             known = registry.names("environments")
             if ":" not in reference and reference not in known:
                 raise PluginError(registry.unknown(reference, known, "environments"))
-            found[world.name] = world
+            found[env.name] = env
         return found
 
 
@@ -147,7 +147,7 @@ class EnvironmentServer:
         )
         self._metrics = Metrics(settings.metrics_port is not None)
         rules = SessionRules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
-        times = [world.timeout or settings.timeout for world in self.worlds.values()]
+        times = [env.timeout or settings.timeout for env in self.worlds.values()]
         self.pool: WorkerPool = WorkerPool(
             settings.workers if self.worlds else 0,
             self._hello(),
@@ -260,12 +260,12 @@ class EnvironmentServer:
             "path": sys.path,
             "worlds": {
                 name: {
-                    "reference": world.reference or name,
-                    "arguments": dict(world.arguments),
-                    "timeout": world.timeout or settings.timeout,
-                    "whole": world.whole,
+                    "reference": env.reference or name,
+                    "arguments": dict(env.arguments),
+                    "timeout": env.timeout or settings.timeout,
+                    "whole": env.whole,
                 }
-                for name, world in self.worlds.items()
+                for name, env in self.worlds.items()
             },
             "most_bytes": settings.max_message_bytes,
             "arguments": settings.arguments,

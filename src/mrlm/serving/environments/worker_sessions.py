@@ -82,12 +82,11 @@ class Host:
     def __init__(self, worlds: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
         self._worlds = worlds
         self._plugins = {
-            name: registry.load("environments", world["reference"])
-            for name, world in worlds.items()
+            name: registry.load("environments", env["reference"]) for name, env in worlds.items()
         }
         self._most_bytes, self._arguments = most_bytes, arguments
-        for name, world in worlds.items():
-            if world["whole"]:
+        for name, env in worlds.items():
+            if env["whole"]:
                 self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
         self._closing = BackgroundJobs()
@@ -162,13 +161,13 @@ class Host:
         if request.split not in SPLITS:
             raise RefusedError(f"unknown split {request.split!r} (known: train, eval)")
         split = "eval" if request.split == "eval" else "train"
-        world = template.environment
-        count = world.num_tasks(split)
+        env = template.environment
+        count = env.num_tasks(split)
         if count is not None and request.seed >= count:
             raise RefusedError(
                 f"environment {template.name!r} has {count} {split} tasks, no number {request.seed}"
             )
-        task = await template.answered("task", lambda: world.task(request.seed, split))
+        task = await template.answered("task", lambda: env.task(request.seed, split))
         return codec.to_task(task).SerializeToString()
 
     async def _call(self, instance: OpenSession, request: pb.Request) -> bytes:
@@ -237,14 +236,14 @@ class Host:
             raise
 
     async def _made(self, name: str, arguments_json: str) -> EnvironmentTemplate:
-        world, plugin = self._worlds[name], self._plugins[name]
+        env, plugin = self._worlds[name], self._plugins[name]
         given = self._given(name, arguments_json)
-        timeout = float(world["timeout"])
+        timeout = float(env["timeout"])
 
         def make() -> Environment:
             environment = as_environment(plugin(**self._fitted(name, given)))
             if not environment.name:
-                environment.name = world["reference"].rsplit(":", 1)[-1].lower()
+                environment.name = env["reference"].rsplit(":", 1)[-1].lower()
             for split in SPLITS:  # a data set is read now, before the first task
                 environment.num_tasks(split)
             return environment
@@ -282,15 +281,15 @@ class Host:
 
 
 def _description(template: EnvironmentTemplate) -> bytes:
-    world = template.environment
+    env = template.environment
     return pb.Description(
-        name=world.name,
-        agents=world.agents,
-        max_turns=world.max_turns,
-        train_tasks=world.num_tasks("train"),
-        eval_tasks=world.num_tasks("eval"),
-        reproducible=world.seeded,
-        counts_turns=world.counts_turns,
+        name=env.name,
+        agents=env.agents,
+        max_turns=env.max_turns,
+        train_tasks=env.num_tasks("train"),
+        eval_tasks=env.num_tasks("eval"),
+        reproducible=env.seeded,
+        counts_turns=env.counts_turns,
     ).SerializeToString()
 
 
@@ -308,8 +307,8 @@ def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
         raise RefusedError("a step's order must name each of its actions once")
     stray = next((agent for agent in step.order if agent not in environment.agents), None)
     if stray is not None:
-        seats = ", ".join(environment.agents)
-        raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {seats}")
+        agents = ", ".join(environment.agents)
+        raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {agents}")
     if not step.order:
         raise RefusedError("a step needs the message of at least one agent")
     said = {
@@ -334,9 +333,9 @@ def _read(read: Callable[[], Any]) -> Any:
 
 async def _closed(instance: OpenSession) -> None:
     """Close an instance; errors are logged."""
-    world = instance.environment
+    env = instance.environment
     try:
-        await _answered(world, "close", world.close, instance.timeout)
+        await _answered(env, "close", env.close, instance.timeout)
     except Exception as error:
         log_failure(error, f"environment {instance.name!r}: close")
 
@@ -349,8 +348,8 @@ async def _encoded(instance: OpenSession, result: Any) -> pb.StepResult:
         result.rewards[agent] = validated_reward(reward, f"agent {agent!r}")
     state = None
     if instance.with_state and not result.done:
-        world = instance.environment
-        state = await _answered(world, "state", world.state, instance.timeout)
+        env = instance.environment
+        state = await _answered(env, "state", env.state, instance.timeout)
     return codec.to_result(result, state)
 
 

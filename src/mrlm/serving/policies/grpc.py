@@ -46,16 +46,16 @@ PROMPTS = 2
 """Number of the `GenerateRequest` field that holds its prompts."""
 
 
-def add_policies(desk: PolicyHub) -> Callable[[grpc.aio.Server], None]:
-    """A function that adds the service to a server: `Server(settings, [add_policies(desk)])`."""
-    return Policies(desk).add_to
+def add_policies(hub: PolicyHub) -> Callable[[grpc.aio.Server], None]:
+    """A function that adds the service to a server: `Server(settings, [add_policies(hub)])`."""
+    return Policies(hub).add_to
 
 
 class Policies:
     """The gRPC service of policies."""
 
-    def __init__(self, desk: PolicyHub) -> None:
-        self.desk = desk
+    def __init__(self, hub: PolicyHub) -> None:
+        self.hub = hub
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register this service with a server. Requests for completions arrive as raw bytes, so
@@ -72,29 +72,29 @@ class Policies:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
 
     async def List(self, request: Any, context: Context) -> Any:
-        served = list(self.desk.served.values())
+        served = list(self.hub.served.values())
         known = await asyncio.to_thread(lambda: [_info(each) for each in served])
-        return pb.ListReply(policies=known, epoch=self.desk.epoch)
+        return pb.ListReply(policies=known, epoch=self.hub.epoch)
 
     async def GetTokenizer(self, request: Any, context: Context) -> Any:
         async with _refusing(context):
-            holder = self.desk.find(request.policy).holder
+            holder = self.hub.find(request.policy).holder
             return pb.Files(files=await asyncio.to_thread(holder.tokenizer_files))
 
     async def Generate(self, data: bytes, context: Context) -> bytes:
         async with _refusing(context):
-            count = count_repeated(data, PROMPTS, self.desk.max_waiting)
-            _, found = await self.desk.sample(count, lambda: _requests(data))
-            return await self.desk.read(lambda: _reply(found, self.desk.epoch))
+            count = count_repeated(data, PROMPTS, self.hub.max_waiting)
+            _, found = await self.hub.sample(count, lambda: _requests(data))
+            return await self.hub.read(lambda: _reply(found, self.hub.epoch))
         raise AssertionError("a refusal ends the call")
 
     async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
         async with _refusing(context):
-            self.desk.require_trainer()
+            self.hub.require_trainer()
             with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:
                 file = Path(folder) / "weights.safetensors"
                 header = await self._receive(request_iterator, file)
-                done = self.desk.update(header.policy, header.version, file=file)
+                done = self.hub.update(header.policy, header.version, file=file)
                 return pb.WeightsReply(version=await asyncio.wrap_future(done))
 
     async def _receive(self, chunks: AsyncIterator[Any], file: Path) -> Any:
@@ -104,7 +104,7 @@ class Policies:
             Refusal: the data does not match the header.
         """
         header = (await anext(chunks, pb.WeightsChunk())).header
-        served = self.desk.find(header.policy)
+        served = self.hub.find(header.policy)
         if header.num_bytes > 2 * served.holder.size + SLACK:
             raise Refusal(
                 "bad",

@@ -15,7 +15,7 @@ class HttpServer:
     """An HTTP server for policies in a thread of this process.
 
     Args:
-        door: the routes.
+        handler: the routes.
         host, port: address to listen on; port 0 takes a free one.
         cert, key: PEM files, for TLS.
         client_ca: PEM file; clients have to present a certificate that it signed.
@@ -26,14 +26,14 @@ class HttpServer:
 
     def __init__(
         self,
-        door: OpenAIHandler,
+        handler: OpenAIHandler,
         host: str = "127.0.0.1",
         port: int = 0,
         cert: str | Path | None = None,
         key: str | Path | None = None,
         client_ca: str | Path | None = None,
     ) -> None:
-        app = door.app()
+        app = handler.app()
         import uvicorn
 
         from mrlm.serving.policies.connections import Connections, protocol
@@ -51,7 +51,7 @@ class HttpServer:
         self.url += str(self.port)
         settings = uvicorn.Config(
             app,
-            http=protocol(Connections(door.limits)),
+            http=protocol(Connections(handler.limits)),
             loop="mrlm.serving.policies.connections:Loop",
             log_config=None,
             access_log=False,

@@ -63,15 +63,15 @@ class OpenAIHandler:
     """The routes of the OpenAI protocol over a dispatcher.
 
     Args:
-        desk: answers the requests.
+        hub: answers the requests.
         token: required from every request as `Authorization: Bearer`; `None` for no check.
         limits: limits of admission.
     """
 
     def __init__(
-        self, desk: PolicyHub, token: str | None = None, limits: AdmissionLimits | None = None
+        self, hub: PolicyHub, token: str | None = None, limits: AdmissionLimits | None = None
     ) -> None:
-        self.desk = desk
+        self.hub = hub
         self.limits: AdmissionLimits = limits or AdmissionLimits()
         self._held = 0
         self._token = None if token is None else _digest(token)
@@ -96,7 +96,7 @@ class OpenAIHandler:
             ("GET", "/v1/models"): self.models,
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
-            **trainer_routes(self.desk),
+            **trainer_routes(self.hub),
         }
         paths = [
             Page(path, self._guarded(route), methods=[method])
@@ -108,17 +108,17 @@ class OpenAIHandler:
 
     async def health(self, body: JSON, request: Any) -> JSON:
         """Whether the server answers."""
-        return {"status": "asleep" if self.desk.asleep else "ok", "waiting": self.desk.waiting}
+        return {"status": "asleep" if self.hub.asleep else "ok", "waiting": self.hub.waiting}
 
     async def models(self, body: JSON, request: Any) -> JSON:
         """The list of policies; `mrlm` holds the version of their weights."""
-        served = list(self.desk.served.values())
+        served = list(self.hub.served.values())
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def chat(self, body: JSON, request: Any) -> HTTPAnswer:
         """A chat completion."""
         fields = Fields(body)
-        served = self.desk.find(fields.text("model"))
+        served = self.hub.find(fields.text("model"))
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
 
@@ -129,7 +129,7 @@ class OpenAIHandler:
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        sent, found = await self.desk.sample(fields.count(), asked)
+        sent, found = await self.hub.sample(fields.count(), asked)
 
         def answer() -> HTTPAnswer:
             choices: list[JSON] = []
@@ -141,12 +141,12 @@ class OpenAIHandler:
             first = head("chat.completion.chunk" if streamed else "chat.completion", served.name)
             return _answer(fields, first, choices, usage(len(sent[0].prompt_ids), found))
 
-        return await self.desk.read(answer)
+        return await self.hub.read(answer)
 
     async def complete(self, body: JSON, request: Any) -> HTTPAnswer:
         """Completions of texts or of lists of token ids."""
         fields = Fields(body)
-        served = self.desk.find(fields.text("model"))
+        served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids = fields.flag("return_token_ids")
@@ -155,7 +155,7 @@ class OpenAIHandler:
         def asked() -> list[Request]:
             return _requests(served, fields, _prompts(served, body.get("prompt")), limit)
 
-        sent, found = await self.desk.sample(fields.count(), asked)
+        sent, found = await self.hub.sample(fields.count(), asked)
 
         def answer() -> HTTPAnswer:
             choices: list[JSON] = []
@@ -174,7 +174,7 @@ class OpenAIHandler:
             first = head("text_completion", served.name)
             return _answer(fields, first, choices, usage(read, found))
 
-        return await self.desk.read(answer)
+        return await self.hub.read(answer)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -188,12 +188,12 @@ class OpenAIHandler:
                 self._check_token(request)
                 await self._receive(request, data)
                 limits = self.limits
-                body = await self.desk.read(lambda: parsed(data, limits.parts)) if data else {}
+                body = await self.hub.read(lambda: parsed(data, limits.parts)) if data else {}
                 found = await route(body, request)
                 found = found if isinstance(found, HTTPAnswer) else HTTPAnswer(found)
                 if found.events:
                     return StreamingResponse(found.body, media_type="text/event-stream")
-                return await self.desk.read(lambda: JSONResponse(found.body))
+                return await self.hub.read(lambda: JSONResponse(found.body))
             except Refusal as refusal:
                 status, kind, code = STATUS[refusal.kind]
                 return _error(status, str(refusal), kind, code, refusal.field)

@@ -20,10 +20,10 @@ PARTS = frozenset({"weights", "kv_cache"})
 """The parts that can sleep and wake."""
 
 
-def trainer_routes(desk: PolicyHub) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
+def trainer_routes(hub: PolicyHub) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
     """Map (method, path) to route."""
-    sleep_mode = SleepMode(desk)
-    vllm, sglang = Vllm(desk, sleep_mode), Sglang(desk, sleep_mode)
+    sleep_mode = SleepMode(hub)
+    vllm, sglang = Vllm(hub, sleep_mode), Sglang(hub, sleep_mode)
     return {
         ("POST", "/v1/load_lora_adapter"): vllm.load_adapter,
         ("POST", "/v1/unload_lora_adapter"): vllm.unload_adapter,
@@ -49,23 +49,23 @@ class SleepMode:
     """The sleep mode of a server, part by part. While any part sleeps, no request is answered;
     weights can be changed once the weights are awake."""
 
-    def __init__(self, desk: PolicyHub) -> None:
-        self.desk = desk
+    def __init__(self, hub: PolicyHub) -> None:
+        self.hub = hub
         self.asleep: set[str] = set()
         self.mark: str = ""
         """The trainer's label for the current weights."""
 
     async def sleep(self, parts: Sequence[str]) -> None:
         """Put parts to sleep."""
-        await asyncio.wrap_future(self.desk.sleep())
+        await asyncio.wrap_future(self.hub.sleep())
         self.asleep |= set(self._known(parts))
 
     def wake(self, parts: Sequence[str]) -> None:
         """Wake parts; requests are answered when all of them are awake."""
-        self.desk.require_trainer()
+        self.hub.require_trainer()
         self.asleep -= set(self._known(parts))
         if not self.asleep:
-            self.desk.wake()
+            self.hub.wake()
 
     def check(self) -> None:
         """Check that weights can be changed now."""
@@ -79,13 +79,13 @@ class SleepMode:
         return parts or sorted(PARTS)
 
 
-def whole_model(desk: PolicyHub) -> ServedPolicy:
+def whole_model(hub: PolicyHub) -> ServedPolicy:
     """The only policy that is not an adapter.
 
     Raises:
         Refusal: there are none, or several.
     """
-    whole = [each for each in desk.served.values() if each.parent is None]
+    whole = [each for each in hub.served.values() if each.parent is None]
     if len(whole) != 1:
         raise Refusal("bad", f"this server has {len(whole)} whole models; name one of them")
     return whole[0]
@@ -95,7 +95,7 @@ def whole_model(desk: PolicyHub) -> ServedPolicy:
 class _Routes:
     """Routes over the policies of a server, and their sleep mode."""
 
-    desk: PolicyHub
+    hub: PolicyHub
     sleep_mode: SleepMode
 
     async def keep_cache(self, body: JSON, request: Any) -> JSON:
@@ -105,7 +105,7 @@ class _Routes:
     async def take(self, folder: Path) -> None:
         """Load the weights of a folder into the only whole model."""
         self.sleep_mode.check()
-        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        await asyncio.wrap_future(self.hub.update(whole_model(self.hub).name, folder=folder))
 
 
 class Vllm(_Routes):
@@ -113,17 +113,17 @@ class Vllm(_Routes):
 
     async def load_adapter(self, body: JSON, request: Any) -> str:
         fields = Fields(body)
-        name, folder = fields.text("lora_name"), self.desk.readable(fields.text("lora_path"))
-        if name in self.desk.served and not fields.flag("load_inplace"):
+        name, folder = fields.text("lora_name"), self.hub.readable(fields.text("lora_path"))
+        if name in self.hub.served and not fields.flag("load_inplace"):
             text = f"The LoRA adapter '{name}' has already been loaded"
             raise Refusal("bad", text, "lora_name")
         self.sleep_mode.check()
-        await asyncio.wrap_future(self.desk.load_adapter(name, folder))
+        await asyncio.wrap_future(self.hub.load_adapter(name, folder))
         return f"Success: LoRA adapter '{name}' added successfully."
 
     async def unload_adapter(self, body: JSON, request: Any) -> str:
         name = Fields(body).text("lora_name")
-        self.desk.unload_adapter(name)
+        self.hub.unload_adapter(name)
         return f"Success: LoRA adapter '{name}' removed successfully."
 
     async def sleep(self, body: JSON, request: Any) -> JSON:
@@ -137,19 +137,19 @@ class Vllm(_Routes):
         return {}
 
     async def is_sleeping(self, body: JSON, request: Any) -> JSON:
-        return {"is_sleeping": self.desk.asleep}
+        return {"is_sleeping": self.hub.asleep}
 
     async def collective_rpc(self, body: JSON, request: Any) -> JSON:
         """Only `reload_weights` from a folder: a remote call of any other method is refused."""
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         given = body.get("kwargs")
-        folder = self.desk.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
+        folder = self.hub.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
         await self.take(folder)
         return {"results": [None]}
 
     async def mark(self, body: JSON, request: Any) -> JSON:
-        self.desk.require_trainer()
+        self.hub.require_trainer()
         self.sleep_mode.mark = Fields(body).text("new_version")
         return {"success": True, "new_version": self.sleep_mode.mark}
 
@@ -168,7 +168,7 @@ class Sglang(_Routes):
         if fields.flag("stream"):
             raise Refusal("bad", "stream is not supported by /generate here", "stream")
         name = body.get("lora_path")
-        served = self.desk.find(name) if isinstance(name, str) else whole_model(self.desk)
+        served = self.hub.find(name) if isinstance(name, str) else whole_model(self.hub)
         sampling, seed = _sampling(body.get("sampling_params"))
         prompts: Any = body.get("input_ids")
         single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
@@ -186,7 +186,7 @@ class Sglang(_Routes):
                 for n, ids in enumerate(given)
             ]
 
-        sent, found = await self.desk.sample(len(given), asked)
+        sent, found = await self.hub.sample(len(given), asked)
         answers = [
             _generated(each, len(one.prompt_ids), scored, self.sleep_mode.mark)
             for each, one in zip(found, sent, strict=True)
@@ -194,7 +194,7 @@ class Sglang(_Routes):
         return answers[0] if single else answers
 
     async def model_info(self, body: JSON, request: Any) -> JSON:
-        served = whole_model(self.desk)
+        served = whole_model(self.hub)
         return {
             "model_path": served.model,
             "is_generation": True,
@@ -204,7 +204,7 @@ class Sglang(_Routes):
     async def update_weights(self, body: JSON, request: Any) -> JSON:
         fields = Fields(body)
         mark = fields.text("weight_version") if "weight_version" in body else ""
-        folder = self.desk.readable(fields.text("model_path"))
+        folder = self.hub.readable(fields.text("model_path"))
         await self.take(folder)
         self.sleep_mode.mark = mark
         text = "Succeeded to update model weights."
@@ -220,19 +220,19 @@ class Sglang(_Routes):
 
     async def load_adapter(self, body: JSON, request: Any) -> JSON:
         fields = Fields(body)
-        name, folder = fields.text("lora_name"), self.desk.readable(fields.text("lora_path"))
-        if name in self.desk.served:
+        name, folder = fields.text("lora_name"), self.hub.readable(fields.text("lora_path"))
+        if name in self.hub.served:
             raise Refusal("bad", f"LoRA adapter {name} is loaded already", "lora_name")
         self.sleep_mode.check()
-        await asyncio.wrap_future(self.desk.load_adapter(name, folder))
+        await asyncio.wrap_future(self.hub.load_adapter(name, folder))
         return self._adapters()
 
     async def unload_adapter(self, body: JSON, request: Any) -> JSON:
-        self.desk.unload_adapter(Fields(body).text("lora_name"))
+        self.hub.unload_adapter(Fields(body).text("lora_name"))
         return self._adapters()
 
     def _adapters(self) -> JSON:
-        served = self.desk.served.values()
+        served = self.hub.served.values()
         loaded = {each.name: each.model for each in served if each.parent is not None}
         return {"success": True, "error_message": "", "loaded_adapters": loaded}
 
