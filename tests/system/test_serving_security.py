@@ -17,8 +17,8 @@ from certificates import Authority, Pair
 from hosted import Client, Hosted
 from mrlm.core.errors import ConfigError
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.protocol.failures import failure_in
 from mrlm.serving.protocol.security import check_exposure, is_loopback
+from mrlm.serving.protocol.statuses import failure_in
 
 SCENE = "served_worlds:Scene"
 TOKEN = "open sesame, please"

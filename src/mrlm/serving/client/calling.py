@@ -21,8 +21,8 @@ import grpc
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol import channel_options
-from mrlm.serving.protocol.failures import failure_in
 from mrlm.serving.protocol.security import bearer, is_loopback
+from mrlm.serving.protocol.statuses import failure_in
 
 T = TypeVar("T")
 
