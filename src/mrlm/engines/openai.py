@@ -85,7 +85,7 @@ class OpenAIEngine:
         self.usage: TokenUsage = TokenUsage()
         self._told: TokenUsage = TokenUsage()
         self._key = secret(api_key_env, f"policies.{policy}.endpoint") or ""
-        self._openai = self._library()
+        self._openai = _library(policy)
         self.retries: Retries = Retries(max_retries)
         self._pace = RequestPace(requests_per_minute)
         self._clients = LoopClients(self._client, lambda client: client.library.close())
@@ -293,19 +293,20 @@ class OpenAIEngine:
         )
         return _Client(client, asyncio.Semaphore(self.max_concurrent))
 
-    def _library(self) -> Any:
-        try:
-            import openai
-        except ImportError as error:
-            raise ConfigError(
-                f'policies.{self.policy}.endpoint needs the package openai: pip install "mrlm[llm]"'
-            ) from error
-        return openai
-
     def _shown(self, what: Any) -> str:
         """A short line for an error message, without the key."""
         text = str(what)
         return one_line(text.replace(self._key, "***") if self._key else text, 200)
+
+
+def _library(policy: str) -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise ConfigError(
+            f'policies.{policy}.endpoint needs the package openai: pip install "mrlm[llm]"'
+        ) from error
+    return openai
 
 
 PLUGIN = OpenAIEngine
