@@ -13,7 +13,7 @@ ROOT = Path(mrlm.__file__).parent
 FOREIGN: dict[str, set[str]] = {
     # models, their configs and tokenizers
     "build/policies.py": {"live_model"},
-    "core/chat.py": {"self.tokenizer"},
+    "core/chat.py": {"tokenizer"},
     "core/control_tokens.py": {"self.tokenizer", "backend"},
     "distributed/sharded.py": {"model"},
     "engines/hf.py": {"model"},
