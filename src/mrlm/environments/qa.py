@@ -3,17 +3,15 @@ normalisation."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTable, answered, others, seats
+from mrlm.core.types import Message, Reward, Role, StepResult, Task
+from mrlm.data.tasks import OnBadRow
+from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
 from mrlm.environments.shared.text import exact_match, f1
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
@@ -23,7 +21,7 @@ MAX_TEXT = 20_000
 _ANCHORED = re.compile(r"\banswer(?:\s{1,5}is)?\s{0,5}:\s{0,5}(.+)", re.IGNORECASE)
 
 
-class QASolverEnv(Environment):
+class QASolverEnv(QuestionEnvironment):
     """An environment of questions with short answers. The answer is the text of the last `<answer>`
     tag, else after the last `answer:`, else the whole message.
 
@@ -44,9 +42,8 @@ class QASolverEnv(Environment):
         ConfigError: impossible arguments, or a row without an answer.
     """
 
+    title = "qa"
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    max_turns: int | None = 1
-
     blocking: bool = False
 
     def __init__(
@@ -64,21 +61,14 @@ class QASolverEnv(Environment):
     ) -> None:
         if reward not in ("em", "f1"):
             raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        super().__init__(agents)
         self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward
-        self._table: RowTable | None = None
         if dataset is not None:
-            self._table = RowTable(
-                dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=partial(answered, ANSWERS),
+            self._table = QuestionTable(
+                "QA data set", ANSWERS, dataset, eval_dataset, split, columns, on_bad_row, seed
             )
-        self._state: dict[str, Any] = {"question": "", "answer": []}
+        self._accepted: list[str] = []
 
     def setup(self, question: str, answer: Any) -> tuple[list[Message], dict[str, Any]]:
         """The opening of one question: `(messages, state)`, the state with `question` and the list
@@ -90,55 +80,34 @@ class QASolverEnv(Environment):
         }
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        return self._rows().count(split)
+        return self._questions().count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        index, row = self._rows().row(seed, split)
-        asked = question_of(row)
-        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
-        where = f"QA data set, {split} row {index}"
-        messages = row_messages(asked, where)
-        opening, state = self.setup(messages[-1].content, gold)
+        found = self._questions().question(seed, split)
+        opening, state = self.setup(found.text, found.gold)
         if not state["answer"]:
-            raise ConfigError(f"{where}: its answer is empty")
-        prompt = opening if len(messages) == 1 else messages
-        return Task(
-            f"qa-{split}-{index}",
-            prompt,
-            state["answer"],
-            seed,
-            others(row) | {"question": state["question"]},
-        )
+            raise ConfigError(f"{found.where}: its answer is empty")
+        prompt = opening if len(found.messages) == 1 else found.messages
+        info = found.info | {"question": state["question"]}
+        return Task(f"qa-{split}-{found.index}", prompt, state["answer"], seed, info)
 
-    def spawn(self) -> QASolverEnv:
-        return copy.copy(self)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
-        accepted = accepted_answers(task.answer)
-        if not accepted:
+    def begin(self, task: Task) -> None:
+        self._accepted = accepted_answers(task.answer)
+        if not self._accepted:
             raise ConfigError(f"environment qa: task {task.id!r} has no answer")
-        self._state = {
-            "question": task.prompt[-1].content if task.prompt else "",
-            "answer": accepted,
-        }
-        return StepResult({self.agents[0]: Observation(list(task.prompt))})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = _stated(next(iter(actions.values())).content)
-        scores = {
-            "em": exact_match(said, self._state["answer"]),
-            "f1": f1(said, self._state["answer"]),
-        }
+        scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
 
     def state(self) -> str:
-        return self._state["question"]
+        return self._task.prompt[-1].content if self._task.prompt else ""
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        return self._state["answer"][0]
+        return self._accepted[0]
 
-    def _rows(self) -> RowTable:
+    def _questions(self) -> QuestionTable:
         if self._table is None:
             raise ConfigError("environment qa: dataset is missing; give a list, a file or a hub id")
         return self._table

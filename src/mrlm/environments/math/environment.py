@@ -3,10 +3,8 @@ answer."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -14,12 +12,12 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
-from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import RowTable, RowTasks, answered, others, row_matters, seats
+from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
+from mrlm.environments.shared.rows import row_matters
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -28,7 +26,7 @@ ANSWERS = ("answer", "final_answer", "solution")
 """Columns that may contain the answer, in order of precedence."""
 
 
-class MathReasoningEnvironment(RowTasks):
+class MathReasoningEnvironment(QuestionEnvironment):
     r"""An environment of questions with one right answer, checked as mathematics.
 
     The reward of an attempt is 1.0 if it is right, 0 if it is wrong and -0.3 if no answer can be
@@ -60,6 +58,7 @@ class MathReasoningEnvironment(RowTasks):
         DataError: rows that cannot be used.
     """
 
+    title = "math"
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
@@ -97,30 +96,20 @@ class MathReasoningEnvironment(RowTasks):
             raise ConfigError(
                 f"generator must be a MathProblemGenerator, not {type(generator).__name__}"
             )
-        tries = attempts(max_attempts, max_turns)
+        super().__init__(agents, max_attempts, max_turns)
         if not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        seed = seed or 0
         self.generator: MathProblemGenerator = generator or MathProblemGenerator(
-            difficulty_range or (1, 3), seed or 0, families
+            difficulty_range or (1, 3), seed, families
         )
         if dataset is not None:
-            self._table = RowTable(
-                dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed or 0,
-                convert=partial(answered, ANSWERS),
+            self._table = QuestionTable(
+                "math data set", ANSWERS, dataset, eval_dataset, split, columns, on_bad_row, seed
             )
         self.require_solution = require_solution
-        self.max_attempts: int = tries
-        self.max_turns: int | None = tries
         self.timeout = timeout
         self.instruction = instruction
-        self._task = Task("none")
-        self._attempts = 0
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -135,14 +124,10 @@ class MathReasoningEnvironment(RowTasks):
             prompt = [Message(self._asked(problem.question))]
             name = f"math-{self.generator.seed}-{split}-{seed}"
             return Task(name, prompt, problem.answer, seed, {"question": problem.question, **info})
-        index, row = self._table.row(seed, split)
-        asked = question_of(row)
-        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
-        messages = row_messages(asked, f"math data set, {split} row {index}")
-        last = messages[-1].content
-        messages[-1] = Message(self._asked(last), messages[-1].role)
-        info = others(row) | {"question": last}
-        return Task(f"math-{split}-{index}", messages, gold_of(gold), seed, info)
+        found = self._table.question(seed, split)
+        asked = Message(self._asked(found.text), found.messages[-1].role)
+        prompt = [*found.messages[:-1], asked]
+        return Task(f"math-{split}-{found.index}", prompt, gold_of(found.gold), seed, found.info)
 
     def _asked(self, question: str) -> str:
         wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
@@ -150,29 +135,15 @@ class MathReasoningEnvironment(RowTasks):
 
     # -- play --------------------------------------------------------------------------------------
 
-    def spawn(self) -> MathReasoningEnvironment:
-        return copy.copy(self)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._task = task or self.task(seed or 0)
-        if self._task.answer is None:
-            raise ConfigError(f"environment math: task {self._task.id!r} has no answer")
-        self._attempts = 0
-        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
-
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = next(iter(actions.values())).content
         self._attempts += 1
-        correct = verify(
-            stated(text),
-            gold_of(self._task.answer),
-            question=self._question(),
-            timeout=self.timeout,
-        )
+        gold = gold_of(self._task.answer)
+        correct = verify(stated(text), gold, question=self.question, timeout=self.timeout)
         reward, words = self._paid(text, correct)
         over = bool(correct) or self._attempts >= self.max_attempts
         if not over:
-            words += f" Try again (attempt {self._attempts + 1} of {self.max_attempts})."
+            words += f" {self.again}"
         return StepResult(
             {self.agents[0]: Observation([Message(words)], done=over)},
             {self.agents[0]: reward},
@@ -181,25 +152,16 @@ class MathReasoningEnvironment(RowTasks):
 
     def _paid(self, text: str, correct: bool | None) -> tuple[Reward, str]:
         if correct is None:
-            return Reward(
-                UNPARSEABLE, {"correct": 0.0, "unparseable": 1.0}
-            ), "No answer could be read."
+            missing = Reward(UNPARSEABLE, {"correct": 0.0, "unparseable": 1.0})
+            return missing, "No answer could be read."
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
             components["reasoning"] = REASONED * (
-                correct and shows_working(before_answer(text), self._question())
+                correct and shows_working(before_answer(text), self.question)
             )
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
-
-    def _question(self) -> str:
-        return str(
-            self._task.info.get("question") or "\n".join(m.content for m in self._task.prompt)
-        )
-
-    def state(self) -> str:
-        return f"{self._question()}\nattempt {self._attempts + 1} of {self.max_attempts}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         gold = gold_of(self._task.answer)

@@ -3,17 +3,16 @@ and answers. Queries go to agents of the episode, or to a search engine."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
@@ -25,6 +24,7 @@ from mrlm.environments.search_qa.prompts import (
     information,
     instructions,
 )
+from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.shared.routing import (
     TAGS,
     WORST,
@@ -35,7 +35,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowTable, answered, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTasks, at_least, row_matters
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -50,7 +50,7 @@ MAX_OBSERVATION = 2400
 """Maximum number of characters of returned information: about 600 tokens of English."""
 
 
-class SearchQAEnvironment(Environment):
+class SearchQAEnvironment(RowTasks):
     """An environment of questions answered with queries (Router-R1, arXiv 2506.09033, and
     Search-R1, arXiv 2503.09516). In each turn the router thinks and then sends a query,
     `<search>name: question</search>` (without models: `<search>a few words</search>`), or states
@@ -143,16 +143,17 @@ class SearchQAEnvironment(Environment):
         self.max_observation = max_observation
         self.prompts: Style = prompts
         self.hops: tuple[int, ...] = _hops(hops)
-        self._table: RowTable | None = None
+        self._table: QuestionTable | None = None
         if dataset is not None:
-            self._table = RowTable(
+            self._table = QuestionTable(
+                "search_qa data set",
+                ANSWERS,
                 dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=partial(answered, ANSWERS),
+                eval_dataset,
+                split,
+                columns,
+                on_bad_row,
+                seed,
             )
         self._begin(Task("none"))
 
@@ -165,23 +166,17 @@ class SearchQAEnvironment(Environment):
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
-            return self._row(seed, split)
-        asked = corpus.questions(split, self.hops)
-        index = seed % len(asked)
-        one = asked[index]
-        info = {"question": one.text, "hops": [list(hop) for hop in one.hops]}
-        return Task(f"search-{split}-{index}", self._opening(one.text), [one.answer], seed, info)
-
-    def _row(self, seed: int, split: Split) -> Task:
-        assert self._table is not None
-        index, row = self._table.row(seed, split)
-        where = f"search_qa data set, {split} row {index}"
-        asked = question_of(row)
-        gold = accepted_answers(next((row[k] for k in ANSWERS if row.get(k) is not None), None))
-        if not gold:
-            raise ConfigError(f"{where}: its answer is empty")
-        text = row_messages(asked, where)[-1].content
-        info = others(row) | {"question": text}
+            found = self._table.question(seed, split)
+            index, text, info = found.index, found.text, found.info
+            gold = accepted_answers(found.gold)
+            if not gold:
+                raise ConfigError(f"{found.where}: its answer is empty")
+        else:
+            asked = corpus.questions(split, self.hops)
+            index = seed % len(asked)
+            one = asked[index]
+            text, gold = one.text, [one.answer]
+            info = {"question": text, "hops": [list(hop) for hop in one.hops]}
         return Task(f"search-{split}-{index}", self._opening(text), gold, seed, info)
 
     def _opening(self, question: str) -> list[Message]:
@@ -194,9 +189,6 @@ class SearchQAEnvironment(Environment):
         return {self.router: STOPS}
 
     # -- an episode --------------------------------------------------------------------------------
-
-    def spawn(self) -> SearchQAEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)

@@ -1,24 +1,22 @@
-"""Rows of a question environment: a training and a held-out split shared by all copies of the
-environment."""
+"""Rows of an environment: a training and a held-out split shared by all its copies."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.data.tasks import (
-    QUESTIONS,
     OnBadRow,
     Row,
     apart,
     held_out_split,
-    question_of,
     read_rows,
     split_rows,
 )
@@ -73,23 +71,21 @@ class RowTable:
         split: split of `dataset`, if it has several.
         columns: our name -> the source's name.
         on_bad_row: `raise` or `skip`.
+        seed: seed of the split into training and held-out rows.
         required: columns that every row must have.
-        held_out: fraction of the prompts that is held out.
-        seed: seed of the split.
         convert: converts a row; it is called with the row and its location.
     """
 
     def __init__(
         self,
         dataset: Any,
-        *,
         eval_dataset: Any = None,
         split: str | None = None,
         columns: Mapping[str, str] | None = None,
         on_bad_row: OnBadRow = "raise",
-        required: Sequence[str] = (),
-        held_out: float = 0.1,
         seed: int = 0,
+        *,
+        required: Sequence[str] = (),
         convert: Callable[[Row, str], Row] | None = None,
     ) -> None:
         read = partial(
@@ -115,14 +111,11 @@ class RowTable:
             )
             held = rows
         else:
-            rows, held = split_rows(rows, held_out, seed)
+            rows, held = split_rows(rows, seed=seed)
             held = held or rows
         self._rows: dict[str, list[Row]] = {"train": rows, "eval": held}
 
-    def __len__(self) -> int:
-        return len(self._rows["train"])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RowTable:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def count(self, split: Split) -> int:
@@ -136,39 +129,16 @@ class RowTable:
 
 
 class RowTasks(Environment):
-    """An environment whose tasks are the rows of a data set, where it has one."""
+    """An environment whose tasks are the rows of a data set, where it has one. Copies share the
+    settings; everything else is set by `reset`."""
 
     _table: RowTable | None = None
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)
 
-
-def answered(answers: Sequence[str], row: Row, where: str) -> Row:
-    """A row, checked to have a question and an answer.
-
-    Args:
-        answers: columns that may contain the answer, in order of precedence.
-        row, where: the row and its location.
-
-    Raises:
-        DataError: one of them is missing or null.
-    """
-    if question_of(row) is None:
-        raise DataError(
-            f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
-            "(rename with columns)"
-        )
-    if all(row.get(name) is None for name in answers):
-        null = [name for name in answers if name in row]
-        raise DataError(
-            f"{where}: column {null[0]!r} is null; give every row an answer, or skip such rows "
-            "with on_bad_row: skip"
-            if null
-            else f"{where}: needs an answer ({', '.join(answers)}); it has {', '.join(row)} "
-            "(rename with columns)"
-        )
-    return row
+    def spawn(self) -> Self:
+        return copy.copy(self)
 
 
 def others(row: Row) -> Row:

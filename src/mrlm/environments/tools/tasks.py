@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTable, answered, others
+from mrlm.data.tasks import OnBadRow
+from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
 
 ANSWERS = ("answer", "answers", "final_answer")
@@ -46,7 +45,7 @@ class ToolTasks:
         on_bad_row: OnBadRow = "raise",
     ) -> None:
         self.generator: ToolTaskGenerator | None = None
-        self._table: RowTable | None = None
+        self._table: QuestionTable | None = None
         kinds = (*KINDS, "mixed")
         if isinstance(tasks, ToolTaskGenerator):
             self.generator = tasks
@@ -55,14 +54,9 @@ class ToolTasks:
         elif isinstance(tasks, str) and (near := get_close_matches(tasks, kinds, 1)):
             raise ConfigError(f"tasks: unknown kind {tasks!r}; did you mean {near[0]!r}?")
         else:
-            self._table = RowTable(
-                _rows(tasks),
-                eval_dataset=None if eval_tasks is None else _rows(eval_tasks),
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=partial(answered, ANSWERS),
+            held = None if eval_tasks is None else _rows(eval_tasks)
+            self._table = QuestionTable(
+                "tool tasks", ANSWERS, _rows(tasks), held, split, columns, on_bad_row, seed
             )
 
     @property
@@ -79,13 +73,9 @@ class ToolTasks:
         if self.generator is not None:
             return _generated(self.generator.problem(seed, split), seed, split)
         assert self._table is not None
-        index, row = self._table.row(seed, split)
-        where = f"tool tasks, {split} row {index}"
-        asked = question_of(row)
-        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
-        messages = row_messages(asked, where)
-        info = others(row) | {"question": messages[-1].content}
-        return Task(f"tools-{split}-{index}", messages, gold, seed, info)
+        found = self._table.question(seed, split)
+        name = f"tools-{split}-{found.index}"
+        return Task(name, found.messages, found.gold, seed, found.info)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ToolTasks:
         return self

@@ -1,0 +1,151 @@
+"""Questions with known answers: the rows that contain them, and the base class of environments in
+which one agent answers them, in one or several attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.types import Message, Observation, StepResult, Task
+from mrlm.data.tasks import QUESTIONS, OnBadRow, Row, question_of, row_messages
+from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.rows import RowTable, RowTasks, others, seats
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A row with a question and an answer.
+
+    Args:
+        index: its index in the split.
+        where: its location, for errors.
+        messages: the conversation that ends with the question.
+        gold: the value of its answer column.
+        info: its other columns, and the text of the question as `question`.
+    """
+
+    index: int
+    where: str
+    messages: list[Message]
+    gold: Any
+    info: Row
+
+    @property
+    def text(self) -> str:
+        """The question itself."""
+        return self.messages[-1].content
+
+
+class QuestionTable(RowTable):
+    """Rows with questions and answers.
+
+    Args:
+        title: its name in errors.
+        answers: columns that may contain the answer, in order of precedence.
+        dataset, eval_dataset, split, columns, on_bad_row, seed: see `RowTable`.
+
+    Raises:
+        DataError: a row without a question or an answer.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        answers: Sequence[str],
+        dataset: Any,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        seed: int = 0,
+    ) -> None:
+        self.title = title
+        self.answers: tuple[str, ...] = tuple(answers)
+        super().__init__(
+            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._checked
+        )
+
+    def question(self, seed: int, split: Split) -> Question:
+        """The question of a seed."""
+        index, row = self.row(seed, split)
+        where = f"{self.title}, {split} row {index}"
+        gold = next(row[name] for name in self.answers if row.get(name) is not None)
+        messages = row_messages(question_of(row), where)
+        return Question(
+            index, where, messages, gold, others(row) | {"question": messages[-1].content}
+        )
+
+    def _checked(self, row: Row, where: str) -> Row:
+        if question_of(row) is None:
+            raise DataError(
+                f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
+                "(rename with columns)"
+            )
+        if all(row.get(name) is None for name in self.answers):
+            null = [name for name in self.answers if name in row]
+            raise DataError(
+                f"{where}: column {null[0]!r} is null; give every row an answer, or skip such rows "
+                "with on_bad_row: skip"
+                if null
+                else f"{where}: needs an answer ({', '.join(self.answers)}); it has "
+                f"{', '.join(row)} (rename with columns)"
+            )
+        return row
+
+
+class QuestionEnvironment(RowTasks):
+    """An environment in which one agent answers a question, in one or several attempts.
+
+    A subclass implements `task` and `step`, and may check its tasks in `begin`.
+
+    Args:
+        agents: name of the agent.
+        max_attempts, max_turns: maximum number of answers, under either name; 1 if both are `None`.
+    """
+
+    title: ClassVar[str]
+    """Its name in errors."""
+    _table: QuestionTable | None = None
+
+    def __init__(
+        self,
+        agents: str | Sequence[str],
+        max_attempts: int | None = None,
+        max_turns: int | None = None,
+    ) -> None:
+        self.max_attempts: int = attempts(max_attempts, max_turns)
+        self.max_turns: int | None = self.max_attempts
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self._task = Task("none")
+        self._attempts = 0
+
+    def begin(self, task: Task) -> None:
+        """Prepare an episode.
+
+        Raises:
+            ConfigError: the task has no answer.
+        """
+        if task.answer is None:
+            raise ConfigError(f"environment {self.title}: task {task.id!r} has no answer")
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task, self._attempts = task or self.task(seed or 0), 0
+        self.begin(self._task)
+        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+
+    @property
+    def question(self) -> str:
+        """The text of the question."""
+        prompt = "\n".join(message.content for message in self._task.prompt)
+        return str(self._task.info.get("question") or prompt)
+
+    @property
+    def again(self) -> str:
+        """The request for another attempt."""
+        return f"Try again (attempt {self._attempts + 1} of {self.max_attempts})."
+
+    def state(self) -> str:
+        return f"{self.question}\nattempt {self._attempts + 1} of {self.max_attempts}"
