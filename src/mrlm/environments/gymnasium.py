@@ -3,22 +3,22 @@ answers are parsed as actions."""
 
 from __future__ import annotations
 
-import copy
-import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mrlm.core import registry
-from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, one_of
-from mrlm.environments.shared.libraries import Chance, called, finite, needed, said, seed_of
+from mrlm.environments.shared.libraries import (
+    ReplayedEnvironment,
+    by_prefix,
+    finite,
+    said,
+)
 from mrlm.environments.shared.rows import at_least, seats
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
-TITLE = "the world gymnasium"
 Render = Callable[..., str]
 NO_LIMIT = 100
 """Default step limit of an environment without one."""
@@ -36,7 +36,7 @@ _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _CODES = re.compile(r"\x1b\[[\d;]*m")
 
 
-class GymnasiumEnvironment(Environment):
+class GymnasiumEnvironment(ReplayedEnvironment):
     """A Gymnasium environment with one agent. The reward of a step is that of the environment.
 
     An answer that names no action costs `illegal`, the agent is notified, and a random action from
@@ -71,6 +71,8 @@ class GymnasiumEnvironment(Environment):
             cannot be named by text.
     """
 
+    library = "gymnasium"
+
     def __init__(
         self,
         id: str,
@@ -84,7 +86,7 @@ class GymnasiumEnvironment(Environment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        needed("gymnasium", "gymnasium", TITLE)
+        super().__init__(id, options, seed)
         one_of("style", style, ("full", "short"))
         at_least("illegal", illegal, 0)
         if max_turns is not None:
@@ -92,49 +94,26 @@ class GymnasiumEnvironment(Environment):
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
         self.agents: tuple[str, ...] = seats(agents, 1)
-        self.id = id
-        self.options: dict[str, Any] = dict(options or {})
         self.render: str | Render = render
         self.illegal: float = float(illegal)
         self.style: Style = style
-        self.seed = seed
         env = self._made()
-        known = next((words for start, words in ACTIONS.items() if id.startswith(start)), None)
-        names = known.split() if actions is None and known else actions
-        self.actions: Actions = Actions(env.action_space, names, f"gymnasium {id}")
+        names = actions if actions is not None else by_prefix(ACTIONS, id).split() or None
+        self.actions: Actions = Actions(env.action_space, names, self._where)
         own = None if env.spec is None else env.spec.max_episode_steps
         self.max_turns: int | None = max_turns or own or NO_LIMIT
         told = f"{id}. In every turn answer with one action: {self.actions.listed()}."
         self.instructions: str = told if instructions is None else instructions
+        self.opening: str = self.instructions or id
         env.close()
-        self._env: Any = None
-        self._seed, self._key, self._chance = 0, "", Chance("")
-        self._draws = random.Random(0)
-        self._done: list[Any] = []
-        self._steps, self._text, self._now, self._legal = 0, "", None, None
+        self._text, self._now, self._legal = "", None, None
         self._plans: dict[str, dict[Any, int]] = {}
 
-    def task(self, seed: int, split: Split = "train") -> Task:
-        name = f"{self.id}-{self.seed}-{split}-{seed}"
-        drawn = 2 * seed_of(name, bits=30) + (split == "eval")
-        return Task(name, [Message(self.instructions or self.id)], seed=seed, info={"seed": drawn})
-
-    def spawn(self) -> GymnasiumEnvironment:
-        fresh = copy.copy(self)
-        fresh._env = None
-        return fresh
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
-        drawn = int(task.info.get("seed", 2 * task.seed))
-        self._seed, self._key = drawn, f"gymnasium/{self.id}/{drawn}"
-        self._chance = Chance(self._key)
-        self._draws = random.Random(f"{self._key}/drawn")
-        self._steps, self._done = 0, []
+        self._begin(task, seed)
         with self._chance.held():
             self._env = self._env or self._made()
-            observation, info = called(self._where, lambda: self._env.reset(seed=drawn))
-            text = self._noted(observation, info)
+            text = self._noted(*self._restart())
         opening = self.instructions if self.style == "full" else ""
         return StepResult({self.agents[0]: Observation([Message(f"{opening}\n{text}".strip())])})
 
@@ -149,19 +128,14 @@ class GymnasiumEnvironment(Environment):
                 told = f"That names no action ({self.actions.listed(self._legal)}). "
                 told += f"{self.actions.word(action)} was taken instead.\n"
             self._done.append(action)
-            answer = called(self._where, lambda: self._env.step(action))
-            observation, paid, terminated, truncated, info = answer
+            observation, paid, terminated, truncated, info = self._repeat(action)
             text = self._noted(observation, info)
         value = finite(paid, self._where)
         components = {"reward": value, "illegal": float(unread)}
         reward = Reward(value - self.illegal * unread, components)
-        out_of_time = self._steps >= (self.max_turns or NO_LIMIT)
-        if terminated or truncated or out_of_time:
-            return StepResult(
-                rewards={agent: reward},
-                done=bool(terminated),
-                truncated=not terminated,
-            )
+        if terminated or truncated or self._out_of_time:
+            over = bool(terminated)
+            return StepResult(rewards={agent: reward}, done=over, truncated=not over)
         told = told if self.style == "full" else "!" if unread else ""
         return StepResult({agent: Observation([Message(told + text)])}, {agent: reward})
 
@@ -177,15 +151,6 @@ class GymnasiumEnvironment(Environment):
         if key not in self._plans:
             self._plans[key] = planned(table)
         return self.actions.word(self._plans[key][self._now])
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
-
-    @property
-    def _where(self) -> str:
-        return f"gymnasium {self.id}"
 
     def _made(self) -> Any:
         import gymnasium  # pyright: ignore[reportMissingImports]
@@ -212,29 +177,13 @@ class GymnasiumEnvironment(Environment):
 
     def _rendered(self, observation: Any, info: Any) -> str:
         if callable(self.render) or ":" in self.render:
-            draw = self.render
-            draw = registry.load("environments", draw) if isinstance(draw, str) else draw
-            return called(self._where, lambda: str(draw(observation, info, self._env)))
+            return self._user_text(observation, info, self._env)
         plain = described(self.id, observation) or shown(observation)
         if self.render == "observation" or self._env.render_mode != "ansi":
             return plain
         drawn = self._env.render()
         marked = _CODES.sub("", _MARKED.sub(lambda found: f"[{found[1].strip() or ' '}]", drawn))
         return marked.strip("\n") if self.render == "ansi" else f"{marked.strip(chr(10))}\n{plain}"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> GymnasiumEnvironment:
-        """A copy in the same state, by replaying the actions: many environments do not copy their
-        state."""
-        twin = copy.copy(self)
-        twin._draws, twin._done = copy.deepcopy(self._draws), list(self._done)
-        if self._env is not None:
-            twin._env = self._made()
-            twin._chance = Chance(self._key)
-            with twin._chance.held():
-                called(self._where, lambda: twin._env.reset(seed=self._seed))
-                for action in self._done:
-                    called(self._where, lambda action=action: twin._env.step(action))
-        return twin
 
 
 def described(id: str, observation: Any) -> str | None:

@@ -3,29 +3,26 @@ schema."""
 
 from __future__ import annotations
 
-import copy
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mrlm.core import registry
-from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.libraries import called, finite, needed, said, seed_of
+from mrlm.environments.shared.libraries import ReplayedEnvironment, called, finite, said
 from mrlm.environments.shared.rows import at_least, seats
 from mrlm.environments.shared.spaces import shown
 
-TITLE = "the world openenv"
 OWN = ("done", "reward", "metadata")
 """Fields of an observation that are not shown."""
 MOST_BYTES = 16 << 20
 """Maximum size of a message of the server, in bytes."""
 
 
-class OpenEnvEnvironment(Environment):
+class OpenEnvEnvironment(ReplayedEnvironment):
     """An environment of an OpenEnv server with one agent. The reward of a step is that of the
     observation.
 
@@ -59,6 +56,8 @@ class OpenEnvEnvironment(Environment):
             not have the field.
     """
 
+    library = "openenv"
+
     def __init__(
         self,
         url: str,
@@ -72,20 +71,18 @@ class OpenEnvEnvironment(Environment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        needed("openenv", "openenv", TITLE)
+        super().__init__(url.rstrip("/"), reset, seed)
         at_least("malformed", malformed, 0)
         at_least("max_turns", max_turns, 1, whole=True)
         at_least("timeout", timeout, 0.01)
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"openenv: url must begin with http:// or https://, not {url!r}")
-        self.url: str = url.rstrip("/")
-        self.options: dict[str, Any] = dict(reset or {})
+        self.url: str = self.id
         self.render: str | Callable[[dict[str, Any]], str] | None = render
         self.malformed: float = float(malformed)
         self.max_turns: int | None = max_turns
         self.timeout: float = float(timeout)
         self.agents: tuple[str, ...] = seats(agents, 1)
-        self.seed = seed
         self.fields: dict[str, Any] = self._fields()
         only = next(iter(self.fields)) if len(self.fields) == 1 else None
         if field is not None and field not in self.fields:
@@ -94,43 +91,35 @@ class OpenEnvEnvironment(Environment):
                 f"openenv {url}: actions have no field {field!r}; their fields are {known}"
             )
         self.field: str | None = field or only
-        told = self._explained() if instructions is None else instructions
-        self.instructions: str = told
-        self._client: Any = None
-        self._done: list[dict[str, Any]] = []
-        self._start, self._steps, self._text = 0, 0, ""
-
-    def task(self, seed: int, split: Split = "train") -> Task:
-        name = f"openenv-{self.seed}-{split}-{seed}"
-        drawn = 2 * seed_of(name, bits=30) + (split == "eval")
-        return Task(name, [Message(self.instructions)], seed=seed, info={"seed": drawn})
-
-    def spawn(self) -> OpenEnvEnvironment:
-        fresh = copy.copy(self)
-        fresh._client = None
-        return fresh
+        self.instructions: str = self._explained() if instructions is None else instructions
+        self.opening: str = self.instructions
+        self._series: str = "openenv"
+        self._text = ""
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
-        self._start = int(task.info.get("seed", 2 * task.seed))
-        self._steps, self._done = 0, []
-        if self._client is None:
-            self._client = self._connected()
-        begun = called(self._where, lambda: self._client.reset(seed=self._start, **self.options))
-        text = self._shown(begun.observation)
-        opening = f"{self.instructions}\n{text}".strip()
+        self._begin(task, seed)
+        if self._env is None:
+            self._env = self._made()
+        begun = self._restart()
+        opening = f"{self.instructions}\n{self._shown(begun.observation)}".strip()
         seen = Observation([Message(opening)], done=bool(begun.done))
         return StepResult({self.agents[0]: seen}, done=bool(begun.done))
+
+    def _restart(self) -> Any:
+        return called(self._where, self._env.reset, seed=self._seed, **self.options)
+
+    def _held(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the server draws its own numbers
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
         self._steps += 1
-        over = self._steps >= (self.max_turns or 0)
+        over = self._out_of_time
         action, told = self._action(said(actions.get(agent)))
         answer = None
         if action is not None:
             try:
-                answer = self._client.step(action)
+                answer = self._env.step(action)
             except Exception as error:
                 if "VALIDATION_ERROR" not in str(error):
                     raise EpisodeError(f"{self._where} failed: {error}"[:500]) from error
@@ -149,23 +138,6 @@ class OpenEnvEnvironment(Environment):
 
     def state(self) -> str:
         return f"{self._text}\nstep {self._steps} of {self.max_turns}"
-
-    def close(self) -> None:
-        """End the session."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OpenEnvEnvironment:
-        """A copy in the same state, in its own session, by replaying the actions."""
-        twin = copy.copy(self)
-        twin._done = list(self._done)
-        if self._client is not None:
-            twin._client = self._connected()
-            called(self._where, lambda: twin._client.reset(seed=self._start, **self.options))
-            for action in self._done:
-                called(self._where, lambda action=action: twin._client.step(action))
-        return twin
 
     # -- actions and observations ------------------------------------------------------------------
 
@@ -191,9 +163,7 @@ class OpenEnvEnvironment(Environment):
     def _shown(self, observation: Any) -> str:
         seen = dict(observation) if isinstance(observation, Mapping) else {"": observation}
         if self.render is not None:
-            draw = self.render
-            function = registry.load("environments", draw) if isinstance(draw, str) else draw
-            self._text = called(self._where, lambda: str(function(seen)))
+            self._text = self._user_text(seen)
             return self._text
         kept = {name: value for name, value in seen.items() if name not in OWN}
         plain = {
@@ -217,11 +187,7 @@ class OpenEnvEnvironment(Environment):
 
     # -- the server --------------------------------------------------------------------------------
 
-    @property
-    def _where(self) -> str:
-        return f"openenv {self.url}"
-
-    def _connected(self) -> Any:
+    def _made(self) -> Any:
         from openenv.core import GenericEnvClient  # pyright: ignore[reportMissingImports]
 
         client = GenericEnvClient(base_url=self.url, message_timeout_s=self.timeout).sync()

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
-import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, one_of
-from mrlm.environments.shared.libraries import Chance, called, finite, needed, said, seed_of
+from mrlm.environments.shared.libraries import (
+    ReplayedEnvironment,
+    by_prefix,
+    called,
+    finite,
+    said,
+)
 from mrlm.environments.shared.rows import at_least, seats
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
-TITLE = "the world pettingzoo"
 MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
 HOLDEM = "call raise fold check"
@@ -38,7 +40,7 @@ LEGENDS = {
 }
 
 
-class PettingZooEnvironment(Environment):
+class PettingZooEnvironment(ReplayedEnvironment):
     """A PettingZoo environment with all its agents. The reward of each agent for a step is that of
     the environment.
 
@@ -74,6 +76,8 @@ class PettingZooEnvironment(Environment):
             cannot be named by text.
     """
 
+    library = "pettingzoo"
+
     def __init__(
         self,
         id: str,
@@ -88,62 +92,39 @@ class PettingZooEnvironment(Environment):
         agents: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        needed("pettingzoo", "pettingzoo", TITLE)
+        super().__init__(id, options, seed)
         one_of("style", style, ("full", "short"))
         at_least("illegal", illegal, 0)
         at_least("max_turns", max_turns, 1, whole=True)
-        self.id = id
-        self.options: dict[str, Any] = dict(options or {})
         self.render: str | Callable[..., str] | None = render
         self.illegal: float = float(illegal)
         self.max_turns: int | None = max_turns
         self.style: Style = style
-        self.seed = seed
         self._make, self.parallel = _maker(id, parallel)
         env = self._made()
         self.players: tuple[str, ...] = tuple(env.possible_agents)
         self.agents: tuple[str, ...] = seats(agents or self.players, len(self.players))
         short = id.rsplit(".", 1)[-1]
-        known = next((words for start, words in ACTIONS.items() if short.startswith(start)), None)
-        names = known.split() if actions is None and known else actions
+        names = actions if actions is not None else by_prefix(ACTIONS, short).split() or None
         self.actions: dict[str, Actions] = {
-            player: Actions(env.action_space(player), names, f"pettingzoo {id}")
-            for player in self.players
+            player: Actions(env.action_space(player), names, self._where) for player in self.players
         }
-        legend = next((text for start, text in LEGENDS.items() if short.startswith(start)), "")
-        told = f"{short}. In every turn answer with one of the actions you are told. {legend}"
-        self.instructions: str = told.strip() if instructions is None else instructions
+        told = f"{short}. In every turn answer with one of the actions you are told. "
+        told = (told + by_prefix(LEGENDS, short)).strip()
+        self.instructions: str = told if instructions is None else instructions
+        self.opening: str = self.instructions or id
         env.close()
-        self._env: Any = None
-        self._seed, self._key, self._chance = 0, "", Chance("")
-        self._done: list[dict[str, Any]] = []
-        self._draws = random.Random(0)
-        self._steps = 0
         self._met: frozenset[str] = frozenset()
         self._asked: dict[str, list[int] | None] = {}
         self._told: dict[str, str] = {}
         self._seen: dict[str, str] = {}
 
-    def task(self, seed: int, split: Split = "train") -> Task:
-        name = f"{self.id}-{self.seed}-{split}-{seed}"
-        drawn = 2 * seed_of(name, bits=30) + (split == "eval")
-        return Task(name, [Message(self.instructions or self.id)], seed=seed, info={"seed": drawn})
-
-    def spawn(self) -> PettingZooEnvironment:
-        fresh = copy.copy(self)
-        fresh._env = None
-        return fresh
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
-        drawn = int(task.info.get("seed", 2 * task.seed))
-        self._seed, self._key = drawn, f"pettingzoo/{self.id}/{drawn}"
-        self._chance = Chance(self._key)
-        self._draws = random.Random(f"{self._key}/drawn")
-        self._steps, self._met, self._told, self._done = 0, frozenset(), {}, []
+        self._begin(task, seed)
+        self._met, self._told = frozenset(), {}
         with self._chance.held():
             self._env = self._env or self._made()
-            begun = called(self._where, lambda: self._env.reset(seed=drawn))
+            begun = self._restart()
             seen = begun if self.parallel else (None, None)
             return StepResult(self._observed(*seen))
 
@@ -154,13 +135,13 @@ class PettingZooEnvironment(Environment):
         self._steps += 1
         self._done.append(chosen)
         with self._chance.held():
-            observations, paid, ended, cut, infos = self._stepped(chosen)
+            observations, paid, ended, cut, infos = self._repeat(chosen)
             for player, value in paid.items():
                 self._pay(rewards, player, finite(value, self._where))
             if not self._env.agents or all(ended.get(p) or cut.get(p) for p in self._env.agents):
                 short = any(cut.values())
                 return StepResult(rewards=rewards, done=not short, truncated=short)
-            if self._steps >= (self.max_turns or 0):
+            if self._out_of_time:
                 return StepResult(rewards=rewards, truncated=True)
             return StepResult(self._observed(observations, infos), rewards)
 
@@ -173,11 +154,6 @@ class PettingZooEnvironment(Environment):
             f"{self._seat(player)}: {self._rendered(self._env.observe(player), player)}"
             for player in self._env.agents
         )
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
 
     # -- observations ------------------------------------------------------------------------------
 
@@ -203,10 +179,8 @@ class PettingZooEnvironment(Environment):
         return found
 
     def _rendered(self, seen: Any, player: str) -> str:
-        draw = self.render
-        if draw is not None:
-            function = registry.load("environments", draw) if isinstance(draw, str) else draw
-            return called(self._where, lambda: str(function(seen, player, self._env)))
+        if self.render is not None:
+            return self._user_text(seen, player, self._env)
         if getattr(self._env, "render_mode", None) == "ansi":
             text = str(called(self._where, self._env.render))
         else:
@@ -247,41 +221,27 @@ class PettingZooEnvironment(Environment):
         reward.components["reward"] += value
         reward.components["illegal"] += float(illegal)
 
-    def _stepped(self, chosen: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def _repeat(self, action: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Step the environment; returns observations, rewards, terminations, truncations and infos
         by player. An AEC environment is queried for the first and the last."""
         env = self._env
         if self.parallel:
-            return called(self._where, lambda: env.step(chosen))
-        (action,) = chosen.values()
-        called(self._where, lambda: env.step(action))
+            return called(self._where, env.step, action)
+        called(self._where, env.step, *action.values())
         answer = None, dict(env.rewards), dict(env.terminations), dict(env.truncations), None
         while env.agents and (
             env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
         ):
-            called(self._where, lambda: env.step(None))  # finished agents must step with None
+            called(self._where, env.step, None)  # finished agents must step with None
         return answer
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PettingZooEnvironment:
-        """A copy in the same state, by replaying the actions: many environments do not copy their
-        state."""
-        twin = copy.copy(self)
-        for name in ("_draws", "_asked", "_told", "_seen", "_done"):
-            setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
-        if self._env is not None:
-            twin._env = self._made()
-            twin._chance = Chance(self._key)
-            with twin._chance.held():
-                called(self._where, lambda: twin._env.reset(seed=self._seed))
-                for chosen in self._done:
-                    twin._stepped(chosen)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = super().__deepcopy__(memo)
+        for name in ("_asked", "_told", "_seen"):
+            setattr(twin, name, copy.copy(getattr(self, name)))
         return twin
 
     # -- names -------------------------------------------------------------------------------------
-
-    @property
-    def _where(self) -> str:
-        return f"pettingzoo {self.id}"
 
     def _seat(self, player: str) -> str:
         return self.agents[self.players.index(player)]

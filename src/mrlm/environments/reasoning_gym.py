@@ -21,7 +21,6 @@ from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.libraries import needed, said, seed_of
 from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
-TITLE = "the world reasoning_gym"
 SYSTEM_PROMPT = (
     "Think as long as you need, then put your final answer between <answer> and </answer>."
 )
@@ -74,7 +73,7 @@ class ReasoningGymEnvironment(Environment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        needed("reasoning_gym", "reasoning_gym", TITLE)
+        needed("reasoning_gym")
         at_least("malformed", malformed, 0)
         at_least("timeout", timeout, 0.01)
         self.agents: tuple[str, ...] = seats(agents, 1)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.libraries import Chance, called, finite, needed, said, seed_of
+from mrlm.environments.shared.libraries import Chance, LibraryEnvironment, called, finite, said
 from mrlm.environments.shared.rows import at_least, seats
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-TITLE = "the world textarena"
 TRIED = (2, 1, *range(3, 16))
 """Numbers of players to try, in this order, if none is given."""
 LOST = -1.0
@@ -27,7 +24,7 @@ MOST_LOGGED = 4_000
 """Number of characters at the end of a game's record that a critic reads."""
 
 
-class TextArenaEnvironment(Environment):
+class TextArenaEnvironment(LibraryEnvironment):
     """A game of TextArena. Players act one at a time, in the game's order; rewards are given at the
     end.
 
@@ -57,6 +54,8 @@ class TextArenaEnvironment(Environment):
             (with this number of players).
     """
 
+    library = "textarena"
+
     def __init__(
         self,
         id: str,
@@ -67,41 +66,25 @@ class TextArenaEnvironment(Environment):
         agents: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        needed("textarena", "textarena", TITLE)
+        super().__init__(id, options, seed)
         at_least("illegal", illegal, 0)
         at_least("max_turns", max_turns, 1, whole=True)
-        self.id = id
-        self.options: dict[str, Any] = dict(options or {})
+        self.opening: str = f"A game of {id}."
         self.illegal: float = float(illegal)
         self.max_turns: int | None = max_turns
-        self.seed = seed
         self.num_players: int = self._playable(num_players)
         names = ["player"] if self.num_players == 1 else range(self.num_players)
         default = [name if isinstance(name, str) else f"player_{name}" for name in names]
         self.agents: tuple[str, ...] = seats(agents or default, self.num_players)
-        self._env: Any = None
+        self._series: str = f"{id}-{self.num_players}"
         self._layers: list[Any] = []
-        self._chance = Chance("")
-        self._steps, self._mover = 0, 0
-
-    def task(self, seed: int, split: Split = "train") -> Task:
-        name = f"{self.id}-{self.num_players}-{self.seed}-{split}-{seed}"
-        drawn = 2 * seed_of(name, bits=30) + (split == "eval")
-        return Task(name, [Message(f"A game of {self.id}.")], seed=seed, info={"seed": drawn})
-
-    def spawn(self) -> TextArenaEnvironment:
-        fresh = copy.copy(self)
-        fresh._env = None
-        return fresh
+        self._mover = 0
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
-        drawn = int(task.info.get("seed", 2 * task.seed))
-        self._chance = Chance(f"textarena/{self.id}/{drawn}")
-        self._steps = 0
+        self._begin(task, seed)
         with self._chance.held(), _quiet():
             self._env, self._layers = called(self._where, self._made)
-            called(self._where, lambda: self._env.reset(num_players=self.num_players, seed=drawn))
+            called(self._where, self._env.reset, num_players=self.num_players, seed=self._seed)
             return StepResult(self._observed())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
@@ -110,7 +93,7 @@ class TextArenaEnvironment(Environment):
         self._steps += 1
         with self._chance.held(), _quiet():
             for layer in self._layers:
-                text = called(self._where, lambda layer=layer, text=text: layer.action(text))
+                text = called(self._where, layer.action, text)
             try:
                 done, _ = self._env.step(text)
             except Exception as error:
@@ -122,7 +105,7 @@ class TextArenaEnvironment(Environment):
             if done:
                 self._settle(rewards)
                 return StepResult(rewards=rewards, done=True)
-            if self._steps >= (self.max_turns or 0):
+            if self._out_of_time:
                 return StepResult(rewards=rewards, truncated=True)
             return StepResult(self._observed(), rewards)
 
@@ -176,10 +159,6 @@ class TextArenaEnvironment(Environment):
             reward.components["reward"] += value
 
     # -- games -------------------------------------------------------------------------------------
-
-    @property
-    def _where(self) -> str:
-        return f"textarena {self.id}"
 
     def _made(self) -> tuple[Any, list[Any]]:
         """A game, and the wrappers that modify answers before the game reads them."""

@@ -16,8 +16,6 @@ from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments.shared.libraries import finite, needed, said
 from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
-TITLE = "the world verifiers"
-
 
 class VerifierRows:
     """The tasks of a taskset by split; never copied with the environment that reads it."""
@@ -70,7 +68,7 @@ class VerifiersEnvironment(Environment):
         malformed: float = 0.1,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        needed("verifiers", "verifiers", TITLE)
+        needed("verifiers")
         at_least("malformed", malformed, 0)
         at_least("max_tasks", max_tasks, 1, whole=True)
         self.agents: tuple[str, ...] = seats(agents, 1)

@@ -1,22 +1,26 @@
-"""Helpers of environments that wrap other libraries: check of installation, isolated global
-randomness, and validation of numbers and text."""
+"""Base classes of environments that wrap those of other libraries: check of installation, isolated
+global randomness, validation of numbers and text, and copies by replay."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import math
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
 
+from mrlm.core import registry
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.types import Message
+from mrlm.core.types import Message, Task
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_TEXT = 20_000
@@ -32,21 +36,19 @@ _DIGITS = re.compile(r"\d{101,}")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def needed(module: str, extra: str, title: str) -> None:
-    """Check that a library is installed, without importing it.
-
-    Args:
-        module: module of the library.
-        extra: extra of this package that installs it.
-        title: name of the environment in errors.
+def needed(module: str) -> None:
+    """Check that the library of an environment is installed, without importing it. The extra of
+    this package that installs it has its name.
 
     Raises:
         ConfigError: it is not; the message contains the command for installation.
     """
     if importlib.util.find_spec(module) is None:
-        plain = extra.replace("_", "-")
-        older = "" if plain == extra else f' (pip before 23.3: "mrlm[{plain}]")'
-        raise ConfigError(f'{title} needs the package {module}: pip install "mrlm[{extra}]"{older}')
+        plain = module.replace("_", "-")
+        older = "" if plain == module else f' (pip before 23.3: "mrlm[{plain}]")'
+        raise ConfigError(
+            f'the world {module} needs the package {module}: pip install "mrlm[{module}]"{older}'
+        )
 
 
 class Chance:
@@ -111,15 +113,107 @@ def said(message: Message | None) -> str:
     return _DIGITS.sub(lambda found: found[0][:MOST_DIGITS], text)
 
 
-def called(where: str, function: Callable[[], T]) -> T:
+def called(where: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of a library's function.
 
     Raises:
         EpisodeError: it raised an error; failed episodes are never trained on.
     """
     try:
-        return function()
+        return function(*args, **kwargs)
     except EpisodeError:
         raise
     except Exception as error:
         raise EpisodeError(f"{where} failed: {type(error).__name__}: {error}"[:500]) from error
+
+
+def by_prefix(table: Mapping[str, str], name: str) -> str:
+    """The entry of a table whose key a name begins with; empty if there is none."""
+    return next((entry for start, entry in table.items() if name.startswith(start)), "")
+
+
+class LibraryEnvironment(Environment):
+    """An environment around one of another library, which is `_env` during an episode. Its random
+    draws are determined by the task: training tasks have even seeds, held-out ones odd seeds.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+
+    library: ClassVar[str]
+    opening: str = ""
+    """Prompt of every task."""
+
+    def __init__(self, id: str, options: Mapping[str, Any] | None, seed: int) -> None:
+        needed(self.library)
+        self.id = id
+        self.options: dict[str, Any] = dict(options or {})
+        self.seed = seed
+        self._where: str = f"{self.library} {id}"
+        self._series: str = id  # the names of tasks begin with it
+        self._env: Any = None
+        self._steps = 0
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        name = f"{self._series}-{self.seed}-{split}-{seed}"
+        drawn = 2 * seed_of(name, bits=30) + (split == "eval")
+        return Task(name, [Message(self.opening)], seed=seed, info={"seed": drawn})
+
+    def spawn(self) -> Self:
+        fresh = copy.copy(self)
+        fresh._env = None
+        return fresh
+
+    def _begin(self, task: Task | None, seed: int | None) -> None:
+        """Prepare an episode: its seed and its random draws."""
+        task = task or self.task(seed or 0)
+        self._seed = int(task.info.get("seed", 2 * task.seed))
+        self._key = f"{self.library}/{self.id}/{self._seed}"
+        self._chance, self._draws = Chance(self._key), random.Random(f"{self._key}/drawn")
+        self._steps, self._done = 0, list[Any]()
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self._steps >= (self.max_turns or 0)
+
+
+class ReplayedEnvironment(LibraryEnvironment):
+    """A `LibraryEnvironment` whose copies replay its actions (`_done`), as many environments do not
+    copy their state."""
+
+    render: str | Callable[..., str] | None = None
+
+    def _made(self) -> Any:
+        """A new environment of the library."""
+        raise NotImplementedError
+
+    def _restart(self) -> Any:
+        return called(self._where, self._env.reset, seed=self._seed)
+
+    def _repeat(self, action: Any) -> Any:
+        return called(self._where, self._env.step, action)
+
+    def _held(self) -> AbstractContextManager[None]:
+        return self._chance.held()
+
+    def _user_text(self, *given: Any) -> str:
+        """The text that the user's function `render` writes."""
+        draw: Any = self.render
+        function = registry.load("environments", draw) if isinstance(draw, str) else draw
+        return called(self._where, lambda: str(function(*given)))
+
+    def close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = copy.copy(self)
+        if self._env is not None:
+            twin._draws, twin._done = copy.deepcopy(self._draws), list(self._done)
+            twin._env, twin._chance = self._made(), Chance(self._key)
+            with twin._held():
+                twin._restart()
+                for action in self._done:
+                    twin._repeat(action)
+        return twin

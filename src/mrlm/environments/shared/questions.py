@@ -3,80 +3,43 @@ which one agent answers them, in one or several attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Observation, StepResult, Task
-from mrlm.data.tasks import QUESTIONS, OnBadRow, Row, question_of, row_messages
+from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, others, seats
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A row with a question and an answer.
-
-    Args:
-        index: its index in the split.
-        where: its location, for errors.
-        messages: the conversation that ends with the question.
-        gold: the value of its answer column.
-        info: its other columns, and the text of the question as `question`.
-    """
+class Question(NamedTuple):
+    """A row with a question, the last of its messages, and the value of its answer column."""
 
     index: int
     where: str
     messages: list[Message]
+    text: str
     gold: Any
     info: Row
 
-    @property
-    def text(self) -> str:
-        """The question itself."""
-        return self.messages[-1].content
-
 
 class QuestionTable(RowTable):
-    """Rows with questions and answers.
+    """Rows with a question and an answer, in one of the columns `answers`; `title` is its name in
+    errors."""
 
-    Args:
-        title: its name in errors.
-        answers: columns that may contain the answer, in order of precedence.
-        dataset, eval_dataset, split, columns, on_bad_row, seed: see `RowTable`.
-
-    Raises:
-        DataError: a row without a question or an answer.
-    """
-
-    def __init__(
-        self,
-        title: str,
-        answers: Sequence[str],
-        dataset: Any,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
-        seed: int = 0,
-    ) -> None:
-        self.title = title
-        self.answers: tuple[str, ...] = tuple(answers)
-        super().__init__(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._checked
-        )
+    def __init__(self, title: str, answers: tuple[str, ...], *dataset: Any) -> None:
+        self.title, self.answers = title, answers
+        super().__init__(*dataset, convert=self._checked)
 
     def question(self, seed: int, split: Split) -> Question:
-        """The question of a seed."""
         index, row = self.row(seed, split)
         where = f"{self.title}, {split} row {index}"
         gold = next(row[name] for name in self.answers if row.get(name) is not None)
         messages = row_messages(question_of(row), where)
-        return Question(
-            index, where, messages, gold, others(row) | {"question": messages[-1].content}
-        )
+        text = messages[-1].content
+        return Question(index, where, messages, text, gold, others(row) | {"question": text})
 
     def _checked(self, row: Row, where: str) -> Row:
         if question_of(row) is None:
@@ -97,17 +60,10 @@ class QuestionTable(RowTable):
 
 
 class QuestionEnvironment(RowTasks):
-    """An environment in which one agent answers a question, in one or several attempts.
-
-    A subclass implements `task` and `step`, and may check its tasks in `begin`.
-
-    Args:
-        agents: name of the agent.
-        max_attempts, max_turns: maximum number of answers, under either name; 1 if both are `None`.
-    """
+    """An environment in which one agent answers a question, in one or several attempts. A subclass
+    implements `task` and `step`, and may check its tasks in `begin`."""
 
     title: ClassVar[str]
-    """Its name in errors."""
     _table: QuestionTable | None = None
 
     def __init__(
@@ -138,13 +94,11 @@ class QuestionEnvironment(RowTasks):
 
     @property
     def question(self) -> str:
-        """The text of the question."""
         prompt = "\n".join(message.content for message in self._task.prompt)
         return str(self._task.info.get("question") or prompt)
 
     @property
     def again(self) -> str:
-        """The request for another attempt."""
         return f"Try again (attempt {self._attempts + 1} of {self.max_attempts})."
 
     def state(self) -> str:
