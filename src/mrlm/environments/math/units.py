@@ -3,34 +3,16 @@ other words after a number are nouns, which are ignored."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
-_NAMES: dict[str, dict[str, str]] = {
-    "length": {
-        "mm millimeter millimetre": "1/1000", "cm centimeter centimetre": "1/100",
-        "dm decimeter decimetre": "1/10", "m meter metre": "1", "km kilometer kilometre": "1000",
-        "in inch inche": "127/5000", "ft foot feet": "381/1250", "yd yard": "1143/1250",
-        "mi mile": "201168/125",
-    },
-    "mass": {
-        "mg milligram": "1/1000000", "g gram": "1/1000", "kg kilogram": "1", "ton tonne": "1000",
-        "oz ounce": "45359237/1600000000", "lb pound": "45359237/100000000",
-    },
-    "time": {
-        "ms millisecond": "1/1000", "s sec second": "1", "min minute": "60", "h hr hour": "3600",
-        "day": "86400", "week": "604800",
-    },
-    "volume": {
-        "ml milliliter millilitre": "1/1000", "cl centiliter centilitre": "1/100",
-        "l liter litre": "1",
-    },
-    "angle": {"° degree deg": "1"},
-    "radian": {"rad radian": "1"},
-    "money": {"dollar usd": "1", "cent": "1/100"},
-    "euro": {"euro eur": "1"},
-}  # fmt: skip
+_NAMES: dict[str, dict[str, str]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+"""Dimension -> names of a unit -> its size in base units."""
 _KNOWN: dict[str, tuple[str, Fraction]] = {
     name: (dimension, Fraction(factor))
     for dimension, table in _NAMES.items()

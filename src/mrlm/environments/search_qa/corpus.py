@@ -7,28 +7,21 @@ others only with each other: no fact is needed by questions of both splits.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from mrlm.core.environment import Split
 from mrlm.environments.tools.search import Document
 
-COUNTS = {"lake": 24, "river": 48, "town": 72, "person": 120, "book": 72}
-"""Number of entities of each kind; each has a document."""
+_LAND = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+"""Number of entities of each kind, the kind that each is linked with, parts of names, and templates
+of documents and questions."""
 HELD_OUT = 8
 """One in this many entities is held out."""
-_STARTS, _MIDDLES, _JOINS, _ENDS = (
-    part.split(",")
-    for part in (
-        "B,Br,C,D,Dr,F,G,Gr,H,J,K,L,M,N,P,Pr,Qu,R,S,St,T,Th,V,W,Y,Z",
-        "a,e,i,o,u,ae,ei,ou",
-        "l,m,n,r,s,v,ld,nd,rk,st,lm,rn",
-        "ar,el,en,is,or,um,us,ia,ow,ey",
-    )
-)
-"""Parts of names."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +39,13 @@ class Question:
     hops: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Thing:
+    kind: str
     name: str
     held_out: bool
-
-
-@dataclass(frozen=True)
-class _Land:
-    """All entities by kind, and their links."""
-
-    things: dict[str, list[_Thing]]
-    lake: dict[_Thing, _Thing]
-    river: dict[_Thing, _Thing]
-    home: dict[_Thing, _Thing]
-    author: dict[_Thing, _Thing]
-    year: dict[_Thing, int]
+    year: int = 0
+    link: _Thing | None = field(default=None, repr=False)
 
 
 @cache
@@ -80,12 +64,11 @@ def questions(split: Split, hops: tuple[int, ...]) -> tuple[Question, ...]:
 
 def _words(rng: random.Random) -> Iterator[str]:
     """Unlimited unique names."""
-    said: set[str] = set()
+    known: set[str] = set()
     while True:
-        parts = (rng.choice(each) for each in (_STARTS, _MIDDLES, _JOINS, _ENDS))
-        name = "".join(parts)
-        if name not in said:
-            said.add(name)
+        name = "".join(rng.choice(parts.split(",")) for parts in _LAND["names"])
+        if name not in known:
+            known.add(name)
             yield name
 
 
@@ -94,87 +77,39 @@ def _made() -> tuple[tuple[Document, ...], dict[Split, list[Question]]]:
     rng = random.Random("search_qa")
     names = _words(rng)
     things: dict[str, list[_Thing]] = {}
-    for kind, count in COUNTS.items():
-        things[kind] = [
-            _Thing(
-                f"{next(names)} {next(names)}" if kind == "person" else next(names),
-                place % HELD_OUT == 0,
-            )
-            for place in range(count)
-        ]
-
-    def link(of: _Thing, kind: str) -> _Thing:
-        return rng.choice([each for each in things[kind] if each.held_out == of.held_out])
-
-    land = _Land(
-        things,
-        lake={each: link(each, "lake") for each in things["river"]},
-        river={each: link(each, "river") for each in things["town"]},
-        home={each: link(each, "town") for each in things["person"]},
-        author={each: link(each, "person") for each in things["book"]},
-        year={each: rng.randint(1100, 1980) for many in things.values() for each in many},
-    )
+    for kind, count in _LAND["counts"].items():
+        things[kind] = []
+        for place in range(count):
+            name = f"{next(names)} {next(names)}" if kind == "person" else next(names)
+            things[kind].append(_Thing(kind, name, place % HELD_OUT == 0))
+    for kind, target in _LAND["links"].items():
+        for each in things[kind]:
+            near = [one for one in things[target] if one.held_out == each.held_out]
+            each.link = rng.choice(near)
+    everything = [each for many in things.values() for each in many]
+    for each in everything:
+        each.year = rng.randint(1100, 1980)
     asked: dict[Split, list[Question]] = {"train": [], "eval": []}
-    for thing, question in _asked(land):
-        asked["eval" if thing.held_out else "train"].append(question)
-    return tuple(_texts(land)), asked
+    for each in everything:
+        asked["eval" if each.held_out else "train"] += _questions(each)
+    texts = (Document(_LAND["texts"][each.kind].format(each), each.name) for each in everything)
+    return tuple(texts), asked
 
 
-def _texts(land: _Land) -> list[Document]:
-    """The documents, one per entity."""
-    said = {
-        "lake": lambda it: f"{it.name} is a lake. It was mapped in {land.year[it]}.",
-        "river": lambda it: f"The river {it.name} flows into the lake {land.lake[it].name}.",
-        "town": lambda it: (
-            f"{it.name} is a town on the river {land.river[it].name}. "
-            f"It was founded in {land.year[it]}."
-        ),
-        "person": lambda it: f"{it.name} lives in the town {land.home[it].name}.",
-        "book": lambda it: (
-            f"{it.name} is a book by {land.author[it].name}. It was printed in {land.year[it]}."
-        ),
-    }
-    return [Document(said[kind](it), it.name) for kind, many in land.things.items() for it in many]
+def _questions(thing: _Thing) -> Iterator[Question]:
+    """All questions that begin with an entity."""
+    if thing.link is not None:
+        text, name = _hop(thing)
+        yield Question(text, name, ((text, name),))
+    if thing.kind in _LAND["year_questions"]:
+        text, year = _LAND["year_questions"][thing.kind].format(thing), str(thing.year)
+        yield Question(text, year, ((text, year),))
+    if thing.link is not None and thing.kind in _LAND["two_hop_questions"]:
+        text, then = _LAND["two_hop_questions"][thing.kind].format(thing), _hop(thing.link)
+        yield Question(text, then[1], (_hop(thing), then))
 
 
-def _asked(land: _Land) -> Iterator[tuple[_Thing, Question]]:
-    """All questions, each with its first entity."""
-
-    def into(it: _Thing) -> tuple[str, str]:
-        return f"Into which lake does the river {it.name} flow?", land.lake[it].name
-
-    def lies(it: _Thing) -> tuple[str, str]:
-        return f"On which river is the town {it.name}?", land.river[it].name
-
-    def lives(it: _Thing) -> tuple[str, str]:
-        return f"In which town does {it.name} live?", land.home[it].name
-
-    def wrote(it: _Thing) -> tuple[str, str]:
-        return f"Who wrote the book {it.name}?", land.author[it].name
-
-    for it in land.things["lake"]:
-        yield it, _one(f"In which year was the lake {it.name} mapped?", str(land.year[it]))
-    for it in land.things["river"]:
-        yield it, _one(*into(it))
-    for it in land.things["town"]:
-        yield it, _one(*lies(it))
-        yield it, _one(f"In which year was the town {it.name} founded?", str(land.year[it]))
-        text = f"Into which lake does the river of the town {it.name} flow?"
-        yield it, _two(text, lies(it), into(land.river[it]))
-    for it in land.things["person"]:
-        yield it, _one(*lives(it))
-        text = f"On which river is the town where {it.name} lives?"
-        yield it, _two(text, lives(it), lies(land.home[it]))
-    for it in land.things["book"]:
-        yield it, _one(*wrote(it))
-        yield it, _one(f"In which year was the book {it.name} printed?", str(land.year[it]))
-        text = f"In which town does the author of the book {it.name} live?"
-        yield it, _two(text, wrote(it), lives(land.author[it]))
-
-
-def _one(text: str, answer: str) -> Question:
-    return Question(text, answer, ((text, answer),))
-
-
-def _two(text: str, first: tuple[str, str], second: tuple[str, str]) -> Question:
-    return Question(text, second[1], (first, second))
+def _hop(thing: _Thing) -> tuple[str, str]:
+    """The question of what an entity is linked with, and the answer."""
+    assert thing.link is not None
+    return _LAND["link_questions"][thing.kind].format(thing), thing.link.name

@@ -3,31 +3,19 @@ without searching."""
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from mrlm.environments.tools.search import Document
 
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(name.split()) for name in text.split(","))
-
-
-TOWNS = _names(
-    "Velmora, Ostrel, Quendry, Harlow, Bisk, Tamsin, Orrick, Lunsby, Drevin, Kalmouth, Perrin,"
-    "Saltmere, Wexholm, Yarrow, Finnick, Gorsey, Ilmar, Jorvale, Montry, Norwick, Rushden,"
-    "Thistle, Umber, Zellin"
-)
-RIVERS = _names(
-    "Aldra, Brenn, Corvo, Dasse, Elvan, Fenna, Gallow, Hyrst, Isken, Jarl, Kessel, Lorne"
-)
-PEAKS = _names("Morrow, Nesk, Oberon, Pike, Quill, Raven, Sable, Tarn, Ulfar, Vane, Wolfram, Yeld")
-PEOPLE = _names(
-    "Ada Brook, Ben Carrow, Cleo Danes, Dov Elster, Eva Farrow, Finn Gale, Greta Holm, Hugo Imber,"
-    "Ida Jessop, Jon Keats, Kira Lund, Leo Marsh, Mina North, Nils Orme, Olga Price, Pia Quint"
-)
-CRAFTS = _names("painter, baker, pilot, doctor, printer, sailor, teacher, weaver")
+_NAMES: dict[str, list[str]] = {
+    kind: names.split(", ")
+    for kind, names in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+}
+TOWNS, RIVERS = _NAMES["towns"], _NAMES["rivers"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +34,11 @@ def entries() -> dict[str, AtlasEntry]:
     rng = random.Random("atlas")
     found: dict[str, AtlasEntry] = {}
     for name in TOWNS:
-        year, people, river = rng.randint(900, 1890), rng.randint(1200, 98000), rng.choice(RIVERS)
+        year, people, river = (
+            rng.randint(900, 1890),
+            rng.randint(1200, 98000),
+            rng.choice(RIVERS),
+        )
         text = (
             f"{name} is a town on the river {river}. It was founded in {year}. "
             f"{people} people live there."
@@ -60,13 +52,13 @@ def entries() -> dict[str, AtlasEntry]:
         length = rng.randint(40, 980)
         text = f"The {name} is a river. It is {length} km long."
         found[name] = AtlasEntry(name, text, {f"How many km long is the river {name}?": length})
-    for name in PEAKS:
+    for name in _NAMES["peaks"]:
         height = rng.randint(700, 4900)
         text = f"Mount {name} is {height} m high."
         found[name] = AtlasEntry(name, text, {f"How many m high is Mount {name}?": height})
-    for name in PEOPLE:
+    for name in _NAMES["people"]:
         year, town = rng.randint(1700, 1980), rng.choice(TOWNS)
-        text = f"{name}, a {rng.choice(CRAFTS)}, was born in {year} and lives in {town}."
+        text = f"{name}, a {rng.choice(_NAMES['crafts'])}, was born in {year} and lives in {town}."
         found[name] = AtlasEntry(name, text, {f"In which year was {name} born?": year})
     return found
 
