@@ -58,7 +58,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         DataError: rows that cannot be used.
     """
 
-    title = "math"
+    title: str = "math"
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 

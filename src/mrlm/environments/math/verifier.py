@@ -4,20 +4,15 @@ Thread-safe."""
 
 from __future__ import annotations
 
-import atexit
-import json
 import logging
 import os
 import queue
 import re
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
-from pathlib import Path
 
-from mrlm.core.errors import EpisodeError
 from mrlm.environments.math import answers, units
+from mrlm.environments.shared.child_process import ChildEnded, ChildProcess, TooLate
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -26,84 +21,10 @@ _PERCENT = re.compile(r"%|\bper ?cent", re.IGNORECASE)
 
 TIMEOUT = 3.0
 """Time limit of computer algebra for one answer, in seconds."""
-STARTUP = 120.0
-"""Time limit for loading a worker's libraries, in seconds."""
-KEPT_VARIABLES = (
-    "PATH",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "VIRTUAL_ENV",
-)
-
-
-class VerifierWorker:
-    """A child process that runs math-verify."""
-
-    def __init__(self) -> None:
-        environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-P", "-u", str(Path(__file__).with_name("worker.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-        self.killed = False
-        if self._line(STARTUP) != "ready":
-            self.close()
-            raise EpisodeError(
-                f"the math verifier could not be started with {sys.executable}; is math-verify "
-                f"installed? "
-                "(pip install 'math-verify[antlr4_13_2]')"
-            )
-
-    def ask(self, answer: str, gold: str, seconds: float) -> str | None:
-        """The worker's verdict; `None` if it took longer than `seconds` or died, after which it
-        must not be used again."""
-        request = json.dumps({"answer": answer, "gold": gold, "seconds": seconds})
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(request.encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            return None
-        return self._line(seconds)
-
-    @property
-    def alive(self) -> bool:
-        return not self.killed and self.process.poll() is None
-
-    def close(self) -> None:
-        """Kill the process and wait for its end."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:  # unsent data has no reader any more
-                    log.debug("a pipe to a math verifier was closed with unsent data")
-
-    def _line(self, seconds: float) -> str | None:
-        timer = threading.Timer(seconds, self._too_late)
-        timer.daemon = True
-        timer.start()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline(64)
-        timer.cancel()
-        timer.join()  # afterwards it is certain whether the timer has fired
-        return line.decode().strip() or None
-
-    def _too_late(self) -> None:
-        self.killed: bool = True
-        self.process.kill()
 
 
 class Verifier:
-    """A pool of workers, started on first use.
+    """A pool of processes that run math-verify, started on first use.
 
     Args:
         workers: maximum number of processes.
@@ -111,14 +32,17 @@ class Verifier:
     """
 
     def __init__(self, workers: int = 2, remembered: int = 4096) -> None:
-        self._idle: queue.LifoQueue[VerifierWorker | None] = queue.LifoQueue()
-        for _ in range(workers):
-            self._idle.put(None)
-        self._all: set[VerifierWorker] = set()
+        hint = "; is math-verify installed? (pip install 'math-verify[antlr4_13_2]')"
+        self._all = [
+            ChildProcess("mrlm.environments.math.worker", "the math verifier", hint)
+            for _ in range(workers)
+        ]
+        self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
+        for worker in self._all:
+            self._idle.put(worker)
         self._verdicts: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._remembered = remembered
         self._lock = threading.Lock()
-        self._owner = os.getpid()
 
     def compare(self, answer: str, gold: str, timeout: float = TIMEOUT) -> str:
         """`right`, `wrong`, `unparseable`, `gold` (the gold answer cannot be parsed) or `timeout`.
@@ -145,45 +69,23 @@ class Verifier:
         """One worker's verdict; `None` if it died of a cause other than the deadline."""
         worker = self._idle.get()
         try:
-            if worker is None or not worker.alive:
-                self._forget(worker)
-                worker = None
-                worker = self._started()
-            reply = worker.ask(answer, gold, timeout)
-            late = worker.killed
-            if reply is None or late:
-                self._forget(worker)
-                worker = None
-            return "timeout" if reply is None and late else reply
+            request = {"answer": answer, "gold": gold, "seconds": timeout}
+            return worker.ask(request, timeout)["verdict"]
+        except TooLate:
+            return "timeout"
+        except ChildEnded:
+            return None
         finally:
             self._idle.put(worker)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the live workers."""
-        with self._lock:
-            return sorted(worker.process.pid for worker in self._all if worker.alive)
+        return sorted(worker.pid for worker in self._all if worker.pid is not None)
 
     def close(self) -> None:
         """Kill all workers. The next comparison starts new ones."""
-        if os.getpid() != self._owner:  # a forked child must not kill its parent's workers
-            return
-        with self._lock:
-            workers = list(self._all)
-            self._all.clear()
-        for worker in workers:
-            worker.close()
-
-    def _started(self) -> VerifierWorker:
-        worker = VerifierWorker()
-        with self._lock:
-            self._all.add(worker)
-        return worker
-
-    def _forget(self, worker: VerifierWorker | None) -> None:
-        if worker is not None:
-            with self._lock:
-                self._all.discard(worker)
+        for worker in self._all:
             worker.close()
 
 
@@ -197,7 +99,6 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
-atexit.register(lambda: _shared.close())
 
 
 def verify(

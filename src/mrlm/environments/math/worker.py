@@ -4,13 +4,13 @@ line. It runs under resource limits that it sets itself; the parent kills it at 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import re
 import resource
-import sys
 from typing import Any
+
+from mrlm.environments.shared.child_process import answering
 
 MEMORY = 2 << 30
 """Limit of the address space, in bytes."""
@@ -59,8 +59,8 @@ def latex(text: str) -> str:
     return text
 
 
-def main() -> None:
-    """Serve until the input ends."""
+def serve() -> None:
+    """Compare expressions until the input ends."""
     logging.disable(logging.CRITICAL)
     from math_verify import LatexExtractionConfig, parse, verify
 
@@ -82,26 +82,13 @@ def main() -> None:
             return "unparseable"
         return "right" if verify(wanted, said, timeout_seconds=None) else "wrong"
 
-    verdict("x+1", "1+x")  # triggers lazy imports before deadlines apply
-    limit()
-    replies = sys.stdout
-    sys.stdout = sys.stderr
-    replies.write("ready\n")
-    replies.flush()
-    for line in sys.stdin:
-        request = json.loads(line)
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         allow(request["seconds"])
         try:
-            reply = verdict(request["answer"], request["gold"])
-        except (
-            Exception,
-            RecursionError,
-            MemoryError,
-        ):  # any failure of computer algebra means that the text cannot be parsed
-            reply = "unparseable"
-        replies.write(reply + "\n")
-        replies.flush()
+            return {"verdict": verdict(request["answer"], request["gold"])}
+        except (Exception, RecursionError, MemoryError):  # whatever fails cannot be parsed
+            return {"verdict": "unparseable"}
 
-
-if __name__ == "__main__":
-    main()
+    verdict("x+1", "1+x")  # triggers lazy imports before deadlines apply
+    limit()
+    answering(answer)

@@ -17,11 +17,17 @@ from mrlm.core.errors import EpisodeError
 
 STARTUP = 120.0
 """Time limit for loading the child's libraries, in seconds."""
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
+KEPT_VARIABLES = (
+    *("PATH", "PYTHONHOME", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR"),
+)
 
 
 class TooLate(EpisodeError):
     """The child did not answer in time."""
+
+
+class ChildEnded(EpisodeError):
+    """The child ended without an answer."""
 
 
 class ChildProcess:
@@ -30,11 +36,11 @@ class ChildProcess:
     Args:
         module: module whose `serve()` the child runs; `serve` calls `answering`.
         title: its name in errors.
+        hint: end of the error if it cannot be started.
     """
 
-    def __init__(self, module: str, title: str) -> None:
-        self.module = module
-        self.title = title
+    def __init__(self, module: str, title: str, hint: str = "") -> None:
+        self.module, self.title, self.hint = module, title, hint
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -54,6 +60,7 @@ class ChildProcess:
 
         Raises:
             TooLate: no answer within `seconds`; the child is killed.
+            ChildEnded: it ended without an answer.
             EpisodeError: it failed, or cannot be started.
         """
         with self._lock:
@@ -64,7 +71,7 @@ class ChildProcess:
                 process.stdin.flush()
             except OSError as error:
                 self._end()
-                raise EpisodeError(f"{self.title} has ended") from error
+                raise ChildEnded(f"{self.title} has ended") from error
             reply = self._line(process, seconds)
         if "error" in reply:
             raise EpisodeError(f"{self.title}: {reply['error']}")
@@ -94,7 +101,12 @@ class ChildProcess:
                 stderr=subprocess.DEVNULL,
                 env=variables,
             )
-            self._line(self._process, STARTUP)
+            try:
+                self._line(self._process, STARTUP)
+            except EpisodeError as error:
+                raise EpisodeError(
+                    f"{self.title} could not be started with {sys.executable}{self.hint}"
+                ) from error
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
@@ -116,7 +128,7 @@ class ChildProcess:
             raise TooLate(f"{self.title} took longer than {seconds:g} s")
         if not line.endswith(b"\n"):
             self._end()
-            raise EpisodeError(f"{self.title} ended without an answer")
+            raise ChildEnded(f"{self.title} ended without an answer")
         return json.loads(line)
 
     def _end(self) -> None:
