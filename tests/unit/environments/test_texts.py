@@ -14,12 +14,10 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward
 from mrlm.environments.reference import ReferenceEnvironment
-from mrlm.environments.shared import bleu as bleu_module
 from mrlm.environments.shared import grading
-from mrlm.environments.shared import rouge as rouge_module
-from mrlm.environments.shared.bleu import bleu
+from mrlm.environments.shared import overlap as overlap_module
 from mrlm.environments.shared.grading import TextJudge, read
-from mrlm.environments.shared.rouge import rouge
+from mrlm.environments.shared.overlap import BLEU, ROUGE, overlap
 from mrlm.environments.shared.texts import TextEnvironment
 from mrlm.environments.summarization import SummarizationEnvironment
 from mrlm.environments.summarization.notices import notice
@@ -58,30 +56,27 @@ def paid(world: TextEnvironment, text: str, seed: int = 1) -> Reward:
     ],
 )
 def test_rouge_by_hand(text: str, one: float, two: float, longest: float) -> None:
-    found = rouge(rouge_module.KINDS, text, ["the cat sat"])
+    found = overlap(ROUGE, text, ["the cat sat"])
     expected = {"rouge1": one, "rouge2": two, "rougeL": longest}
     assert found == pytest.approx(expected)
-    assert rouge(["rouge1"], text, ["x y", "the cat sat"]) == pytest.approx({"rouge1": one})
+    assert overlap(["rouge1"], text, ["x y", "the cat sat"]) == pytest.approx({"rouge1": one})
 
 
 def test_bleu_and_chrf_by_hand() -> None:
     right = "the small dog sees a cat"
-    assert bleu(bleu_module.KINDS, right, [right]) == pytest.approx(
-        dict.fromkeys(bleu_module.KINDS, 1.0)
-    )
-    said = bleu(["bleu"], "the small dog sees a bird", [right])["bleu"]
+    assert overlap(BLEU, right, [right]) == pytest.approx(dict.fromkeys(BLEU, 1.0))
+    said = overlap(["bleu"], "the small dog sees a bird", [right])["bleu"]
     by_hand = (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25  # runs of 1 to 4 words, of equal length
     assert said == pytest.approx(by_hand)
-    short = bleu(["bleu"], "the small dog", [right])["bleu"]
+    short = overlap(["bleu"], "the small dog", [right])["bleu"]
     assert short == pytest.approx(math.exp(1 - 6 / 3))  # all right, and half as long
-    assert bleu(["chrf"], "zzz", ["abc"])["chrf"] == 0.0
-    ab = bleu(["chrf"], "ab", ["ac"])["chrf"]  # of letters 1/2, of pairs 0
+    assert overlap(["chrf"], "zzz", ["abc"])["chrf"] == 0.0
+    ab = overlap(["chrf"], "ab", ["ac"])["chrf"]  # of letters 1/2, of pairs 0
     assert ab == pytest.approx(0.25)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (rouge_module, bleu_module):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(overlap_module, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install \"mrlm\[metrics\]\""):
         SummarizationEnvironment()
     with pytest.raises(ConfigError, match=r"sacrebleu: pip install \"mrlm\[metrics\]\""):

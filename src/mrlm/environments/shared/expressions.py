@@ -9,29 +9,10 @@ import re
 LONGEST = 2_000
 """Maximum number of characters of a value; a tenth of that for an expression."""
 MOST_POWER = 1_000
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "exp",
-        "log",
-        "ln",
-        "sqrt",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "sec",
-        "csc",
-        "cot",
-        "pi",
-        "Abs",
-        "Rational",
-    ]
-)
+FUNCTIONS = {
+    *("sin", "cos", "tan", "exp", "log", "ln", "sqrt", "asin", "acos", "atan", "sinh", "cosh"),
+    *("tanh", "sec", "csc", "cot", "pi", "Abs", "Rational"),
+}
 _TOKEN = re.compile(r"\s+|\d{1,12}(?:\.\d{1,12})?|[A-Za-z]+|\*\*|[-+*/^(),]")
 
 

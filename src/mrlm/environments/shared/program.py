@@ -3,7 +3,6 @@ several turns, optionally with an adviser between turns."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -111,10 +110,6 @@ class Writers(RowTasks):
         raise NotImplementedError
 
     # -- play --------------------------------------------------------------------------------------
-
-    def spawn(self) -> Writers:
-        """A copy, to be reset before use."""
-        return copy.copy(self)
 
     def begin(self) -> StepResult:
         """The first observations of an episode."""

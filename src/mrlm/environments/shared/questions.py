@@ -4,7 +4,7 @@ which one agent answers them, in one or several attempts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
@@ -63,7 +63,7 @@ class QuestionEnvironment(RowTasks):
     """An environment in which one agent answers a question, in one or several attempts. A subclass
     implements `task` and `step`, and may check its tasks in `begin`."""
 
-    title: ClassVar[str]
+    title: str
     _table: QuestionTable | None = None
 
     def __init__(

@@ -3,15 +3,14 @@ optionally graded by a judge. Gates for length, repetition and copying prevent r
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared import bleu, rouge
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
+from mrlm.environments.shared.overlap import KINDS, check_installed, overlap
 from mrlm.environments.shared.rows import RowTasks, seats
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
@@ -80,10 +79,6 @@ class TextEnvironment(RowTasks):
 
     # -- play --------------------------------------------------------------------------------------
 
-    def spawn(self) -> TextEnvironment:
-        """A copy, to be reset before use."""
-        return copy.copy(self)
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Show the writer its task."""
         self._task = task or self.task(seed or 0)
@@ -137,11 +132,7 @@ class TextEnvironment(RowTasks):
         if "exact" in self.weights:
             said = tokens(text)
             scores["exact"] = float(any(said == tokens(each) for each in references))
-        if kinds := [name for name in rouge.KINDS if name in self.weights]:
-            scores |= rouge.rouge(kinds, text, references)
-        if kinds := [name for name in bleu.KINDS if name in self.weights]:
-            scores |= bleu.bleu(kinds, text, references)
-        return scores
+        return scores | overlap(self.weights, text, references)
 
     def _gates(self) -> dict[str, float]:
         said = tokens(self._text)
@@ -178,11 +169,11 @@ class TextEnvironment(RowTasks):
         return self.references[0] if self.references else None
 
 
-_GENERAL = {*rouge.KINDS, *bleu.KINDS, "exact", "judge"}
+_GENERAL = {*KINDS, "exact", "judge"}
 
 
 def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> dict[str, float]:
-    known = [*rouge.KINDS, *bleu.KINDS, "exact", "judge", *own]
+    known = [*KINDS, "exact", "judge", *own]
     weights = {str(name): value for name, value in given.items() if value != 0}
     for name, value in weights.items():
         if name not in known:
@@ -193,10 +184,7 @@ def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> di
         raise ConfigError("judge and its weight (weights: {judge: 1.0}) require each other")
     if not weights:
         raise ConfigError(f"weights must name at least one of {', '.join(known)}")
-    if set(weights) & {*rouge.KINDS}:
-        rouge.check_rouge()
-    if set(weights) & {*bleu.KINDS}:
-        bleu.check_bleu()
+    check_installed(weights)
     return weights
 
 

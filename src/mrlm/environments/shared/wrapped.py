@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split, as_environment
@@ -33,35 +34,32 @@ class Wrapped(Environment):
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:
-        """Delegates to the wrapped environment."""
         return self.environment.stops
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        """Delegates to the wrapped environment."""
         return self.environment.num_tasks(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        """Delegates to the wrapped environment."""
         return self.environment.task(seed, split)
 
     def state(self) -> str | None:
-        """Delegates to the wrapped environment."""
         return self.environment.state()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """Delegates to the wrapped environment."""
         return self.environment.expert(agent, messages)
 
     def close(self) -> None:
-        """Close the wrapped environment."""
         self.environment.close()
 
+    def spawn(self) -> Self:
+        fresh = copy.copy(self)
+        fresh.environment = self.environment.spawn()
+        return fresh
+
     async def reset_underneath(self, task: Task | None, seed: int | None) -> StepResult:
-        """Reset the wrapped environment."""
         return await settled(self.environment, lambda: self.environment.reset(task, seed))
 
     async def step_underneath(self, actions: dict[str, Message]) -> StepResult:
-        """Step the wrapped environment."""
         return await settled(self.environment, lambda: self.environment.step(actions))
 
 
