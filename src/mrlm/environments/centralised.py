@@ -51,12 +51,7 @@ class CentralisedEnvironment(Wrapped):
         self.separator = separator
         self._speakers: tuple[str, ...] = ()
 
-    def spawn(self) -> Environment:
-        """A wrapper of a fresh copy of the environment."""
-        return CentralisedEnvironment(self.environment.spawn(), self.agents[0], self.separator)
-
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Reset the wrapped environment."""
         return self._joined(await self.reset_underneath(task, seed))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:

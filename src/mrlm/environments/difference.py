@@ -52,12 +52,7 @@ class DifferenceEnvironment(Wrapped):
         self.default: str = default
         self.share: float = share
 
-    def spawn(self) -> Environment:
-        """A wrapper of a fresh copy of the environment."""
-        return DifferenceEnvironment(self.environment.spawn(), self.default, self.share)
-
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Reset the wrapped environment."""
         return await self.reset_underneath(task, seed)
 
     async def step(self, actions: dict[str, Message]) -> StepResult:

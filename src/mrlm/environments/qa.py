@@ -42,7 +42,7 @@ class QASolverEnv(QuestionEnvironment):
         ConfigError: impossible arguments, or a row without an answer.
     """
 
-    title = "qa"
+    title: str = "qa"
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     blocking: bool = False
 

@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments.shared.child_process import ChildProcess, TooLate, answering
 from mrlm.environments.shared.expressions import is_literal, is_mathematics
-from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.libraries import needed, said, seed_of
-from mrlm.environments.shared.rows import at_least, is_held_out, seats
+from mrlm.environments.shared.questions import QuestionEnvironment
+from mrlm.environments.shared.rows import at_least, is_held_out
 
 SYSTEM_PROMPT = (
     "Think as long as you need, then put your final answer between <answer> and </answer>."
@@ -29,7 +29,7 @@ DRAWS = 200
 _NAN = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 
-class ReasoningGymEnvironment(Environment):
+class ReasoningGymEnvironment(QuestionEnvironment):
     """An environment of questions from a generator of `reasoning_gym`, answered in one or several
     attempts. The return of an episode is the generator's score of its best attempt, from 0 to 1;
     the reward of an attempt is its improvement.
@@ -74,17 +74,15 @@ class ReasoningGymEnvironment(Environment):
         seed: int = 0,
     ) -> None:
         needed("reasoning_gym")
+        super().__init__(agents, max_attempts, max_turns)
         at_least("malformed", malformed, 0)
         at_least("timeout", timeout, 0.01)
-        self.agents: tuple[str, ...] = seats(agents, 1)
         self.dataset = dataset
         self.config: dict[str, Any] = dict(config or {})
         self.tags = tags
         default = SYSTEM_PROMPT if tags else ""
         self.system_prompt: str = default if system_prompt is None else system_prompt
         self.malformed: float = float(malformed)
-        self.max_attempts: int = attempts(max_attempts, max_turns)
-        self.max_turns: int | None = self.max_attempts
         self.timeout: float = float(timeout)
         self.seed = seed
         clash = next((name for name in ("seed", "size") if name in self.config), None)
@@ -93,8 +91,7 @@ class ReasoningGymEnvironment(Environment):
         reply = self._ask({"check": dataset})
         if "refused" in reply:
             raise ConfigError(f"reasoning_gym: {reply['refused']}")
-        self._task = Task("none")
-        self._entry, self._asked, self._best = 0, 0, 0.0
+        self._entry, self._best = 0, 0.0
 
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"{self.dataset}-{self.seed}-{split}-{seed}"
@@ -110,24 +107,19 @@ class ReasoningGymEnvironment(Environment):
             f"{split!r}; change config so that it yields more different questions"
         )
 
-    def spawn(self) -> ReasoningGymEnvironment:
-        return copy.copy(self)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._task = task or self.task(seed or 0)
-        entry = self._task.info.get("entry")
+    def begin(self, task: Task) -> None:
+        entry = task.info.get("entry")
         if not isinstance(entry, int):
             raise ConfigError(
-                f"reasoning_gym: task {self._task.id!r} needs info['entry'], the seed of a question"
+                f"reasoning_gym: task {task.id!r} needs info['entry'], the seed of a question"
             )
-        self._entry, self._asked, self._best = entry, 0, 0.0
-        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+        self._entry, self._best = entry, 0.0
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
         score = self._score(stated(said(next(iter(actions.values()))), self.tags))
-        self._asked += 1
-        over = self._asked == self.max_attempts or score == 1.0
+        self._attempts += 1
+        over = self._attempts == self.max_attempts or score == 1.0
         gained = max(0.0, (score or 0.0) - self._best)
         self._best += gained
         unread = score is None
@@ -137,12 +129,12 @@ class ReasoningGymEnvironment(Environment):
             return StepResult(rewards={agent: reward}, done=True)
         wanted = "Put it between <answer> and </answer>." if self.tags else ""
         words = f"No answer could be read. {wanted}" if unread else f"That scores {score:.2f} of 1."
-        told = f"{words.strip()} Try again (attempt {self._asked + 1} of {self.max_attempts})."
+        told = f"{words.strip()} {self.again}"
         return StepResult({agent: Observation([Message(told)])}, {agent: reward})
 
-    def state(self) -> str:
-        asked = self._task.prompt[-1].content if self._task.prompt else ""
-        return f"{asked}\nattempt {self._asked + 1} of {self.max_attempts}"
+    @property
+    def question(self) -> str:
+        return self._task.prompt[-1].content if self._task.prompt else ""
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The library's own answer; `None` for generators without one."""

@@ -29,12 +29,7 @@ class RescoredEnvironment(Wrapped):
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
 
-    def spawn(self) -> Environment:
-        """A wrapper of a fresh copy of the environment, with the same function."""
-        return RescoredEnvironment(self.environment.spawn(), self.reward_fn)
-
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Reset the wrapped environment."""
         self._task, self._seen = task, {}
         return self._noted(await self.reset_underneath(task, seed))
 

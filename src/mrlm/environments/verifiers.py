@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.libraries import finite, needed, said
-from mrlm.environments.shared.rows import at_least, is_held_out, seats
+from mrlm.environments.shared.questions import QuestionEnvironment
+from mrlm.environments.shared.rows import at_least, is_held_out
 
 
 class VerifierRows:
@@ -27,7 +27,7 @@ class VerifierRows:
         return self
 
 
-class VerifiersEnvironment(Environment):
+class VerifiersEnvironment(QuestionEnvironment):
     """An environment of tasks from a `verifiers.v1` taskset: the agent reads a task's system prompt
     and prompt, and answers once. Its reward is the weighted sum of the task's rewards, each of
     which is logged by its name, as are its metrics (`metric/<name>`).
@@ -56,8 +56,6 @@ class VerifiersEnvironment(Environment):
             or its tasks need more than an answer.
     """
 
-    max_turns: int | None = 1
-
     def __init__(
         self,
         taskset: Any,
@@ -71,7 +69,7 @@ class VerifiersEnvironment(Environment):
         needed("verifiers")
         at_least("malformed", malformed, 0)
         at_least("max_tasks", max_tasks, 1, whole=True)
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        super().__init__(agents)
         self.malformed: float = float(malformed)
         self.answer = answer
         self.title: str = taskset if isinstance(taskset, str) else type(taskset).__name__
@@ -82,12 +80,10 @@ class VerifiersEnvironment(Environment):
             held = [task for task in tasks if is_held_out(task.data.prompt_text)]
             tasks = [task for task in tasks if not is_held_out(task.data.prompt_text)] or tasks
             held = held or tasks
-        missing = answer is not None and not hasattr(tasks[0].data, answer)
-        if missing:
+        if answer is not None and not hasattr(tasks[0].data, answer):
             raise ConfigError(f"verifiers {self.title}: task data has no field answer={answer!r}")
         self._rows = VerifierRows(tasks, held)
-        self._task: Any = None
-        self._gold: Any = None
+        self._data: Any = None
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return len(self._rows.of[split])
@@ -100,17 +96,11 @@ class VerifiersEnvironment(Environment):
         info = {"split": split, "index": index}
         return Task(f"verifiers-{split}-{index}", _opening(found.data), gold, seed, info)
 
-    def spawn(self) -> VerifiersEnvironment:
-        return copy.copy(self)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        task = task or self.task(seed or 0)
+    def begin(self, task: Task) -> None:
         index, split = task.info.get("index"), task.info.get("split")
         if split not in self._rows.of or not isinstance(index, int):
             raise ConfigError(f"verifiers: task {task.id!r} does not belong to this environment")
-        self._task = self._rows.of[split][index]
-        self._gold = task.answer
-        return StepResult({self.agents[0]: Observation(list(task.prompt))})
+        self._data = self._rows.of[split][index]
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
@@ -123,18 +113,18 @@ class VerifiersEnvironment(Environment):
         return StepResult(rewards={agent: Reward(value, components)}, done=True)
 
     def state(self) -> str:
-        return "\n".join(message.content for message in _opening(self._task.data))
+        return "\n".join(message.content for message in _opening(self._data.data))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The field `answer` of the task."""
-        return None if self.answer is None or self._task is None else str(self._gold)
+        return None if self.answer is None or self._data is None else str(self._task.answer)
 
     async def _scored(self, text: str) -> tuple[float, dict[str, float]]:
         """Score an answer by the task's own functions: the reward, and all values by name."""
-        where = f"verifiers {self.title}, task {self._task.data.idx}"
-        trace = _trace(self._task, text)
+        where = f"verifiers {self.title}, task {self._data.data.idx}"
+        trace = _trace(self._data, text)
         try:
-            await self._task.score(trace)
+            await self._data.score(trace)
         except Exception as error:
             raise EpisodeError(f"{where}: scoring failed: {error}"[:500]) from error
         scores: dict[str, float] = {}
@@ -205,16 +195,7 @@ def _opening(data: Any) -> list[Message]:
     system = [Message(data.system_prompt, Role.SYSTEM)] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*system, Message(data.prompt)]
-    known = {
-        "system": Role.SYSTEM,
-        "user": Role.USER,
-        "assistant": Role.ASSISTANT,
-        "tool": Role.TOOL,
-    }
-    return [
-        *system,
-        *(Message(content_text(each.content), known[each.role]) for each in data.prompt),
-    ]
+    return system + [Message(content_text(each.content), Role(each.role)) for each in data.prompt]
 
 
 def _trace(task: Any, text: str) -> Any:

@@ -60,16 +60,12 @@ def create_default_tool_registry(
         elif group == "python":
             opened = _Opened(sandbox, isolation)
             kit = Kit("python", partial(PythonREPL, opened, timeout, limits), opened)
-            registry.register_kit(kit, [PythonREPL.python], deadline=timeout + 60.0)
+            registry.register_kit(kit, PythonREPL.python, deadline=timeout + 60.0)
         elif group == FILES:
             kit = Kit(FILES, partial(Workspace, quota=quota))
-            methods = [
-                Workspace.read_file,
-                Workspace.write_file,
-                Workspace.list_files,
-                Workspace.delete_file,
-            ]
-            registry.register_kit(kit, methods, quick=True)
+            content = (Workspace.read_file, Workspace.write_file)
+            names = (Workspace.list_files, Workspace.delete_file)
+            registry.register_kit(kit, *content, *names, quick=True)
         else:
             raise ConfigError(f"tools: unknown group {group!r}; use {', '.join(GROUPS)}")
     return registry
@@ -100,8 +96,7 @@ _indexed: list[LocalIndex] = []
 
 
 def _atlas_index() -> LocalIndex:
-    """The index of the atlas, built once."""
-    with _lock:
+    with _lock:  # the index is built once
         if not _indexed:
             _indexed.append(LocalIndex(atlas.documents()))
         return _indexed[0]

@@ -78,7 +78,7 @@ class Workspace:
             path: such as notes/a.txt
         """
         parts = _parts(path)
-        with _Folder(self.folder, parts[:-1]) as folder:
+        with _opened(self.folder, parts[:-1]) as folder:
             return self._read(folder, parts[-1]).decode("utf-8", "replace")
 
     def write_file(self, path: str, content: str) -> str:
@@ -93,7 +93,7 @@ class Workspace:
         if len(data) > self.quota.file:
             raise ToolError(f"a file holds at most {self.quota.file} bytes, not {len(data)}")
         held, entries = self._usage()
-        with _Folder(self.folder, parts[:-1], make=self.quota.entries - entries - 1) as folder:
+        with _opened(self.folder, parts[:-1], make=self.quota.entries - entries - 1) as folder:
             before = _kind(folder, parts[-1])
             if before is None and self._usage()[1] >= self.quota.entries:
                 raise ToolError(f"there is room for {self.quota.entries} files and folders only")
@@ -118,7 +118,7 @@ class Workspace:
             path: such as notes/a.txt
         """
         parts = _parts(path)
-        with _Folder(self.folder, parts[:-1]) as folder:
+        with _opened(self.folder, parts[:-1]) as folder:
             if _kind(folder, parts[-1]) is None:
                 raise ToolError(f"there is no file {path!r}")
             os.unlink(parts[-1], dir_fd=folder)
@@ -137,7 +137,7 @@ class Workspace:
         for path, status in self._walk(self.folder):
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 parts = path.split("/")
-                with _Folder(self.folder, parts[:-1]) as folder:
+                with _opened(self.folder, parts[:-1]) as folder:
                     found[path] = self._read(folder, parts[-1])
         return found
 
@@ -180,7 +180,7 @@ class Workspace:
         self, root: int | str, parts: Sequence[str] = (), prefix: str = ""
     ) -> Iterator[tuple[str, os.stat_result]]:
         """All entries with their paths, without following links, up to the maximum depth."""
-        with _Folder(root, parts) as folder:
+        with _opened(root, parts) as folder:
             for name in sorted(os.listdir(folder))[: 4 * self.quota.entries]:
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 yield prefix + name, status
@@ -188,48 +188,31 @@ class Workspace:
                     yield from self._walk(folder, [name], f"{prefix}{name}/")
 
 
-class _Folder:
-    """A context manager of the descriptor of a folder below another one.
-
-    Args:
-        root: the starting folder, a descriptor or a path.
-        parts: names of the folders on the way.
-        make: maximum number of them to create.
-    """
-
-    def __init__(self, root: int | str, parts: Sequence[str], make: int = 0) -> None:
-        self.root, self.parts, self.make = root, parts, make
-        self.descriptor = -1
-
-    def __enter__(self) -> int:
-        if isinstance(self.root, int):
-            self.descriptor = os.dup(self.root)
-        else:
-            with _said("the workspace"):
-                self.descriptor = os.open(self.root, _ROOT)
-        try:
-            for part in self.parts:
-                deeper = self._deeper(part)
-                os.close(self.descriptor)
-                self.descriptor = deeper
-        except BaseException:
-            os.close(self.descriptor)
-            raise
-        return self.descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def _deeper(self, part: str) -> int:
-        with _said(part):
-            try:
-                return os.open(part, _FOLDER, dir_fd=self.descriptor)
-            except FileNotFoundError:
-                if self.make <= 0:
-                    raise
-            self.make -= 1
-            os.mkdir(part, 0o700, dir_fd=self.descriptor)
-            return os.open(part, _FOLDER, dir_fd=self.descriptor)
+@contextlib.contextmanager
+def _opened(root: int | str, parts: Sequence[str], make: int = 0) -> Iterator[int]:
+    """The descriptor of the folder at `parts` below `root`, a descriptor or a path; at most `make`
+    folders on the way are created."""
+    if isinstance(root, int):
+        descriptor = os.dup(root)
+    else:
+        with _said("the workspace"):
+            descriptor = os.open(root, _ROOT)
+    try:
+        for part in parts:
+            with _said(part):
+                try:
+                    deeper = os.open(part, _FOLDER, dir_fd=descriptor)
+                except FileNotFoundError:
+                    if make <= 0:
+                        raise
+                    make -= 1
+                    os.mkdir(part, 0o700, dir_fd=descriptor)
+                    deeper = os.open(part, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 _SAID = {
@@ -281,11 +264,7 @@ def _encoded(content: str) -> bytes:
 
 
 def _kind(folder: int, name: str) -> int | None:
-    """Size of a regular file with one name; `None` if it does not exist.
-
-    Raises:
-        ToolError: the entry is not a regular file.
-    """
+    """Size of a regular file with one name; `None` if it does not exist."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -306,7 +285,7 @@ def _regular(status: os.stat_result, name: str) -> None:
 
 def _let_go(folder: str, own: bool) -> None:
     if own:
-        with _Folder(folder, []) as root:
+        with _opened(folder, []) as root:
             remove_below(root)
         os.rmdir(folder)
 

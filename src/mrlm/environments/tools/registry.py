@@ -8,7 +8,7 @@ import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
@@ -60,11 +60,8 @@ class ToolRegistry:
         self._tools[tool.name] = tool
         return function
 
-    def register_kit(
-        self, kit: Kit, functions: Sequence[Callable[..., Any]], **options: Any
-    ) -> None:
-        """Add tools with a state per episode: methods of the class whose instances `kit.make`
-        returns."""
+    def register_kit(self, kit: Kit, *functions: Callable[..., Any], **options: Any) -> None:
+        """Add tools with a state per episode: methods of the class of `kit.make()`."""
         for function in functions:
             self.register(tool_of(function, kit=kit, **options))
 
@@ -176,41 +173,33 @@ class Toolbox:
 
     async def close(self) -> None:
         """Close all states."""
-        states, self._states = self._states, {}
-        for state in states.values():
-            await _closed(state)
+        for pending in self._closed():
+            await pending
 
     def close_now(self) -> None:
         """Close all states from synchronous code; coroutines are scheduled on the running loop."""
-        if not self._states:
+        pending = self._closed()
+        if not pending:
             return
+
+        async def rest() -> None:
+            for each in pending:
+                await each
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            run_async(rest())
+            return
+        task = loop.create_task(rest())
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
+    def _closed(self) -> list[Awaitable[Any]]:
+        """Close all states; returns the coroutines of those that close asynchronously."""
         states, self._states = self._states, {}
-        later = Toolbox(self.registry)
-        for name, state in states.items():
-            if inspect.iscoroutinefunction(getattr(state, "close", None)):
-                later._states[name] = state
-            elif hasattr(state, "close"):
-                state.close()
-        if later._states:
-            _soon(later)
-
-
-def _soon(box: Toolbox) -> None:
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        run_async(box.close())
-        return
-    task = loop.create_task(box.close())
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-async def _closed(state: Any) -> None:
-    if hasattr(state, "close"):
-        answer = state.close()
-        if inspect.isawaitable(answer):
-            await answer
+        answers = [state.close() for state in states.values() if hasattr(state, "close")]
+        return [answer for answer in answers if inspect.isawaitable(answer)]
 
 
 def capped(text: str, most: int) -> str:
