@@ -34,8 +34,8 @@ class CentralisedEnvironment(Wrapped):
 
     Example:
         >>> from mrlm.environments.matrix import MatrixEnvironment
-        >>> world = CentralisedEnvironment(MatrixEnvironment("climbing"))
-        >>> world.parts("[row] A [column] B", ("row", "column"))
+        >>> env = CentralisedEnvironment(MatrixEnvironment("climbing"))
+        >>> env.parts("[row] A [column] B", ("row", "column"))
         {'row': 'A', 'column': 'B'}
     """
 

@@ -157,8 +157,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
         options = dict(self.options)
         if "render_mode" not in options and self.render in ("auto", "ansi"):
-            spec = _spec(gymnasium, self.id)
-            modes = getattr(spec, "metadata", {}).get("render_modes") or []
+            modes = _render_modes(gymnasium, self.id)
             if "ansi" in modes:
                 options["render_mode"] = "ansi"
             elif self.render == "ansi":
@@ -229,18 +228,15 @@ def planned(table: Mapping[Any, Any], discount: float = 0.999) -> dict[Any, int]
     }
 
 
-def _spec(gymnasium: Any, id: str) -> Any:
-    """The class or function that creates an environment; `None` if not known in advance."""
-    from importlib import import_module
-
+def _render_modes(gymnasium: Any, id: str) -> list[str]:
+    """The render modes of an environment, as far as they are known before it is created."""
     try:
         entry = gymnasium.spec(id).entry_point
+        if isinstance(entry, str):
+            entry = gymnasium.envs.registration.load_env_creator(entry)
     except (gymnasium.error.Error, ImportError):
-        return None
-    if not isinstance(entry, str):
-        return entry
-    module, _, name = entry.partition(":")
-    return getattr(import_module(module), name, None)
+        return []
+    return getattr(entry, "metadata", {}).get("render_modes") or []
 
 
 def _plain(observation: Any) -> Any:

@@ -176,7 +176,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         return self._text
 
     def _explained(self) -> str:
-        """Description of a valid answer."""
         if self.field is not None:
             about = self.fields[self.field].get("description")
             return f"Answer with one {_kind(self.fields[self.field])}" + (
@@ -195,7 +194,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         return client
 
     def _fields(self) -> dict[str, Any]:
-        """The fields of an action, and the JSON schema of each."""
         try:
             with urllib.request.urlopen(f"{self.url}/schema", timeout=self.timeout) as reply:
                 schema = json.loads(reply.read(MOST_BYTES))["action"]
@@ -214,7 +212,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Description of a field's type."""
     if "enum" in schema:
         return f"of {', '.join(map(str, schema['enum']))}"
     words = {"integer": "whole number", "string": "text", "boolean": "true or false"}

@@ -129,7 +129,7 @@ class PettingZooEnvironment(ReplayedEnvironment):
             return StepResult(self._observed(*seen))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        spoken = {self._player(seat): said(message) for seat, message in actions.items()}
+        spoken = {self._player(agent): said(message) for agent, message in actions.items()}
         rewards: dict[str, Reward] = {}
         chosen = {player: self._chosen(player, spoken, rewards) for player in self._asked}
         self._steps += 1
@@ -149,16 +149,17 @@ class PettingZooEnvironment(ReplayedEnvironment):
         if self._env is None or not self._env.agents:
             return f"{self.id}: over"
         if self.parallel:
-            return "\n".join(f"{self._seat(player)}: {text}" for player, text in self._seen.items())
+            return "\n".join(
+                f"{self._agent(player)}: {text}" for player, text in self._seen.items()
+            )
         return "\n".join(
-            f"{self._seat(player)}: {self._rendered(self._env.observe(player), player)}"
+            f"{self._agent(player)}: {self._rendered(self._env.observe(player), player)}"
             for player in self._env.agents
         )
 
     # -- observations ------------------------------------------------------------------------------
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
-        """Observations of the agents that act next."""
         self._asked, self._seen = {}, {}
         found: dict[str, Observation] = {}
         for player in self._env.agents if self.parallel else [self._env.agent_selection]:
@@ -171,11 +172,11 @@ class PettingZooEnvironment(ReplayedEnvironment):
             self._seen[player] = self._rendered(seen, player)
             parts = [self._told.pop(player, "")]
             if self.style == "full" and player not in self._met:
-                parts.append(f"{self.instructions}\nYou are {self._seat(player)}.")
+                parts.append(f"{self.instructions}\nYou are {self._agent(player)}.")
             self._met |= {player}
             listed = self.actions[player].listed(legal)
             parts += [self._seen[player], f"Actions: {listed}"]
-            found[self._seat(player)] = Observation([Message("\n".join(filter(None, parts)))])
+            found[self._agent(player)] = Observation([Message("\n".join(filter(None, parts)))])
         return found
 
     def _rendered(self, seen: Any, player: str) -> str:
@@ -195,7 +196,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
     # -- actions -----------------------------------------------------------------------------------
 
     def _chosen(self, player: str, spoken: Mapping[str, str], rewards: dict[str, Reward]) -> Any:
-        """The action of a player, or a random one instead."""
         actions, legal = self.actions[player], self._asked[player]
         action = actions.named(spoken.get(player, ""), legal)
         self._pay(rewards, player, 0.0)
@@ -215,7 +215,7 @@ class PettingZooEnvironment(ReplayedEnvironment):
         self, rewards: dict[str, Reward], player: str, value: float, illegal: bool = False
     ) -> None:
         reward = rewards.setdefault(
-            self._seat(player), Reward(0.0, {"reward": 0.0, "illegal": 0.0})
+            self._agent(player), Reward(0.0, {"reward": 0.0, "illegal": 0.0})
         )
         reward.value += value - self.illegal * illegal
         reward.components["reward"] += value
@@ -243,11 +243,11 @@ class PettingZooEnvironment(ReplayedEnvironment):
 
     # -- names -------------------------------------------------------------------------------------
 
-    def _seat(self, player: str) -> str:
+    def _agent(self, player: str) -> str:
         return self.agents[self.players.index(player)]
 
-    def _player(self, seat: str) -> str:
-        return self.players[self.agents.index(seat)]
+    def _player(self, agent: str) -> str:
+        return self.players[self.agents.index(agent)]
 
     def _made(self) -> Any:
         try:

@@ -66,13 +66,7 @@ class ReferenceEnvironment(TextEnvironment):
         agents: str | Sequence[str] = "agent",
     ) -> None:
         self._table: RowTable = RowTable(
-            dataset,
-            eval_dataset=eval_dataset,
-            split=split,
-            columns=columns,
-            on_bad_row=on_bad_row,
-            seed=seed,
-            convert=_converted,
+            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_converted
         )
         rows = [
             self._table.row(i, side)
@@ -121,11 +115,7 @@ class ReferenceEnvironment(TextEnvironment):
 
 
 def _converted(row: Row, where: str) -> Row:
-    """A row with its prompt as messages, and its answers in `better` and `worse`.
-
-    Raises:
-        DataError: the row has no prompt or no answer.
-    """
+    """A row with its prompt as messages, and its answers in `better` and `worse`."""
     asked, worse = question_of(row), None
     if row.get("messages") is not None:
         before, better = _last(row["messages"], where)
@@ -148,7 +138,6 @@ def _converted(row: Row, where: str) -> Row:
 
 
 def _last(given: Any, where: str) -> tuple[list[Message], str]:
-    """The messages of a column before the answer, and the answer, its last message."""
     if isinstance(given, str):
         return [], given
     messages = row_messages(given, where)

@@ -7,13 +7,13 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
+from mrlm.core.environment import Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import RowTable, at_least, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, seats
 from mrlm.environments.shared.scoring import JointSample, Scorers
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -21,7 +21,7 @@ from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, o
 Formatter = Callable[..., Any]
 
 
-class RewardEnvironment(Environment):
+class RewardEnvironment(RowTasks):
     """An environment in which every agent answers a prompt made from the row, concurrently, and all
     of them receive the same reward. With `max_turns` they answer several times: the reward function
     is called after every turn with the answers of that turn, and `external_transition` writes the
@@ -122,14 +122,9 @@ class RewardEnvironment(Environment):
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
         self._processor = _function(reward_processor, "reward_processor")
-        self._table = RowTable(
-            dataset,
-            eval_dataset=eval_dataset,
-            split=split,
-            columns=columns,
-            on_bad_row=on_bad_row,
-            required=() if self._formatters else ("prompt",),
-            seed=seed,
+        required = () if self._formatters else ("prompt",)
+        self._table: RowTable = RowTable(
+            dataset, eval_dataset, split, columns, on_bad_row, seed, required=required
         )
         self._turns = Turning(
             max_turns, external_transition, transition_mode, external_prompt_passthrough
@@ -141,9 +136,6 @@ class RewardEnvironment(Environment):
         self._task = Task("none")
         self._prompts: dict[str, list[Message]] = {}
 
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return self._table.count(split)
-
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._table.row(seed, split)
         name = f"row-{split}-{index}"
@@ -152,9 +144,6 @@ class RewardEnvironment(Environment):
         if "prompt" in row:
             info["row_prompt"] = row["prompt"]
         return Task(name, prompt, row.get("answer"), seed, info)
-
-    def spawn(self) -> RewardEnvironment:
-        return copy.copy(self)
 
     def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
         """A copy with the workflow's turn settings, unless it has its own.
@@ -215,7 +204,6 @@ class RewardEnvironment(Environment):
         return Reward(self._processed(sum(components.values())), dict(components))
 
     def _processed(self, value: float) -> float:
-        """The reward, after the user's `reward_processor`."""
         if self._processor is None:
             return value
         where = f"reward_processor, task {self._task.id!r}, reward {value!r}"
@@ -228,7 +216,6 @@ class RewardEnvironment(Environment):
     async def _following(
         self, transition: Transition, actions: Mapping[str, Message]
     ) -> dict[str, Observation]:
-        """The observations of the next turn."""
         for agent, shown in self._prompts.items():
             self._dialogue.show(agent, shown)
             self._dialogue.answer(agent, actions[agent])
@@ -256,7 +243,6 @@ class RewardEnvironment(Environment):
         return "\n".join([*lines, *now])
 
     def _row(self, task: Task) -> JSON:
-        """The row of a task, with its prompt."""
         prompt = "\n".join(message.content for message in task.prompt)
         return {**self._columns(task), "prompt": task.info.get("row_prompt", prompt)}
 
@@ -330,7 +316,6 @@ def _formatter(given: Any) -> Formatter:
 
 
 def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    """A function, given directly or by name."""
     found = load("environments", given) if isinstance(given, str) and ":" in given else given
     if found is not None and not callable(found):
         raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")

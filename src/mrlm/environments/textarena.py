@@ -88,8 +88,8 @@ class TextArenaEnvironment(LibraryEnvironment):
             return StepResult(self._observed())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        seat, mover = self.agents[self._mover], self._mover
-        text = said(actions.get(seat))
+        agent, mover = self.agents[self._mover], self._mover
+        text = said(actions.get(agent))
         self._steps += 1
         with self._chance.held(), _quiet():
             for layer in self._layers:
@@ -98,10 +98,10 @@ class TextArenaEnvironment(LibraryEnvironment):
                 done, _ = self._env.step(text)
             except Exception as error:
                 log.warning("%s could not take an answer: %r", self._where, error)
-                return StepResult(rewards=self._lost(seat), done=True)
+                return StepResult(rewards=self._lost(agent), done=True)
             invalid = self._was_invalid(mover, bool(done))
             reward = Reward(-self.illegal * invalid, {"reward": 0.0, "illegal": float(invalid)})
-            rewards = {seat: reward}
+            rewards = {agent: reward}
             if done:
                 self._settle(rewards)
                 return StepResult(rewards=rewards, done=True)
@@ -117,7 +117,6 @@ class TextArenaEnvironment(LibraryEnvironment):
         return "\n".join(lines)[-MOST_LOGGED:]
 
     def _observed(self) -> dict[str, Observation]:
-        """The new messages for the next player."""
         player, told = called(self._where, self._env.get_observation)
         self._mover = int(player)
         lines = [
@@ -139,22 +138,20 @@ class TextArenaEnvironment(LibraryEnvironment):
         return bool(count) and state.get("current_player_id") == mover
 
     def _lost(self, loser: str) -> dict[str, Reward]:
-        """The rewards after an answer on which the game raised an error."""
         won = 1.0 if self.num_players == 2 else 0.0
-        rewards = {seat: Reward(won, {"reward": won, "illegal": 0.0}) for seat in self.agents}
+        rewards = {agent: Reward(won, {"reward": won, "illegal": 0.0}) for agent in self.agents}
         crashed = {"reward": LOST, "illegal": 1.0, "crashed": 1.0}
         rewards[loser] = Reward(LOST - self.illegal, crashed)
         return rewards
 
     def _settle(self, rewards: dict[str, Reward]) -> None:
-        """Add the game's final rewards of all players."""
         paid, known = called(self._where, self._env.close)
-        for player, seat in enumerate(self.agents):
+        for player, agent in enumerate(self.agents):
             value = (paid or {}).get(player, 0.0)
             if isinstance(value, str) and (known or {}).get(player, {}).get("invalid_move"):
                 value = LOST  # some games pass the reason instead of the number
             value = finite(value, self._where)
-            reward = rewards.setdefault(seat, Reward(0.0, {"reward": 0.0, "illegal": 0.0}))
+            reward = rewards.setdefault(agent, Reward(0.0, {"reward": 0.0, "illegal": 0.0}))
             reward.value += value
             reward.components["reward"] += value
 
@@ -172,11 +169,7 @@ class TextArenaEnvironment(LibraryEnvironment):
         return env, layers
 
     def _playable(self, wanted: int | None) -> int:
-        """A valid number of players.
-
-        Raises:
-            ConfigError: the game cannot be created, or not with this number.
-        """
+        """A number of players with which the game can be played."""
         from textarena.envs.registration import ENV_REGISTRY  # pyright: ignore[reportMissingImports]
 
         if self.id not in ENV_REGISTRY:

@@ -166,7 +166,6 @@ def _read(taskset: Any, config: Mapping[str, Any], most: int) -> list[Any]:
 
 
 def _made(taskset: Any, config: Mapping[str, Any]) -> Any:
-    """A taskset by the id of its package, or from its class."""
     try:
         import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
         from verifiers.v1.utils.generic import concrete_type  # pyright: ignore[reportMissingImports]
@@ -189,7 +188,6 @@ def _needs_runtime(function: Any) -> bool:
 
 
 def _opening(data: Any) -> list[Message]:
-    """The initial conversation of a task."""
     from verifiers.v1.types import content_text  # pyright: ignore[reportMissingImports]
 
     system = [Message(data.system_prompt, Role.SYSTEM)] if data.system_prompt else []
@@ -199,7 +197,6 @@ def _opening(data: Any) -> list[Message]:
 
 
 def _trace(task: Any, text: str) -> Any:
-    """The record of an episode for the library's functions."""
     import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
     from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 

@@ -120,7 +120,6 @@ def gold_of(value: Any) -> str:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether a cleaned text is an expression, without prose."""
     if len(text) > MAX_ANSWER:
         return False
     without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
@@ -165,16 +164,11 @@ def number(text: str) -> Number | None:
         text = text[1:-1].strip()
     match = _SCIENTIFIC.fullmatch(text)
     if match:
-        return Number(
-            Fraction(match[1]) * Fraction(10) ** int(match[2]),
-            decimal=True,
-            percent=percent,
-            unit=unit,
-        )
+        value = Fraction(match[1]) * Fraction(10) ** int(match[2])
+        return Number(value, decimal=True, percent=percent, unit=unit)
     if any(map(str.isdigit, text)) and _DECIMAL.fullmatch(text):
-        return Number(
-            Fraction(text.replace(",", "")), decimal="." in text, percent=percent, unit=unit
-        )
+        value = Fraction(text.replace(",", ""))
+        return Number(value, decimal="." in text, percent=percent, unit=unit)
     match = _SLASH.fullmatch(text)
     if match:
         whole, above, below = match.groups()
@@ -182,10 +176,8 @@ def number(text: str) -> Number | None:
         return _ratio(sign, abs(int(whole or 0)), int(above), int(below), percent, unit)
     match = _FRAC.fullmatch(text.replace(" ", ""))
     if match:
-        sign, whole, above, below = match.groups()
-        return _ratio(
-            -1 if sign == "-" else 1, int(whole or 0), int(above), int(below), percent, unit
-        )
+        sign = -1 if match[1] == "-" else 1
+        return _ratio(sign, int(match[2] or 0), int(match[3]), int(match[4]), percent, unit)
     return None
 
 
@@ -238,12 +230,8 @@ def same_number(answer: Number, gold: Number, percents: bool = False) -> bool:
         return False
     if scale != 1:
         answer = replace(answer, value=answer.value * scale)
-    if (
-        answer.ratio
-        and not gold.ratio
-        and gold.value.denominator == 1
-        and answer.value.denominator == 1
-    ):
+    whole = gold.value.denominator == answer.value.denominator == 1
+    if answer.ratio and not gold.ratio and whole:
         return False
     if answer.percent != gold.percent:
         scaled = answer.value / 100 if answer.percent else answer.value * 100

@@ -3,6 +3,7 @@ steps. Held-out problems differ from all training problems, for any seed."""
 
 from __future__ import annotations
 
+import operator
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +19,12 @@ SIZES = {1: 12, 2: 50, 3: 200, 4: 1000, 5: 10_000}
 """Largest number in a problem, by difficulty."""
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo")
 THINGS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "beads")
+STEPS: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "+": ("Add", operator.add),
+    "-": ("Subtract", operator.sub),
+    "*": ("Multiply by", operator.mul),
+    "/": ("Divide by", operator.floordiv),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +136,30 @@ def _equation(rng: random.Random, level: int) -> Drawn:
         return f"Solve for x: x + {b} = {x + b}", str(x), f"x = {x + b} - {b} = {x}"
     if level == 2:
         right = a * x + b
-        return (
-            f"Solve for x: {a}x + {b} = {right}",
-            str(x),
-            f"{a}x = {right} - {b} = {right - b}\nx = {x}",
-        )
+        steps = f"{a}x = {right} - {b} = {right - b}\nx = {x}"
+        return f"Solve for x: {a}x + {b} = {right}", str(x), steps
     if level == 3 or rng.random() < 0.5:
         c = rng.randint(1, a - 1)
         right = (a - c) * x + b
         steps = f"{a - c}x = {right} - {b} = {right - b}\nx = {x}"
         return f"Solve for x: {a}x + {b} = {_times(c)}{_signed(right)}", str(x), steps
     other = x + rng.randint(1, 15)
-    steps = (
-        f"x^2{_signed(-x - other, 'x')}{_signed(x * other)} = (x{_signed(-x)})(x{_signed(-other)})"
-    )
-    question = f"Find all x with x^2{_signed(-x - other, 'x')}{_signed(x * other)} = 0."
-    return question, f"{x}, {other}", steps
+    square = f"x^2{_signed(-x - other, 'x')}{_signed(x * other)}"
+    steps = f"{square} = (x{_signed(-x)})(x{_signed(-other)})"
+    return f"Find all x with {square} = 0.", f"{x}, {other}", steps
 
 
 def _inequality(rng: random.Random, level: int) -> Drawn:
     x, b = rng.randint(1, 12 * level), rng.randint(1, SIZES[level])
     sign = rng.choice("<>")
     if level == 1:
-        return (
-            f"Solve for x: x + {b} {sign} {x + b}",
-            f"x {sign} {x}",
-            f"x {sign} {x + b} - {b} = {x}",
-        )
+        steps = f"x {sign} {x + b} - {b} = {x}"
+        return f"Solve for x: x + {b} {sign} {x + b}", f"x {sign} {x}", steps
     a = rng.randint(2, 3 + 2 * level)
     if level == 2:
         right = a * x + b
-        return (
-            f"Solve for x: {a}x + {b} {sign} {right}",
-            f"x {sign} {x}",
-            f"{a}x {sign} {right} - {b} = {right - b}",
-        )
+        steps = f"{a}x {sign} {right} - {b} = {right - b}"
+        return f"Solve for x: {a}x + {b} {sign} {right}", f"x {sign} {x}", steps
     turned = {"<": ">", ">": "<"}[sign]  # dividing by a negative number
     right = b - a * x
     steps = f"-{a}x {sign} {right} - {b} = {right - b}"
@@ -201,11 +197,8 @@ def _word_problem(rng: random.Random, level: int) -> Drawn:
         f"{one} takes {d} of the boxes and adds {b} {things}. "
         f"How many {things} does {one} have?"
     )
-    return (
-        question,
-        str(d * a + b),
-        f"{total} / {c} = {a}\n{d} * {a} = {d * a}\n{d * a} + {b} = {d * a + b}",
-    )
+    steps = f"{total} / {c} = {a}\n{d} * {a} = {d * a}\n{d * a} + {b} = {d * a + b}"
+    return question, str(d * a + b), steps
 
 
 def _multi_step(rng: random.Random, level: int) -> Drawn:
@@ -217,16 +210,10 @@ def _multi_step(rng: random.Random, level: int) -> Drawn:
         kind = rng.choice("+-*" + "/" * bool(divisors))
         if kind == "-" and amount > value:
             kind = "+"
-        amount = (
-            rng.choice(divisors) if kind == "/" else rng.randint(2, 9) if kind == "*" else amount
-        )
-        result = {
-            "+": value + amount,
-            "-": value - amount,
-            "*": value * amount,
-            "/": value // amount,
-        }[kind]
-        words = {"+": "Add", "-": "Subtract", "*": "Multiply by", "/": "Divide by"}[kind]
+        if kind in "*/":
+            amount = rng.randint(2, 9) if kind == "*" else rng.choice(divisors)
+        words, compute = STEPS[kind]
+        result = compute(value, amount)
         parts.append(f"{words} {amount}.")
         steps.append(f"{value} {kind} {amount} = {result}")
         value = result
@@ -234,7 +221,6 @@ def _multi_step(rng: random.Random, level: int) -> Drawn:
 
 
 def _signed(value: int, unit: str = "") -> str:
-    """` + 3x`, ` - x`, or nothing for zero."""
     if value == 0:
         return ""
     size = "" if unit and abs(value) == 1 else str(abs(value))

@@ -63,7 +63,6 @@ def questions(split: Split, hops: tuple[int, ...]) -> tuple[Question, ...]:
 
 
 def _words(rng: random.Random) -> Iterator[str]:
-    """Unlimited unique names."""
     known: set[str] = set()
     while True:
         name = "".join(rng.choice(parts.split(",")) for parts in _LAND["names"])
@@ -97,7 +96,6 @@ def _made() -> tuple[tuple[Document, ...], dict[Split, list[Question]]]:
 
 
 def _questions(thing: _Thing) -> Iterator[Question]:
-    """All questions that begin with an entity."""
     if thing.link is not None:
         text, name = _hop(thing)
         yield Question(text, name, ((text, name),))

@@ -243,7 +243,6 @@ class SearchQAEnvironment(RowTasks):
         return StepResult({expert.agent: seen})
 
     def _told(self, message: Message) -> StepResult:
-        """The step after a model's answer."""
         expert, self._asked = self._asked, None
         assert expert is not None
         counted = self._tokens.get(expert.name, 0) + tokens_of(message)

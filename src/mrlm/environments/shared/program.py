@@ -136,7 +136,6 @@ class Writers(RowTasks):
         return StepResult(self._to_all(self.told(self.feedback, found)), rewards)
 
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
-        """Forward the adviser's message to every writer."""
         assert self.adviser is not None
         self._advised = False
         said = actions[self.adviser].content if self.adviser in actions else ""

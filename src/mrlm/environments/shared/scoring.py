@@ -20,7 +20,6 @@ log: logging.Logger = logging.getLogger("mrlm")
 RewardFunction = Callable[..., Any]
 QUIET_TICKS = 5
 """Iterations of the event loop without a new episode after which the waiting ones are scored."""
-NOT_COLUMNS = ("prompt", "prompts", "completion", "completions")
 
 
 @dataclass(slots=True)

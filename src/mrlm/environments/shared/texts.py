@@ -54,9 +54,9 @@ class TextEnvironment(RowTasks):
         self.judge: TextJudge | None = judge_of(judge)
         self.weights: dict[str, float] = _weights(weights, self.judge is not None, own)
         self.writer: str = seats(agents, 1)[0]
-        seated = self.judge.agent if self.judge else None
-        self.agents: tuple[str, ...] = seats([self.writer, *([seated] if seated else [])])
-        asked = 1 + self.judge.retries if self.judge and seated else 0
+        judge_agent = self.judge.agent if self.judge else None
+        self.agents: tuple[str, ...] = seats([self.writer, *([judge_agent] if judge_agent else [])])
+        asked = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + asked
         self.blocking: bool = False
         self._task = Task("none")

@@ -256,7 +256,6 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A literal that JSON can represent."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

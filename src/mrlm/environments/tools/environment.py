@@ -318,7 +318,6 @@ def _add(paid: dict[str, float], name: str, amount: float) -> None:
 
 
 def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) -> ToolRegistry:
-    """The registry, extended by the tools of MCP servers."""
     if servers:
         registry = ToolRegistry(registry)
         for server in servers:

@@ -169,7 +169,6 @@ class Workspace:
                 raise
 
     def _usage(self) -> tuple[int, int]:
-        """Current number of bytes and entries."""
         held = entries = 0
         for _, status in self._walk(self.folder):
             entries += 1
@@ -240,7 +239,6 @@ def _said(name: str) -> Iterator[None]:
 
 
 def _parts(path: str) -> list[str]:
-    """The components of a path."""
     shown = repr(path[:40])
     if not path or len(path) > MAX_PATH:
         raise ToolError(f"a path is 1 to {MAX_PATH} characters long")

@@ -100,7 +100,6 @@ class MCPServer:
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
-        """End the connection, or the attempt to connect."""
         if self._client is not None and self._end is not None:
             self._end.set()
         elif self._task is not None:
@@ -125,7 +124,6 @@ class MCPServer:
             self._ready.set()
 
     async def _pages(self, client: Any) -> list[Any]:
-        """All tools that the server lists."""
         found: list[Any] = []
         cursor = None
         for _ in range(MOST_PAGES):
@@ -178,7 +176,6 @@ class MCPServer:
 
 
 def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, str] | None) -> Any:
-    """The target of the connection."""
     try:
         from mcp import StdioServerParameters
     except ImportError as error:

@@ -97,11 +97,15 @@ def required_of(task: Task) -> list[str] | None:
 
 
 def _generated(problem: ToolProblem, seed: int, split: Split) -> Task:
-    info = asdict(problem) | {"required": list(problem.required)}
-    info["plan"] = [list(step) for step in problem.plan]
+    info = _columns(problem)
     answer = info.pop("answer")
     name = f"tools-{problem.kind}-{split}-{seed}"
     return Task(name, [Message(problem.question)], answer, seed, info)
+
+
+def _columns(problem: ToolProblem) -> dict[str, Any]:
+    plan = [list(step) for step in problem.plan]
+    return asdict(problem) | {"required": list(problem.required), "plan": plan}
 
 
 def _rows(tasks: Any) -> Any:
@@ -111,8 +115,7 @@ def _rows(tasks: Any) -> Any:
 
 def _row(one: Any) -> Any:
     if isinstance(one, ToolProblem):
-        plan = [list(step) for step in one.plan]
-        return asdict(one) | {"required": list(one.required), "plan": plan}
+        return _columns(one)
     if isinstance(one, Task):
         return {**one.info, "prompt": list(one.prompt), "answer": one.answer}
     return one

@@ -239,7 +239,6 @@ def _plain_schema(schema: dict[str, Any], described: Mapping[str, str]) -> dict[
 
 
 def _complaint(error: ValidationError, parameters: Mapping[str, Any]) -> str:
-    """The first error of the arguments, in one line."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = [str(part) for part in first["loc"]]
     known = parameters["properties"]
