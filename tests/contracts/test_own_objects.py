@@ -41,7 +41,7 @@ FOREIGN: dict[str, set[str]] = {
     # libraries, and what they answer
     "distributed/on_ray/actor_calls.py": {"error"},
     "engines/openai.py": {"found"},
-    "environments/gymnasium.py": {"import_module(module)", "self._env.unwrapped", "spec"},
+    "environments/gymnasium.py": {"entry", "self._env.unwrapped"},
     "environments/pettingzoo.py": {"error", "module", "self._env"},
     "environments/textarena.py": {"self._env.state"},
     "environments/tools/mcp.py": {"part"},

@@ -14,7 +14,7 @@ from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, others, seats
 
 
-class Question(NamedTuple):
+class QuestionRow(NamedTuple):
     """A row with a question, the last of its messages, and the value of its answer column."""
 
     index: int
@@ -33,13 +33,13 @@ class QuestionTable(RowTable):
         self.title, self.answers = title, answers
         super().__init__(*dataset, convert=self._checked)
 
-    def question(self, seed: int, split: Split) -> Question:
+    def question(self, seed: int, split: Split) -> QuestionRow:
         index, row = self.row(seed, split)
         where = f"{self.title}, {split} row {index}"
         gold = next(row[name] for name in self.answers if row.get(name) is not None)
         messages = row_messages(question_of(row), where)
         text = messages[-1].content
-        return Question(index, where, messages, text, gold, others(row) | {"question": text})
+        return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
 
     def _checked(self, row: Row, where: str) -> Row:
         if question_of(row) is None:
