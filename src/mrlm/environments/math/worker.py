@@ -89,6 +89,6 @@ def serve() -> None:
         except (Exception, RecursionError, MemoryError):  # whatever fails cannot be parsed
             return {"verdict": "unparseable"}
 
-    verdict("x+1", "1+x")  # triggers lazy imports before deadlines apply
+    verdict("(x+1)^2", "x^2+2x+1")  # triggers lazy imports before deadlines apply
     limit()
     answering(answer)
