@@ -92,7 +92,7 @@ def _hint(name: str) -> str | None:
 
 
 def _made(face: Face) -> Any:
-    from mrlm.config.algorithm_configs import config_class
+    from mrlm.config.flat_words import config_class
     from mrlm.core import registry
 
     if face.kind == "algorithm":

@@ -26,9 +26,15 @@ from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.algorithm_configs import config_class
+from mrlm.config.aliases import FlatWords
 from mrlm.config.errors import InvalidConfig
-from mrlm.config.flat_words import FlatWords, algorithm_fields, setting_of, split_config, twice
+from mrlm.config.flat_words import (
+    algorithm_fields,
+    config_class,
+    setting_of,
+    split_config,
+    twice,
+)
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import as_environment

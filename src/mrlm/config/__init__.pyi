@@ -1,8 +1,8 @@
 """Written by `python -m scripts.faces`."""
 
+from mrlm.config.aliases import FlatWords as FlatWords
 from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
 from mrlm.config.experiment import diff as diff
-from mrlm.config.flat_words import FlatWords as FlatWords
 from mrlm.config.flat_words import split_config as split_config
 from mrlm.config.loading import load_config as load_config
 from mrlm.config.loading import parse_config as parse_config

@@ -3,11 +3,16 @@ keywords and YAML."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-from mrlm.config.other_libraries import Refused
+from pydantic import ConfigDict, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
+
+from mrlm.config.other_libraries import Refused, without_neutral
 
 UNSET: Any = object()
 """Result of a converter for a value that is equivalent to an unset one."""
@@ -30,7 +35,7 @@ MISMATCH_MODES: dict[Any, Any] = {
 """Kinds of importance weights by TRL's names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Word:
     """The target of a flat word. `algorithm.` at the beginning of `path` is the section of the
     run's algorithm; `convert` converts the value; `absent` handles an algorithm without the
@@ -47,6 +52,10 @@ class Word:
 
 def _if_positive(value: Any) -> Any:
     return UNSET if isinstance(value, int | float) and value <= 0 else value
+
+
+def _default_adapter(value: Any) -> Any:
+    return {} if value else UNSET
 
 
 def _cut_off(value: Any) -> Any:
@@ -84,6 +93,8 @@ def _named(names: Mapping[Any, Any]) -> Callable[[Any], Any]:
     return convert
 
 
+_unless_none = _named({None: UNSET})
+
 NO_WHITENING = Refused(
     "this algorithm does not divide advantages by their deviation over a batch; "
     "grpo has scale_rewards, reinforce has whiten"
@@ -94,121 +105,188 @@ NO_SHARED_LOSS = Refused(
     (None,),
 )
 
-WORDS: dict[str, Word] = {
+
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+class FlatWords:
+    """A mixin of every algorithm's config class: a field for every flat word, with its target.
+
+    A word that is a field of the algorithm remains that field with its default. Values are
+    validated by the section they belong to.
+    """
+
     # how long, how much at once
-    "num_iterations": Word("training.num_iterations"),
-    "max_steps": Word("training.num_iterations", _if_positive),
-    "num_epochs": Word("training.num_epochs"),
-    "num_train_epochs": Word("training.num_epochs"),
-    "schedule": Word("training.schedule"),
-    "batch_size": Word("training.batch_size"),
-    "train_batch_size": Word("training.batch_size"),
-    "per_device_train_batch_size": Word(PER_DEVICE),
-    "gradient_accumulation_steps": Word("training.gradient_accumulation_steps"),
-    "num_agents": Word(NUM_AGENTS),
+    num_iterations: Annotated[int | None, Word("training.num_iterations")] = None
+    max_steps: Annotated[int | None, Word("training.num_iterations", _if_positive)] = None
+    num_epochs: Annotated[int | None, Word("training.num_epochs")] = None
+    num_train_epochs: Annotated[int | None, Word("training.num_epochs")] = None
+    schedule: Annotated[str | dict[str, Any] | None, Word("training.schedule")] = None
+    batch_size: Annotated[int | None, Word("training.batch_size")] = None
+    train_batch_size: Annotated[int | None, Word("training.batch_size")] = None
+    per_device_train_batch_size: Annotated[int | None, Word(PER_DEVICE)] = None
+    gradient_accumulation_steps: Annotated[
+        int | None, Word("training.gradient_accumulation_steps")
+    ] = None
+    num_agents: Annotated[int | None, Word(NUM_AGENTS)] = None
     # how it is optimised
-    "learning_rate": Word("training.learning_rate"),
-    "agent_learning_rate": Word("training.learning_rate"),
-    "critic_learning_rate": Word("training.critic_learning_rate"),
-    "critic_model": Word("training.critic_model"),
-    "use_separate_critic": Word("algorithm.critic", _separate),
-    "optim": Word("training.optimizer", _optimizer),
-    "optimizer": Word("training.optimizer", _optimizer),
-    "adam_beta1": Word("training.adam_beta1"),
-    "adam_beta2": Word("training.adam_beta2"),
-    "weight_decay": Word("training.weight_decay"),
-    "max_grad_norm": Word("training.max_grad_norm"),
-    "lr_scheduler_type": Word("training.lr_scheduler_type"),
-    "warmup_steps": Word("training.warmup_steps"),
-    "warmup_ratio": Word("training.warmup_ratio"),
-    "bf16": Word("training.precision", _precision("bf16")),
-    "fp16": Word("training.precision", _precision("fp16")),
-    "precision": Word("training.precision"),
-    "gradient_checkpointing": Word("training.gradient_checkpointing"),
-    "seed": Word("training.seed"),
+    learning_rate: Annotated[float | None, Word("training.learning_rate")] = None
+    agent_learning_rate: Annotated[float | None, Word("training.learning_rate")] = None
+    critic_learning_rate: Annotated[float | None, Word("training.critic_learning_rate")] = None
+    critic_model: Annotated[str | None, Word("training.critic_model")] = None
+    use_separate_critic: Annotated[bool | None, Word("algorithm.critic", _separate)] = None
+    optim: Annotated[str | None, Word("training.optimizer", _optimizer)] = None
+    optimizer: Annotated[str | None, Word("training.optimizer", _optimizer)] = None
+    adam_beta1: Annotated[float | None, Word("training.adam_beta1")] = None
+    adam_beta2: Annotated[float | None, Word("training.adam_beta2")] = None
+    weight_decay: Annotated[float | None, Word("training.weight_decay")] = None
+    max_grad_norm: Annotated[float | None, Word("training.max_grad_norm")] = None
+    lr_scheduler_type: Annotated[str | None, Word("training.lr_scheduler_type")] = None
+    warmup_steps: Annotated[int | None, Word("training.warmup_steps")] = None
+    warmup_ratio: Annotated[float | None, Word("training.warmup_ratio")] = None
+    bf16: Annotated[bool | None, Word("training.precision", _precision("bf16"))] = None
+    fp16: Annotated[bool | None, Word("training.precision", _precision("fp16"))] = None
+    precision: Annotated[str | None, Word("training.precision")] = None
+    gradient_checkpointing: Annotated[bool | None, Word("training.gradient_checkpointing")] = None
+    seed: Annotated[int | None, Word("training.seed")] = None
     # what is trained, and where
-    "model_name_or_path": Word("model.model_name_or_path"),
-    "dtype": Word("model.torch_dtype", _named({None: UNSET})),
-    "torch_dtype": Word("model.torch_dtype", _named({None: UNSET})),
-    "attn_implementation": Word("model.attn_implementation", _named({None: UNSET})),
-    "trust_remote_code": Word("model.trust_remote_code"),
-    "chat_template_kwargs": Word("model.chat_template_kwargs", _named({None: UNSET})),
-    "use_cpu": Word("model.device", _named({True: "cpu", False: UNSET})),
-    "use_peft": Word("model.lora", lambda value: {} if value else UNSET),
-    "lora_r": Word("model.lora.r"),
-    "lora_alpha": Word("model.lora.alpha"),
-    "lora_dropout": Word("model.lora.dropout"),
-    "lora_target_modules": Word("model.lora.target_modules", _named({None: UNSET})),
-    "shuffle_dataset": Word("data.shuffle", _named({None: UNSET})),
-    "streaming": Word("data.streaming"),
-    "rollout_buffer_size": Word("training.batch_size"),
+    model_name_or_path: Annotated[str | None, Word("model.model_name_or_path")] = None
+    dtype: Annotated[str | None, Word("model.torch_dtype", _unless_none)] = None
+    torch_dtype: Annotated[str | None, Word("model.torch_dtype", _unless_none)] = None
+    attn_implementation: Annotated[str | None, Word("model.attn_implementation", _unless_none)] = (
+        None
+    )
+    trust_remote_code: Annotated[bool | None, Word("model.trust_remote_code")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Word("model.chat_template_kwargs", _unless_none)
+    ] = None
+    use_cpu: Annotated[bool | None, Word("model.device", _named({True: "cpu", False: UNSET}))] = (
+        None
+    )
+    use_peft: Annotated[bool | None, Word("model.lora", _default_adapter)] = None
+    lora_r: Annotated[int | None, Word("model.lora.r")] = None
+    lora_alpha: Annotated[float | None, Word("model.lora.alpha")] = None
+    lora_dropout: Annotated[float | None, Word("model.lora.dropout")] = None
+    lora_target_modules: Annotated[
+        str | list[str] | None, Word("model.lora.target_modules", _unless_none)
+    ] = None
+    shuffle_dataset: Annotated[bool | None, Word("data.shuffle", _unless_none)] = None
+    streaming: Annotated[bool | None, Word("data.streaming")] = None
+    rollout_buffer_size: Annotated[int | None, Word("training.batch_size")] = None
     # settings that the algorithm has under another name
-    "num_generations": Word("algorithm.group_size"),
-    "beta": Word("algorithm.kl_coef"),
-    "dpo_beta": Word("algorithm.beta"),
-    "epsilon": Word("algorithm.clip_range"),
-    "cliprange": Word("algorithm.clip_range"),
-    "epsilon_high": Word("algorithm.clip_range_high"),
-    "cliprange_value": Word("algorithm.value_clip_range"),
-    "num_ppo_epochs": Word("algorithm.update_epochs"),
-    "ppo_epochs": Word("algorithm.update_epochs"),
-    "num_mini_batches": Word("algorithm.num_minibatches"),
-    "lam": Word("algorithm.gae_lambda"),
-    "discount": Word("algorithm.gamma"),
-    "ent_coef": Word("algorithm.entropy_coef"),
-    "value_loss_coef": Word("algorithm.vf_coef", absent=NO_SHARED_LOSS),
-    "advantage_normalization": Word("algorithm.whiten_advantages", absent=NO_WHITENING),
-    "reference_kl_coef": Word("algorithm.kl_coef"),
-    "reference_kl_enabled": Word("algorithm.kl_coef"),  # `folded` makes one of the two
-    "preference_num_candidates": Word("algorithm.group_size"),
-    "importance_sampling_level": Word(
-        "algorithm.loss_type", _named({"token": UNSET, "sequence": "gspo", None: UNSET})
-    ),
-    "vllm_importance_sampling_correction": Word(
-        "algorithm.importance", _named({True: UNSET, False: "none", None: UNSET})
-    ),
-    "vllm_importance_sampling_mode": Word("algorithm.importance", _named(MISMATCH_MODES)),
-    "vllm_importance_sampling_clip_max": Word("algorithm.importance_cap", _named({None: UNSET})),
-    "vllm_importance_sampling_cap": Word("algorithm.importance_cap", _named({None: UNSET})),
-    "vllm_importance_sampling_clip_min": Word("algorithm.importance_floor", _named({None: UNSET})),
-    "mask_truncated_completions": Word("algorithm.mask_truncated"),
-    "use_bias_correction_kl": Word("algorithm.kl_bias_correction"),
-    "advantage_mode": Word("algorithm.baseline", _baseline),
+    num_generations: Annotated[int | None, Word("algorithm.group_size")] = None
+    beta: Annotated[float | None, Word("algorithm.kl_coef")] = None
+    dpo_beta: Annotated[float | None, Word("algorithm.beta")] = None
+    epsilon: Annotated[float | None, Word("algorithm.clip_range")] = None
+    cliprange: Annotated[float | None, Word("algorithm.clip_range")] = None
+    epsilon_high: Annotated[float | None, Word("algorithm.clip_range_high")] = None
+    cliprange_value: Annotated[float | None, Word("algorithm.value_clip_range")] = None
+    num_ppo_epochs: Annotated[int | None, Word("algorithm.update_epochs")] = None
+    ppo_epochs: Annotated[int | None, Word("algorithm.update_epochs")] = None
+    num_mini_batches: Annotated[int | None, Word("algorithm.num_minibatches")] = None
+    lam: Annotated[float | None, Word("algorithm.gae_lambda")] = None
+    discount: Annotated[float | None, Word("algorithm.gamma")] = None
+    ent_coef: Annotated[float | None, Word("algorithm.entropy_coef")] = None
+    value_loss_coef: Annotated[float | None, Word("algorithm.vf_coef", absent=NO_SHARED_LOSS)] = (
+        None
+    )
+    advantage_normalization: Annotated[
+        bool | None, Word("algorithm.whiten_advantages", absent=NO_WHITENING)
+    ] = None
+    reference_kl_coef: Annotated[float | None, Word("algorithm.kl_coef")] = None
+    reference_kl_enabled: Annotated[bool | None, Word("algorithm.kl_coef")] = (
+        None  # `folded` makes one of the two
+    )
+    preference_num_candidates: Annotated[int | None, Word("algorithm.group_size")] = None
+    importance_sampling_level: Annotated[
+        str | None,
+        Word("algorithm.loss_type", _named({"token": UNSET, "sequence": "gspo", None: UNSET})),
+    ] = None
+    vllm_importance_sampling_correction: Annotated[
+        bool | None, Word("algorithm.importance", _named({True: UNSET, False: "none", None: UNSET}))
+    ] = None
+    vllm_importance_sampling_mode: Annotated[
+        str | None, Word("algorithm.importance", _named(MISMATCH_MODES))
+    ] = None
+    vllm_importance_sampling_clip_max: Annotated[
+        float | None, Word("algorithm.importance_cap", _unless_none)
+    ] = None
+    vllm_importance_sampling_cap: Annotated[
+        float | None, Word("algorithm.importance_cap", _unless_none)
+    ] = None
+    vllm_importance_sampling_clip_min: Annotated[
+        float | None, Word("algorithm.importance_floor", _unless_none)
+    ] = None
+    mask_truncated_completions: Annotated[bool | None, Word("algorithm.mask_truncated")] = None
+    use_bias_correction_kl: Annotated[bool | None, Word("algorithm.kl_bias_correction")] = None
+    advantage_mode: Annotated[str | None, Word("algorithm.baseline", _baseline)] = None
     # sampling
-    "max_new_tokens": Word("generation.max_new_tokens"),
-    "max_completion_length": Word("generation.max_new_tokens"),
-    "response_length": Word("generation.max_new_tokens"),
-    "max_prompt_length": Word("generation.max_prompt_tokens"),
-    "temperature": Word("generation.temperature"),
-    "top_p": Word("generation.top_p"),
-    "top_k": Word("generation.top_k", _cut_off),
-    "min_p": Word("generation.min_p"),
-    "use_vllm": Word("engine.name", _named({True: "vllm", False: UNSET})),
-    "vllm_server_base_url": Word("engine.base_url", _named({None: UNSET})),
-    "vllm_server_timeout": Word("engine.timeout"),
-    "vllm_enable_sleep_mode": Word("engine.sleep"),
-    "num_turns": Word("workflow.max_turns"),
-    "max_turns": Word("workflow.max_turns"),
-    "external_transition": Word("workflow.external_transition"),
-    "transition_mode": Word("workflow.transition_mode"),
-    "external_prompt_passthrough": Word("workflow.external_prompt_passthrough"),
-    "early_termination_threshold": Word("workflow.termination_threshold"),
+    max_new_tokens: Annotated[int | None, Word("generation.max_new_tokens")] = None
+    max_completion_length: Annotated[int | None, Word("generation.max_new_tokens")] = None
+    response_length: Annotated[int | None, Word("generation.max_new_tokens")] = None
+    max_prompt_length: Annotated[int | None, Word("generation.max_prompt_tokens")] = None
+    temperature: Annotated[float | None, Word("generation.temperature")] = None
+    top_p: Annotated[float | None, Word("generation.top_p")] = None
+    top_k: Annotated[int | None, Word("generation.top_k", _cut_off)] = None
+    min_p: Annotated[float | None, Word("generation.min_p")] = None
+    use_vllm: Annotated[bool | None, Word("engine.name", _named({True: "vllm", False: UNSET}))] = (
+        None
+    )
+    vllm_server_base_url: Annotated[str | None, Word("engine.base_url", _unless_none)] = None
+    vllm_server_timeout: Annotated[float | None, Word("engine.timeout")] = None
+    vllm_enable_sleep_mode: Annotated[bool | None, Word("engine.sleep")] = None
+    num_turns: Annotated[int | None, Word("workflow.max_turns")] = None
+    max_turns: Annotated[int | None, Word("workflow.max_turns")] = None
+    external_transition: Annotated[str | None, Word("workflow.external_transition")] = None
+    transition_mode: Annotated[str | None, Word("workflow.transition_mode")] = None
+    external_prompt_passthrough: Annotated[
+        bool | None, Word("workflow.external_prompt_passthrough")
+    ] = None
+    early_termination_threshold: Annotated[float | None, Word("workflow.termination_threshold")] = (
+        None
+    )
     # output and cadences
-    "output_dir": Word("output_dir"),
-    "experiment_name": Word("experiment_name"),
-    "run_name": Word("experiment_name"),
-    "report_to": Word("training.report_to"),
-    "logging_steps": Word("training.logging_steps"),
-    "max_lag": Word("training.max_lag"),
-    "max_async_level": Word("training.max_lag"),
-    "max_head_offpolicyness": Word("training.max_lag"),
-    "save_steps": Word("training.save_steps"),
-    "save_total_limit": Word("training.save_total_limit"),
-    "eval_steps": Word("evaluation.every", _if_positive),
-    "eval_interval": Word("evaluation.every", _if_positive),
-    "eval_num_samples": Word("evaluation.episodes"),
-    "eval_episodes": Word("evaluation.episodes"),
-    "eval_on_start": Word("evaluation.at_start"),
-    "num_generations_eval": Word("evaluation.samples", _named({None: UNSET})),
+    output_dir: Annotated[str | None, Word("output_dir")] = None
+    experiment_name: Annotated[str | None, Word("experiment_name")] = None
+    run_name: Annotated[str | None, Word("experiment_name")] = None
+    report_to: Annotated[str | list[str] | None, Word("training.report_to")] = None
+    logging_steps: Annotated[int | None, Word("training.logging_steps")] = None
+    max_lag: Annotated[int | None, Word("training.max_lag")] = None
+    max_async_level: Annotated[int | None, Word("training.max_lag")] = None
+    max_head_offpolicyness: Annotated[int | None, Word("training.max_lag")] = None
+    save_steps: Annotated[int | None, Word("training.save_steps")] = None
+    save_total_limit: Annotated[int | None, Word("training.save_total_limit")] = None
+    eval_steps: Annotated[int | None, Word("evaluation.every", _if_positive)] = None
+    eval_interval: Annotated[int | None, Word("evaluation.every", _if_positive)] = None
+    eval_num_samples: Annotated[int | None, Word("evaluation.episodes")] = None
+    eval_episodes: Annotated[int | None, Word("evaluation.episodes")] = None
+    eval_on_start: Annotated[bool | None, Word("evaluation.at_start")] = None
+    num_generations_eval: Annotated[int | None, Word("evaluation.samples", _unless_none)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, given: Any) -> Any:
+        """Accept settings of other libraries that have no effect here; reject others with the
+        reason."""
+        if not isinstance(given, ArgsKwargs) or not given.kwargs:
+            return given
+        own = {field.name for field in dataclasses.fields(cls)}
+        return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Redeclare, on the subclass, the algorithm's fields that a word would hide."""
+        super().__init_subclass__(**kwargs)
+        own = dict(inspect.get_annotations(cls))
+        for base in reversed(cls.__mro__[1:]):
+            if issubclass(base, FlatWords) or not dataclasses.is_dataclass(base):
+                continue
+            described = base.__dict__.get("__pydantic_fields__", {})
+            for name in described.keys() & WORDS.keys() - cls.__dict__.keys():
+                own[name] = described[name].annotation
+                setattr(cls, name, described[name])
+        cls.__annotations__ = own
+
+
+WORDS: dict[str, Word] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(FlatWords, include_extras=True).items()
 }
-"""word -> path. A field of the run's algorithm is a word too, and wins over this table."""
+"""word -> its target. A field of the run's algorithm is a word too, and wins over this table."""

@@ -1,157 +1,43 @@
-"""Flat words as fields of a config class, and their conversion to settings and config paths."""
+"""Config classes of trainers (an algorithm's settings and the flat words), and the conversion of
+their words to settings and config paths."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
-from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, Word
+from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, FlatWords, Word
 from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, show
-from mrlm.config.other_libraries import without_neutral
+from mrlm.core import registry
+from mrlm.core.faces import faces
 
 
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
-class FlatWords:
-    """A mixin of every algorithm's config class with the words of the table as fields.
+@cache
+def config_class(name: str) -> type[Any]:
+    """The class `XConfig`, made once.
 
-    A word that is a field of the algorithm remains that field with its default. Values are
-    validated by the section they belong to.
+    Args:
+        name: the public name of a config class (`mrlm.core.faces`).
     """
-
-    num_iterations: int | None = None
-    max_steps: int | None = None
-    num_epochs: int | None = None
-    num_train_epochs: int | None = None
-    schedule: str | dict[str, Any] | None = None
-    batch_size: int | None = None
-    train_batch_size: int | None = None
-    per_device_train_batch_size: int | None = None
-    gradient_accumulation_steps: int | None = None
-    num_agents: int | None = None
-    learning_rate: float | None = None
-    agent_learning_rate: float | None = None
-    critic_learning_rate: float | None = None
-    critic_model: str | None = None
-    use_separate_critic: bool | None = None
-    optim: str | None = None
-    optimizer: str | None = None
-    adam_beta1: float | None = None
-    adam_beta2: float | None = None
-    weight_decay: float | None = None
-    max_grad_norm: float | None = None
-    lr_scheduler_type: str | None = None
-    warmup_steps: int | None = None
-    warmup_ratio: float | None = None
-    bf16: bool | None = None
-    fp16: bool | None = None
-    precision: str | None = None
-    gradient_checkpointing: bool | None = None
-    seed: int | None = None
-    model_name_or_path: str | None = None
-    dtype: str | None = None
-    torch_dtype: str | None = None
-    attn_implementation: str | None = None
-    trust_remote_code: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    use_cpu: bool | None = None
-    use_peft: bool | None = None
-    lora_r: int | None = None
-    lora_alpha: float | None = None
-    lora_dropout: float | None = None
-    lora_target_modules: str | list[str] | None = None
-    shuffle_dataset: bool | None = None
-    streaming: bool | None = None
-    rollout_buffer_size: int | None = None
-    num_generations: int | None = None
-    beta: float | None = None
-    dpo_beta: float | None = None
-    epsilon: float | None = None
-    cliprange: float | None = None
-    epsilon_high: float | None = None
-    cliprange_value: float | None = None
-    num_ppo_epochs: int | None = None
-    ppo_epochs: int | None = None
-    num_mini_batches: int | None = None
-    lam: float | None = None
-    discount: float | None = None
-    ent_coef: float | None = None
-    value_loss_coef: float | None = None
-    advantage_normalization: bool | None = None
-    reference_kl_coef: float | None = None
-    reference_kl_enabled: bool | None = None
-    preference_num_candidates: int | None = None
-    importance_sampling_level: str | None = None
-    vllm_importance_sampling_correction: bool | None = None
-    vllm_importance_sampling_mode: str | None = None
-    vllm_importance_sampling_clip_max: float | None = None
-    vllm_importance_sampling_cap: float | None = None
-    vllm_importance_sampling_clip_min: float | None = None
-    mask_truncated_completions: bool | None = None
-    use_bias_correction_kl: bool | None = None
-    advantage_mode: str | None = None
-    max_new_tokens: int | None = None
-    max_completion_length: int | None = None
-    response_length: int | None = None
-    max_prompt_length: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    use_vllm: bool | None = None
-    vllm_server_base_url: str | None = None
-    vllm_server_timeout: float | None = None
-    vllm_enable_sleep_mode: bool | None = None
-    num_turns: int | None = None
-    max_turns: int | None = None
-    external_transition: str | None = None
-    transition_mode: str | None = None
-    external_prompt_passthrough: bool | None = None
-    early_termination_threshold: float | None = None
-    output_dir: str | None = None
-    experiment_name: str | None = None
-    run_name: str | None = None
-    report_to: str | list[str] | None = None
-    logging_steps: int | None = None
-    max_lag: int | None = None
-    max_async_level: int | None = None
-    max_head_offpolicyness: int | None = None
-    save_steps: int | None = None
-    save_total_limit: int | None = None
-    eval_steps: int | None = None
-    eval_interval: int | None = None
-    eval_num_samples: int | None = None
-    eval_episodes: int | None = None
-    eval_on_start: bool | None = None
-    num_generations_eval: int | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral(cls, given: Any) -> Any:
-        """Accept settings of other libraries that have no effect here; reject others with the
-        reason."""
-        if not isinstance(given, ArgsKwargs) or not given.kwargs:
-            return given
-        own = {field.name for field in dataclasses.fields(cls)}
-        return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Redeclare, on the subclass, the algorithm's fields that a word would hide."""
-        super().__init_subclass__(**kwargs)
-        own = dict(inspect.get_annotations(cls))
-        for base in reversed(cls.__mro__[1:]):
-            if issubclass(base, FlatWords) or not dataclasses.is_dataclass(base):
-                continue
-            described = base.__dict__.get("__pydantic_fields__", {})
-            for name in described.keys() & WORDS.keys() - cls.__dict__.keys():
-                own[name] = described[name].annotation
-                setattr(cls, name, described[name])
-        cls.__annotations__ = own
+    face = faces()[name]
+    algorithm = registry.load("algorithms", face.algorithm)
+    hints = get_type_hints(algorithm, include_extras=True) if face.defaults else {}
+    body = {
+        "__doc__": f"Settings of `{name.removesuffix('Config')}Trainer`: those of "
+        f"`{algorithm.__name__}`, and the flat words of other trainers.",
+        "__module__": algorithm.__module__,
+        "__qualname__": name,
+        "__annotations__": {key: hints[key] for key in face.defaults},
+        **face.defaults,
+    }
+    return dataclass(kw_only=True, config=algorithm.__pydantic_config__)(
+        type(name, (FlatWords, algorithm), body)
+    )
 
 
 def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
