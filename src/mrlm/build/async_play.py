@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from mrlm.build.run_plan import RunPlan
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
-from mrlm.core.process_group import Peers
 from mrlm.learn.fast.cpu_backends import shared_processor
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.policy import Policy
@@ -37,7 +36,7 @@ def check_asynchrony(plan: RunPlan) -> None:
             f"{key}: {name} trains on a data set or on collected episodes, so there are no "
             "rollouts to run in parallel; remove it"
         )
-    if config.distributed.enabled:
+    if config.distributed.enabled or plan.peers.size > 1:
         _refuse_several(config)
     if more:
         _check_oversample(plan, key)
@@ -62,16 +61,6 @@ def check_asynchrony(plan: RunPlan) -> None:
             "iteration here, and tasks that are played ahead belong to later ones; set "
             f"{LAG}=0, or training.schedule.order=simultaneous without swap_every"
         )
-
-
-def check_processes(config: ExperimentConfig, peers: Peers) -> None:
-    """Refuses settings that need a single process, however several were started.
-
-    Raises:
-        ConfigError: names the setting and the reason.
-    """
-    if peers.size > 1:
-        _refuse_several(config)
 
 
 def _refuse_several(config: ExperimentConfig) -> None:

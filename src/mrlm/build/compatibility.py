@@ -12,6 +12,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.play.sources.task_sampler import EnvironmentSpec
+from mrlm.tracking.run_log import check_trackers
 
 
 def check_plays(plan: RunPlan) -> None:
@@ -86,6 +87,11 @@ def check_swap(plan: RunPlan) -> None:
             f"training.schedule.swap_every={every}: agents exchange their policies between "
             f"rollouts, and {plan.config.training.algorithm} trains on a data set; remove it"
         )
+
+
+def check_tracking(plan: RunPlan) -> None:
+    """Refuses trackers that do not exist or cannot be used here."""
+    check_trackers(plan.config.training.report_to)
 
 
 def check_engines(plan: RunPlan) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mrlm.build.policies import PolicyAssignment
+from mrlm.build.policies import PlayPlan
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -15,17 +15,18 @@ from mrlm.play.engine import Engine
 
 
 def make_engines(
-    config: ExperimentConfig, cast: PolicyAssignment, policies: Mapping[str, Policy], size: int = 1
+    plan: PlayPlan, policies: Mapping[str, Policy], size: int = 1
 ) -> dict[str, Engine]:
     """policy -> its engine: one for all policies with weights here, and one for each behind an API,
     whose limits are split among `size` processes."""
     remote = {
         name: _remote_engine(name, section, size)
-        for name, section in cast.policies.items()
+        for name, section in plan.cast.policies.items()
         if section.endpoint is not None
     }
     if not policies:
         return remote
+    config = plan.config
     plugin, accepts = check_engine(config)
     given: dict[str, Any] = {
         "batch_size": config.engine.batch_size,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Literal
 
 from mrlm.build.engines import make_engines
-from mrlm.build.environments import make_worlds
-from mrlm.build.policies import LiveObjects, PolicyAssignment, assign, load_policies, make_seats
+from mrlm.build.policies import load_policies, make_seats
+from mrlm.build.run_plan import play_plan
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig
 from mrlm.core import tiny_model
@@ -48,26 +48,23 @@ def sit_down(
     Raises:
         ConfigError: the config has no environment, or the agent does not exist.
     """
-    parts = LiveObjects()
-    worlds = make_worlds(config, parts)
-    if not worlds:
-        raise ConfigError("the config has no environment to play in; set environments:")
-    cast = assign(config, worlds, parts)
+    plan = play_plan(config)
+    cast = plan.cast
     name = next(iter(cast.policy_of)) if agent is None else agent
     if name not in cast.policy_of:
         raise ConfigError(unknown(name, list(cast.policy_of), "agents"))
     left = {other: policy for other, policy in cast.policy_of.items() if other != name}
-    rest = PolicyAssignment(left, {policy: cast.policies[policy] for policy in left.values()})
-    policies = load_policies(config, rest, parts) if others == "policy" else {}
-    seats = make_seats(config, rest, policies, parts) if others == "policy" else {}
+    rest = plan.only(left, set(left.values()) if others == "policy" else ())
+    policies = load_policies(rest)
+    seats = make_seats(rest, policies) if others == "policy" else {}
     chat = Chat(load_tokenizer(tiny_model.NAME))
     seats = {
         each: seats.get(each) or _seat(config, each, policy, chat)
         for each, policy in cast.policy_of.items()
     }
-    engines = make_engines(config, rest, policies) if others == "policy" else {}
+    engines = make_engines(rest, policies)
     how = {"demonstrate": others == "expert", "persons": {name: ask}, "told": told}
-    return play_of(config, worlds, seats, engines, **how), name
+    return play_of(plan, seats, engines, **how), name
 
 
 def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:

@@ -9,9 +9,7 @@ from typing import Any
 
 from mrlm.build.engines import make_engines
 from mrlm.build.learners import make_critics, make_learners
-from mrlm.build.policies import LiveObjects, PolicyAssignment, load_policies
-from mrlm.config import ExperimentConfig
-from mrlm.core.process_group import ALONE, Peers
+from mrlm.build.policies import PlayPlan, load_policies
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.frozen import Frozen
 from mrlm.play.engine import Engine
@@ -26,49 +24,37 @@ class InProcess(Placement):
     """A placement with everything in this process.
 
     Args:
-        config: of the run.
-        cast: the policy of every agent.
-        parts: live objects in place of sections of the config.
-        peers: the processes that train together.
+        plan: of the run.
     """
 
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        cast: PolicyAssignment,
-        parts: LiveObjects,
-        peers: Peers = ALONE,
-    ) -> None:
-        self.peers: Peers = peers
-        self.config: ExperimentConfig = config
-        self.cast: PolicyAssignment = cast
-        self.parts: LiveObjects = parts
+    def __init__(self, plan: PlayPlan) -> None:
+        self.plan: PlayPlan = plan
 
     def load_policies(self) -> dict[str, Any]:
         """All policies that have weights."""
-        return load_policies(self.config, self.cast, self.parts)
+        return load_policies(self.plan)
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> its engine."""
-        return make_engines(self.config, self.cast, policies, self.peers.size)
+        return make_engines(self.plan, policies, self.plan.peers.size)
 
     def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
         """One learner for each trained policy."""
-        return make_learners(self.config, self.cast, policies, job, self.peers)
+        return make_learners(self.plan, policies, job, self.plan.peers)
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
         """The policies that are not trained; `given` is what engines sample from."""
         return [
             Frozen(policy, given=given[name])
             for name, policy in policies.items()
-            if not self.cast.policies[name].trainable
+            if not self.plan.cast.policies[name].trainable
         ]
 
     def make_critics(
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
         """The critics beside the policies, or the one of the team."""
-        return make_critics(self.config, self.cast, learners, policies, job, self.peers)
+        return make_critics(self.plan, learners, policies, job, self.plan.peers)
 
     def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """The environments of a run, ready to be played."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mrlm.build.policies import PolicyAssignment, load_with
+from mrlm.build.policies import PlayPlan, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.learning_job import LearningJob
@@ -20,34 +20,30 @@ from mrlm.play.agent import seed_of
 
 
 def make_learners(
-    config: ExperimentConfig,
-    cast: PolicyAssignment,
-    policies: Mapping[str, Policy],
-    job: LearningJob,
-    peers: Peers = ALONE,
+    plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob, peers: Peers = ALONE
 ) -> list[Learner]:
     """One learner per trained policy."""
-    trained = {name: each for name, each in cast.policies.items() if each.trainable}
-    settings = {name: _settings(config, each, job, peers) for name, each in trained.items()}
+    trained = {name: each for name, each in plan.cast.policies.items() if each.trainable}
     return [
-        Learner(policies[name], None, job.algorithm, settings=each)
-        for name, each in settings.items()
+        Learner(
+            policies[name], None, job.algorithm, settings=_settings(plan.config, each, job, peers)
+        )
+        for name, each in trained.items()
     ]
 
 
 def make_critics(
-    config: ExperimentConfig,
-    cast: PolicyAssignment,
+    plan: PlayPlan,
     learners: Sequence[Learner],
     policies: Mapping[str, Policy],
     job: LearningJob,
     peers: Peers = ALONE,
 ) -> list[Critic]:
     """The critics beside the policies, or the one of the team."""
-    plan = job.algorithm.spec.critic
-    if not plan.of_team:
+    config, critic = plan.config, job.algorithm.spec.critic
+    if not critic.of_team:
         return [learner.critic for learner in learners if learner.critic is not None]
-    mixed = plan.topology == "mixed"
+    mixed = critic.topology == "mixed"
     body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
     settings = _settings(config, PolicyConfig(), job, peers)
     chats = {name: policy.chat for name, policy in policies.items()}
@@ -56,7 +52,7 @@ def make_critics(
     rate = settings.critic_learning_rate or MIXER_LEARNING_RATE
     seed = seed_of((config.training.seed, "mixer")) >> 1
     settings = replace(settings, critic_learning_rate=rate)
-    return [MixedCritic(body, settings, chats, list(cast.policy_of), plan.mixing, seed)]
+    return [MixedCritic(body, settings, chats, list(plan.cast.policy_of), critic.mixing, seed)]
 
 
 def _settings(

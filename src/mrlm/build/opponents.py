@@ -9,7 +9,6 @@ from mrlm.build.folder import run_folder
 from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.policy.copies import stand_in
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
@@ -79,10 +78,9 @@ def population_of(
     policies: Mapping[str, Policy],
     stand_ins: Mapping[str, Sequence[Policy]],
     engines: Mapping[str, Engine],
-    peers: Peers = ALONE,
 ) -> Population:
     """The population of a run, without members yet."""
     config = plan.config
     trained = {name: policies[name] for name in dict.fromkeys(plan.cast.trained.values())}
     folder, seed = run_folder(config), config.training.seed
-    return Population(folder, seed, config.opponents, trained, stand_ins, engines, peers)
+    return Population(folder, seed, config.opponents, trained, stand_ins, engines, plan.peers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -83,6 +84,33 @@ class PolicyAssignment:
             )
             lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
         return "; ".join(lines)
+
+
+@dataclass(kw_only=True)
+class PlayPlan:
+    """The parts of a run that are known before a model is loaded and needed for playing.
+
+    Args:
+        config: one stage of an experiment.
+        parts: live objects in place of sections of the config.
+        worlds: the environments.
+        cast: the policy of every agent.
+        peers: the processes that play and train together.
+    """
+
+    config: ExperimentConfig
+    parts: LiveObjects
+    worlds: Sequence[EnvironmentSpec] = ()
+    cast: PolicyAssignment
+    peers: Peers = ALONE
+
+    def only(self, agents: Collection[str], policies: Collection[str]) -> PlayPlan:
+        """The plan of some agents and policies alone."""
+        of = {agent: name for agent, name in self.cast.policy_of.items() if agent in agents}
+        chosen = {name: each for name, each in self.cast.policies.items() if name in policies}
+        models = {name: each for name, each in self.parts.models.items() if name in policies}
+        parts = LiveObjects(models=models, system_prompt=self.parts.system_prompt)
+        return PlayPlan(config=self.config, parts=parts, cast=PolicyAssignment(of, chosen))
 
 
 def assign(
@@ -175,107 +203,75 @@ def _check_seats(
                 )
 
 
-def load_policies(
-    config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
-) -> dict[str, Policy]:
-    """All policies that have weights here; LoRA policies (and frozen ones) of one model share one
-    copy of its base."""
-    bases: dict[tuple[str, str], Any] = {}
+def load_policies(plan: PlayPlan) -> dict[str, Policy]:
+    """All policies that have weights here; those of one base share one copy of it."""
+    config, section = plan.config, plan.config.model
     tokenizers: dict[str, Any] = {}
+    taken: set[int] = set()
     policies: dict[str, Policy] = {}
-    model_section = config.model
-    shareable = {
-        name: _model_key(model_section, section) for name, section in cast.policies.items()
-    }
-    lora_bases = {
-        shareable[name] for name, section in cast.policies.items() if _lora(model_section, section)
-    }
-    owners: dict[int, str] = {}
-    frozen: dict[Any, Any] = {}
-    here = [name for name, section in cast.policies.items() if section.endpoint is None]
-    # policies that may borrow a base come after those that bring one
-    for name in sorted(here, key=lambda each: _borrows(cast.policies[each], parts, each)):
-        section = cast.policies[name]
-        live_model, live_tokenizer = parts.models.get(name, (None, None))
-        path, tokenizer_name = shareable[name]
-        if isinstance(live_model, str | os.PathLike):
-            path, live_model = str(live_model), None
-            tokenizer_name = tokenizer_name if section.tokenizer else path
-        if live_tokenizer is None:
-            if live_model is not None:
-                tokenizer_name = getattr(live_model, "name_or_path", "") or tokenizer_name
-            if tokenizer_name not in tokenizers:
-                tokenizers[tokenizer_name] = load_tokenizer(
-                    tokenizer_name, model_section.trust_remote_code
-                )
-            live_tokenizer = tokenizers[tokenizer_name]
-        lora = _lora(model_section, section)
-        adapter: str | None = None
-        if live_model is not None:
-            model = live_model
-            if id(model) in owners and section.trainable and lora is None:
-                model = copy.deepcopy(model)
-            owners[id(model)] = name
-            key: Any = id(live_model)
-        else:
-            key = (path, model_section.torch_dtype)
-            shared = lora is not None or (not section.trainable and shareable[name] in lora_bases)
-            model = bases.get(key) if shared else None
-            if model is None and not section.trainable:
-                model = frozen.get(key)
-            if model is None:
-                model = load_with(model_section, path)
-            if not section.trainable:
-                frozen[key] = model
-        if lora is not None:
-            with torch.random.fork_rng():
-                torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
-                model = add_adapter(bases.get(key, model), name, lora.model_dump())
-            bases[key], adapter = model, name
-        elif not section.trainable and key in bases:
-            adapter = BASE
-        chat = Chat(live_tokenizer, model_section.chat_template_kwargs)
-        chat.check()
-        policy = Policy(
-            name,
-            model,
-            live_tokenizer,
-            adapter=adapter,
-            precision=config.training.precision,
-            chat=chat,
-            lean=model_section.lean,
-        )
-        policies[name] = policy
-    return {name: policies[name] for name in here}
+    for names in bases_of(plan):
+        live, path, *_ = _origin(plan, names[0])
+        if live is None:
+            model = load_with(section, path)
+        else:  # a model given to several policies that change it is copied for all but the first
+            model = copy.deepcopy(live) if id(live) in taken else live
+            taken.add(id(live))
+        adapted = False
+        for name in sorted(names, key=lambda each: not plan.cast.policies[each].trainable):
+            _, _, tokenizer, source = _origin(plan, name)
+            if tokenizer is None and source not in tokenizers:
+                tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
+            tokenizer = tokenizers[source] if tokenizer is None else tokenizer
+            lora = _lora(section, plan.cast.policies[name])
+            if lora is not None:
+                with torch.random.fork_rng():
+                    torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
+                    model = add_adapter(model, name, lora.model_dump())
+                adapted = True
+            chat = Chat(tokenizer, section.chat_template_kwargs)
+            chat.check()
+            policies[name] = Policy(
+                name,
+                model,
+                tokenizer,
+                adapter=name if lora is not None else BASE if adapted else None,
+                precision=config.training.precision,
+                chat=chat,
+                lean=section.lean,
+            )
+    return {name: policies[name] for name in plan.cast.policies if name in policies}
 
 
-def bases_of(
-    config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
-) -> list[list[str]]:
-    """The policies that have weights, grouped by base as `load_policies` shares it."""
-    model = config.model
-    adapted = {_model_key(model, each) for each in cast.policies.values() if _lora(model, each)}
+def bases_of(plan: PlayPlan) -> list[list[str]]:
+    """The policies that have weights here, grouped by base: LoRA policies and frozen ones of one
+    model share it."""
+    model = plan.config.model
+    every = plan.cast.policies
+    adapted = {_model_key(model, each) for each in every.values() if _lora(model, each)}
     found: dict[Any, list[str]] = {}
-    for name, section in cast.policies.items():
+    for name, section in every.items():
         if section.endpoint is not None:
             continue
-        live, _ = parts.models.get(name, (None, None))
-        path = str(live) if isinstance(live, str | os.PathLike) else _model_key(model, section)[0]
+        live, path, *_ = _origin(plan, name)
         lora = _lora(model, section) is not None
-        if live is not None and not isinstance(live, str | os.PathLike):
-            key, shares = ("live", id(live)), lora or not section.trainable
-        else:
-            frozen = not section.trainable
-            alone = not lora and _model_key(model, section) not in adapted
-            key, shares = ("frozen" if alone else "path", path), lora or frozen
+        alone = not lora and _model_key(model, section) not in adapted
+        key = ("live", id(live)) if live is not None else ("frozen" if alone else "path", path)
+        shares = lora or not section.trainable
         found.setdefault(key if shares else ("own", name), []).append(name)
     return list(found.values())
 
 
-def _borrows(section: PolicyConfig, parts: LiveObjects, name: str) -> bool:
-    """Whether a policy is frozen and named by its path, so that it may share a loaded model."""
-    live, _ = parts.models.get(name, (None, None))
-    return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
+def _origin(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
+    """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
+    section = plan.cast.policies[name]
+    live, tokenizer = plan.parts.models.get(name, (None, None))
+    path, source = _model_key(plan.config.model, section)
+    if isinstance(live, str | os.PathLike):
+        path, live = str(live), None
+        source = source if section.tokenizer else path
+    elif live is not None:
+        source = getattr(live, "name_or_path", "") or source
+    return live, path, tokenizer, source
 
 
 def load_with(section: ModelConfig, path: str) -> Any:
@@ -301,18 +297,17 @@ def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
 
 
 def make_seats(
-    config: ExperimentConfig,
-    cast: PolicyAssignment,
-    policies: Mapping[str, Policy],
-    parts: LiveObjects,
+    plan: PlayPlan, policies: Mapping[str, Policy], cast: PolicyAssignment | None = None
 ) -> dict[str, AgentSettings]:
-    """Settings of every agent that are the same in all episodes."""
+    """Settings of every agent that are the same in all episodes, with the policies of `cast` (by
+    default the plan's)."""
     seats: dict[str, AgentSettings] = {}
+    config, cast = plan.config, cast or plan.cast
     for agent, policy_name in cast.policy_of.items():
         section = config.agents.get(agent)
         sampling = config.generation.sampling(**(section.generation if section else {}))
         prompt = section.system_prompt if section else None
-        prompt = parts.system_prompt if prompt is None else prompt
+        prompt = plan.parts.system_prompt if prompt is None else prompt
         if cast.policies[policy_name].endpoint is not None:  # only its server tokenises
             seats[agent] = AgentSettings(
                 agent, policy_name, None, sampling, 0, prompt, trained=False

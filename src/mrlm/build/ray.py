@@ -15,9 +15,8 @@ from typing import Any
 
 from mrlm.build.engines import make_engines
 from mrlm.build.in_process import InProcess
-from mrlm.build.policies import LiveObjects, PolicyAssignment, bases_of
+from mrlm.build.policies import PlayPlan, bases_of
 from mrlm.build.ray_workers import Base, PolicyWorkerSpec
-from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
@@ -56,12 +55,11 @@ class OnRay(InProcess):
     """A placement of policies, and of environments where configured, in workers of a Ray cluster.
     The critic of a team, credit and the loop itself stay in this process."""
 
-    def __init__(
-        self, config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
-    ) -> None:
-        super().__init__(config, cast, parts)
-        self.settings = config.distributed.ray
-        self.bases: list[Base] = [self._base(names) for names in bases_of(config, cast, parts)]
+    def __init__(self, plan: PlayPlan) -> None:
+        super().__init__(plan)
+        self.config = plan.config
+        self.settings = plan.config.distributed.ray
+        self.bases: list[Base] = [self._base(names) for names in bases_of(plan)]
         self._check()
         self.pools: list[ActorPool] = []
         self.worlds_at: EnvironmentPool | None = None
@@ -82,11 +80,10 @@ class OnRay(InProcess):
                 f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is placed "
                 "once; give them the same pools"
             )
-        policies = {name: self.cast.policies[name] for name in names}
-        agents = {a: name for a, name in self.cast.policy_of.items() if name in policies}
-        models = {name: self.parts.models[name] for name in names if name in self.parts.models}
-        recipe = PolicyWorkerSpec(self.config, PolicyAssignment(agents, policies), models)
-        trained = any(section.trainable for section in policies.values())
+        cast = self.plan.cast
+        agents = [agent for agent, name in cast.policy_of.items() if name in names]
+        recipe = PolicyWorkerSpec(self.plan.only(agents, names))
+        trained = any(cast.policies[name].trainable for name in names)
         return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
 
     def _check(self) -> None:
@@ -194,13 +191,11 @@ class OnRay(InProcess):
             for name, about in base.about.items():
                 chat = Chat(about.tokenizer, kwargs)
                 found[name] = RemotePolicy(name, about, chat, base.home)
-        return {name: found[name] for name in self.cast.policies if name in found}
+        return {name: found[name] for name in self.plan.cast.policies if name in found}
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are called from here."""
-        section = self.cast.policies
-        remote = {name: each for name, each in section.items() if each.endpoint is not None}
-        engines = make_engines(self.config, PolicyAssignment(self.cast.policy_of, remote), {})
+        engines = make_engines(self.plan, {})
         groups: dict[str, EngineGroup] = {}
         for base in self.bases:
             trains = base.trained and base.home in base.engines
@@ -222,7 +217,7 @@ class OnRay(InProcess):
                 home[name],
                 RemoteCritic(name, home[name]) if name in critics else None,
             )
-            for name, section in self.cast.policies.items()
+            for name, section in self.plan.cast.policies.items()
             if section.trainable
         ]
 
@@ -232,7 +227,7 @@ class OnRay(InProcess):
             RemoteFrozen(policies[name], base.home)
             for base in self.bases
             for name in base.names
-            if not self.cast.policies[name].trainable
+            if not self.plan.cast.policies[name].trainable
         ]
 
     def _learn(self, job: LearningJob) -> set[str]:

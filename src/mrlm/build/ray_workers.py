@@ -4,15 +4,13 @@ and sample from them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from mrlm.build.engines import make_engines
 from mrlm.build.in_process import TINY
 from mrlm.build.learners import make_learners
-from mrlm.build.policies import LiveObjects, PolicyAssignment, load_policies
-from mrlm.config import ExperimentConfig
+from mrlm.build.policies import PlayPlan, load_policies
 from mrlm.config.ray_section import RayPolicyConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
@@ -30,25 +28,21 @@ class PolicyWorkerSpec:
     """A spec for building the policies of one base, their learners and their engine in a worker.
 
     Args:
-        config: of the run.
-        cast: these policies and their agents alone.
-        models: live models and paths in place of those of the config.
+        plan: of the run, with these policies and their agents alone.
     """
 
-    config: ExperimentConfig
-    cast: PolicyAssignment
-    models: dict[str, tuple[Any, Any]]
+    plan: PlayPlan
 
     def load(self) -> dict[str, Policy]:
         """The policies as they are at the start of the run."""
-        return load_policies(self.config, self.cast, LiveObjects(models=dict(self.models)))
+        return load_policies(self.plan)
 
     def policies(self) -> dict[str, Policy]:
         """The same, in a process of its own."""
         found = self.load()
         if all(policy.device.type == "cpu" for policy in found.values()):
             keep_freed_memory()
-        threads = self.config.training.threads
+        threads = self.plan.config.training.threads
         if threads is None and max(policy.size for policy in found.values()) < TINY:
             threads = 1
         if threads is not None:  # else as many as the worker has processors
@@ -57,13 +51,13 @@ class PolicyWorkerSpec:
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
         """The engine that samples from them."""
-        return next(iter(make_engines(self.config, self.cast, policies).values()))
+        return next(iter(make_engines(self.plan, policies).values()))
 
     def learners(
         self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
         """The learners of the trained ones."""
-        return make_learners(self.config, self.cast, policies, job, peers)
+        return make_learners(self.plan, policies, job, peers)
 
 
 @dataclass(slots=True)

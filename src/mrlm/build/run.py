@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from mrlm.build.async_play import check_asynchrony, check_processes, copies_of
+from mrlm.build.async_play import check_asynchrony, copies_of
 from mrlm.build.compatibility import (
     check_engines,
     check_plays,
     check_swap,
+    check_tracking,
     check_trained,
     crossed,
 )
@@ -26,17 +27,16 @@ from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, population_of, stand_ins_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_seats
-from mrlm.build.run_plan import RunPlan
+from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import casts_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
-from mrlm.core.process_group import Peers
+from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.sync_async import run_async
 from mrlm.distributed import join
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.checkpoint import read_state
-from mrlm.learn.critics.critic import Critic
 from mrlm.learn.data.data_parallel import weights_of
 from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.learner import Learner
@@ -44,9 +44,7 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.plan import Plan, arithmetic
-from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
-from mrlm.tracking.run_log import check_trackers
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
 from mrlm.training.weight_proof import exchange
@@ -73,27 +71,30 @@ def build(
             then.
     """
     peers = join(config.distributed)
-    check_processes(config, peers)
-    plan = plan_of(config, parts or LiveObjects())
+    plan = plan_of(config, parts or LiveObjects(), peers)
     if checked and resume is None:
         refuse_idle(verdicts(plan))
     log.info("%s", plan.cast)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
-    placing = placement_of(plan, peers)
+    return _assembled(plan, resume)
+
+
+def _assembled(plan: RunPlan, resume: Path | None) -> Run:
+    """The run of a plan, with its models loaded and its folder opened."""
+    config, peers, placing = plan.config, plan.peers, placement_of(plan)
     policies = placing.load_policies()
     _keep_memory(policies)
-    worlds = placing.worlds(plan.worlds)
+    plan.worlds = placing.worlds(plan.worlds)
     stand_ins = stand_ins_of(plan, policies)
     spare = {policy.name: policy for several in stand_ins.values() for policy in several}
     copies = copies_of(plan, policies)
     engines = placing.make_engines(copies | spare)
     if plan.schedule != Schedule():
         log.info("schedule: %s", plan.schedule)
-    casts = casts_of(config, plan.cast, policies, plan.parts, plan.schedule)
-    population = population_of(plan, policies, stand_ins, engines, peers)
-    played = (worlds, casts[0], engines, peers)
-    source = source_of(plan, *played, sit=population.sit if population else None)
+    casts = casts_of(plan, policies, plan.schedule)
+    population = population_of(plan, policies, stand_ins, engines)
+    source = source_of(plan, casts[0], engines, population.sit if population else None)
     total = total_steps(config.training, plan.spec, source.num_tasks())
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
@@ -106,8 +107,6 @@ def build(
         learner.mirror = copies[learner.policy]
     critics = placing.make_critics(job, learners, policies)
     peers.spread(weights_of([*policies.values(), *spare.values()], critics))
-    if config.distributed.enabled and config.distributed.strategy == "fsdp":
-        _shard(config, learners, critics, engines, peers)
     run = Run(
         config=config,
         folder=folder,
@@ -116,7 +115,7 @@ def build(
         source=source,
         learners=learners,
         engines=engines,
-        evaluator=play_of(config, *played) if worlds else None,
+        evaluator=play_of(plan, casts[0], engines) if plan.worlds else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
         critics=critics,
@@ -128,6 +127,8 @@ def build(
         placement=placing,
         frozen=placing.frozen(policies, copies),
     )
+    if config.distributed.enabled and config.distributed.strategy == "fsdp":
+        _shard(run)
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
@@ -135,19 +136,19 @@ def build(
     return run
 
 
-def placement_of(plan: RunPlan, peers: Peers) -> InProcess:
+def placement_of(plan: RunPlan) -> InProcess:
     """The placement of a run's parts."""
-    section, given = plan.config.distributed, (plan.config, plan.cast, plan.parts)
+    section = plan.config.distributed
     if section.enabled and section.strategy == "ray":
         from mrlm.build.ray import OnRay
 
-        if peers.size > 1:
+        if plan.peers.size > 1:
             raise ConfigError(
                 "distributed.strategy=ray starts its workers itself: run it without torchrun, or "
                 "use ddp or fsdp"
             )
-        return OnRay(*given)
-    return InProcess(*given, peers)
+        return OnRay(plan)
+    return InProcess(plan)
 
 
 def _continue(run: Run, checkpoint: Path) -> None:
@@ -168,23 +169,18 @@ def _keep_memory(policies: Mapping[str, Policy]) -> None:
         keep_freed_memory()
 
 
-def _shard(
-    config: ExperimentConfig,
-    learners: Sequence[Learner],
-    critics: Sequence[Critic],
-    engines: Mapping[str, Engine],
-    peers: Peers,
-) -> None:
+def _shard(run: Run) -> None:
     """Shards trained networks over the processes; engines sample from copies that are whole."""
     from mrlm.distributed.sharded import shard
 
-    shard(learners, critics, config.distributed.fsdp, peers)
-    for learner in learners:
+    shard(run.learners, run.critics, run.config.distributed.fsdp, run.peers)
+    for learner in run.learners:
         name = learner.policy
-        run_async(engines[name].load_weights(name, learner.weights(), learner.version))
+        run_async(run.engines[name].load_weights(name, learner.weights(), learner.version))
 
 
 CHECKS: tuple[Callable[[RunPlan], None], ...] = (
+    check_tracking,
     check_trained,
     check_plays,
     check_opponents,
@@ -195,13 +191,12 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
 """Checks between the sections of a config, in the order in which they are reported."""
 
 
-def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
+def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) -> RunPlan:
     """The plan of a run, with everything checked that can be checked before a model is loaded.
 
     Raises:
         ConfigError: something requested does not exist or does not fit.
     """
-    check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)
     rows = rows_of(config, parts, algorithm.spec)
@@ -215,7 +210,15 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
             "the config has nothing to train on; set data.dataset, or environments: with a "
             "weight above 0 (those of evaluation.environments are never trained on)"
         )
-    plan = RunPlan(config, parts, algorithm, worlds, rows, assign(config, worlds, parts))
+    plan = RunPlan(
+        config=config,
+        parts=parts,
+        worlds=worlds,
+        cast=assign(config, worlds, parts),
+        peers=peers,
+        algorithm=algorithm,
+        rows=rows,
+    )
     for check in CHECKS:
         check(plan)
     plan.worlds = crossed(plan.spec.sampling, worlds)
@@ -225,15 +228,11 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
 def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
     """The environments, agents and models of a config, ready to play; nothing is trained or
     written."""
-    parts = LiveObjects()
-    worlds = make_worlds(config, parts)
-    if not worlds:
-        raise ConfigError("the config has no environment to play in; set environments:")
-    cast = assign(config, worlds, parts)
-    policies = load_policies(config, cast, parts)
+    plan = play_plan(config)
+    policies = load_policies(plan)
     _keep_memory(policies)
-    engines = make_engines(config, cast, policies)
-    return play_of(config, worlds, make_seats(config, cast, policies, parts), engines), policies
+    engines = make_engines(plan, policies)
+    return play_of(plan, make_seats(plan, policies), engines), policies
 
 
 # -- requirements ----------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mrlm.build.policies import LiveObjects, PolicyAssignment
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import LiveObjects, PlayPlan, assign
 from mrlm.build.schedule import schedule_of
 from mrlm.config import ExperimentConfig
+from mrlm.core.errors import ConfigError
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
@@ -20,25 +21,17 @@ Data = list[dict[str, Any]] | Reading
 """The rows of a run, or a reader of them during the run."""
 
 
-@dataclass
-class RunPlan:
+@dataclass(kw_only=True)
+class RunPlan(PlayPlan):
     """The parts of a run, each computed once.
 
     Args:
-        config: one stage of an experiment.
-        parts: live objects in place of sections of the config.
         algorithm: credit and loss.
-        worlds: the environments.
-        rows: the data set that is trained on instead; `None` where episodes are played.
-        cast: the policy of every agent.
+        rows: the data set that is trained on; `None` where episodes are played.
     """
 
-    config: ExperimentConfig
-    parts: LiveObjects
     algorithm: Algorithm
-    worlds: Sequence[EnvironmentSpec]
     rows: Data | None
-    cast: PolicyAssignment
 
     @cached_property
     def spec(self) -> Spec:
@@ -66,3 +59,17 @@ class RunPlan:
         if self.rows is None:
             return count_tasks(self.worlds)
         return None if isinstance(self.rows, Reading) else len(self.rows)
+
+
+def play_plan(config: ExperimentConfig) -> PlayPlan:
+    """The plan for playing an experiment.
+
+    Raises:
+        ConfigError: the config has no environment, or its policies cannot be assigned.
+    """
+    parts = LiveObjects()
+    worlds = make_worlds(config, parts)
+    if not worlds:
+        raise ConfigError("the config has no environment to play in; set environments:")
+    cast = assign(config, worlds, parts)
+    return PlayPlan(config=config, parts=parts, worlds=worlds, cast=cast)

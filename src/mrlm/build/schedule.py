@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrlm.build.policies import LiveObjects, PolicyAssignment, make_seats
+from mrlm.build.policies import PlayPlan, PolicyAssignment, make_seats
 from mrlm.config import ExperimentConfig, ScheduleConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -49,16 +49,12 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssi
 
 
 def casts_of(
-    config: ExperimentConfig,
-    cast: PolicyAssignment,
-    policies: Mapping[str, Policy],
-    parts: LiveObjects,
-    schedule: Schedule,
+    plan: PlayPlan, policies: Mapping[str, Policy], schedule: Schedule
 ) -> list[dict[str, AgentSettings]]:
     """Agent settings for every rotation of the roles, starting with the initial one."""
     rotations = range(1 if schedule.swap_every is None else len(schedule.roles))
-    casts = [cast.rotated(schedule.roles, places) for places in rotations]
-    return [make_seats(config, each, policies, parts) for each in casts]
+    casts = [plan.cast.rotated(schedule.roles, places) for places in rotations]
+    return [make_seats(plan, policies, cast) for cast in casts]
 
 
 def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str], ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import LiveObjects, assign, load_policies
+from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
@@ -231,7 +231,7 @@ def house_of_config(config: ExperimentConfig) -> HostedPolicies:
     """
     parts = LiveObjects()
     cast = assign(config, make_worlds(config, parts), parts)
-    policies = load_policies(config, cast, parts)
+    policies = load_policies(PlayPlan(config=config, parts=parts, cast=cast))
     if not policies:
         raise ConfigError("the config has no policy with weights to serve")
     models = {

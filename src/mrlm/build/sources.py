@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mrlm.build.async_play import surplus_of
-from mrlm.build.policies import LiveObjects
+from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
-from mrlm.core.process_group import ALONE, Peers
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.spec import Spec
 from mrlm.play.agent import AgentSettings
@@ -23,7 +22,6 @@ from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import SelfPlayPairs
 from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.streaming import StreamedRows
-from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 
 def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | None:
@@ -62,34 +60,30 @@ def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | 
 
 
 def play_of(
-    config: ExperimentConfig,
-    worlds: Sequence[EnvironmentSpec],
+    plan: PlayPlan,
     seats: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
-    peers: Peers = ALONE,
     group_size: int = 1,
     **how: Any,
 ) -> Play:
-    """A `Play` with the settings of the config; arguments are those of `Play`."""
-    seed, timeout = config.training.seed, config.engine.timeout
-    return Play(worlds, seats, engines, group_size, seed, timeout, peers=peers.channel(), **how)
+    """A `Play` of the plan's environments; arguments are those of `Play`."""
+    seed, timeout, peers = plan.config.training.seed, plan.config.engine.timeout, plan.peers
+    return Play(
+        plan.worlds, seats, engines, group_size, seed, timeout, peers=peers.channel(), **how
+    )
 
 
 def source_of(
     plan: RunPlan,
-    worlds: Sequence[EnvironmentSpec],
     seats: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
-    peers: Peers,
     sit: Sit | None,
 ) -> EpisodeSource:
     """The source of the loop's groups.
 
     Args:
         plan: of the run.
-        worlds: the environments of the plan, ready to be played.
         seats, engines: settings of every agent, and the engine of every policy.
-        peers: the processes that share the tasks.
         sit: chooses the agents of a training task, where these vary.
     """
     config, spec, rows = plan.config, plan.spec, plan.rows
@@ -104,16 +98,17 @@ def source_of(
         if spec.sampling.rounds is None:
             return found
         rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
-        channel = peers.channel()
+        channel = plan.peers.channel()
         return SelfPlayPairs(found, seats, engines, rounds, seed, config.engine.timeout, channel)
-    given = (config, worlds, seats, engines, peers)
     asked = spec.sampling.collection
     if asked is not None:
-        play = play_of(*given, demonstrate=asked.demonstrate)
+        play = play_of(plan, seats, engines, demonstrate=asked.demonstrate)
         batch_size = config.training.batch_size
         return Collected(play, batch_size, asked.every, asked.min_reward, asked.most)
     play = play_of(
-        *given,
+        plan,
+        seats,
+        engines,
         group_size=plan.algorithm.group_size,
         watched=spec.critic.of_team,
         greedy=spec.sampling.greedy,

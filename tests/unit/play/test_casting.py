@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrlm.build.policies import LiveObjects, PolicyAssignment, bases_of, load_policies
+from mrlm.build.policies import LiveObjects, PlayPlan, PolicyAssignment, bases_of, load_policies
 from mrlm.config import ExperimentConfig, PolicyConfig
 
 FROZEN: dict[str, Any] = {"trainable": False}
@@ -29,12 +29,11 @@ def test_a_model_is_there_once_for_all_who_leave_it_as_it_is(
     cast = PolicyAssignment(
         {}, {name: PolicyConfig(**section) for name, section in policies.items()}
     )
-    loaded = load_policies(config, cast, LiveObjects())
+    plan = PlayPlan(config=config, parts=LiveObjects(), cast=cast)
+    loaded = load_policies(plan)
     assert list(loaded) == list(policies)
     models: dict[int, set[str]] = {}
     for name, policy in loaded.items():
         models.setdefault(id(policy.model), set()).add(name)
     assert sorted(map(sorted, models.values())) == sorted(map(sorted, together))
-    assert sorted(map(sorted, bases_of(config, cast, LiveObjects()))) == sorted(
-        map(sorted, together)
-    )
+    assert sorted(map(sorted, bases_of(plan))) == sorted(map(sorted, together))
