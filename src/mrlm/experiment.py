@@ -166,11 +166,7 @@ def _note_models(folder: Path, parts: LiveObjects) -> None:
 
 
 def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
-    """Check, before anything is trained or moved, that a stage can run; returns its settings.
-
-    Raises:
-        ConfigError: it cannot run; the message starts with the stage.
-    """
+    """Check, before anything is trained or moved, that a stage can run; returns its settings."""
     try:
         plan = plan_of(stage, LiveObjects())
         for section in plan.cast.policies.values():
@@ -183,11 +179,7 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
 
 
 def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
-    """Check that a run is continued with its own config, except for settings that may change.
-
-    Raises:
-        ConfigError: names the differences.
-    """
+    """Check that a run is continued with its own config, except for settings that may change."""
     if resume is None:
         return
     folder = Path(resume)
@@ -233,11 +225,7 @@ def _inherited(
 
 
 def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
-    """A stage with the folders of earlier stages' models in its environments.
-
-    Raises:
-        ConfigError: no earlier stage has this name.
-    """
+    """A stage with the folders of earlier stages' models in its environments."""
 
     def place(section: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(section)

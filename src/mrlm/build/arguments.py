@@ -108,11 +108,7 @@ def _opened(agent: str, reference: Any, tokenizer: Any) -> tuple[Any, Any, bool,
 
 
 def refuse_unplayed(**parts: Any) -> None:
-    """Refuses arguments that need prompts to be sampled from.
-
-    Raises:
-        ConfigError: one is given; the first is named.
-    """
+    """Refuses arguments that need prompts to be sampled from."""
     given = next((name for name, part in parts.items() if part is not None), None)
     if given is not None:
         raise ConfigError(

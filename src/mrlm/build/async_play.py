@@ -20,11 +20,7 @@ MORE = "asynchrony.oversample"
 
 
 def check_asynchrony(plan: RunPlan) -> None:
-    """Refuses runs that cannot sample ahead, train on stale episodes, or abort episodes.
-
-    Raises:
-        ConfigError: names the setting and the reason.
-    """
+    """Refuses runs that cannot sample ahead, train on stale episodes, or abort episodes."""
     config, spec, schedule = plan.config, plan.spec, plan.schedule
     lag, name = config.training.max_lag, config.training.algorithm
     key = f"{LAG}={lag}" if lag else f"{MORE}={config.asynchrony.oversample:g}"

@@ -16,11 +16,7 @@ from mrlm.tracking.run_log import check_trackers
 
 
 def check_plays(plan: RunPlan) -> None:
-    """Refuses runs that cannot be sampled or trained on.
-
-    Raises:
-        ConfigError: names the setting and alternatives.
-    """
+    """Refuses runs that cannot be sampled or trained on."""
     config, asked = plan.config, plan.spec.sampling
     name = config.training.algorithm
     if plan.rows is not None:
@@ -59,11 +55,7 @@ def crossed(plan: SamplingPlan, worlds: Sequence[EnvironmentSpec]) -> list[Envir
 
 def check_trained(plan: RunPlan) -> None:
     """Refuses a policy that should be trained but only acts where nothing is trained, and a run
-    without a trainable policy.
-
-    Raises:
-        ConfigError: names the policy and its agents.
-    """
+    without a trainable policy."""
     cast = plan.cast
     seated = {agent for world in plan.trained_worlds for agent in world.agents}
     watched = {agent for world in plan.worlds for agent in world.agents} - seated

@@ -65,11 +65,7 @@ def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
 
 
 def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
-    """The engine for the endpoint of a policy; no request is sent yet.
-
-    Raises:
-        ConfigError: the plug-in does not exist or has no endpoint, or the key is not set.
-    """
+    """The engine for the endpoint of a policy; no request is sent yet."""
     found = section.engine or "openai"
     plugin, endpoint = registry.load("engines", found), section.endpoint
     assert endpoint is not None

@@ -37,7 +37,8 @@ def make_worlds(config: ExperimentConfig, parts: LiveObjects) -> list[Environmen
     specs: list[EnvironmentSpec] = []
     for world, section in made:
         template, make = _template(world)
-        name = section.name or template.name or _class_name(template)
+        own = type(template).__name__.removesuffix("Environment").lower()
+        name = section.name or template.name or own or "environment"
         taken = {spec.name for spec in specs}
         if name in taken:
             free = next(
@@ -137,10 +138,6 @@ def _template(world: Any) -> tuple[Environment, Any]:
     if isinstance(world, Environment | SimulatedEnvironment | LLMEnvironment):
         return template, template.spawn
     return template, lambda: as_environment(world)
-
-
-def _class_name(template: Environment) -> str:
-    return type(template).__name__.removesuffix("Environment").lower() or "environment"
 
 
 def _with_turns(

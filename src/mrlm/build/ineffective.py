@@ -19,18 +19,14 @@ from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.matters import RunFacts, conditions, judged
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-from mrlm.play.workflow import AnyWorkflow, Workflow, as_workflow
+from mrlm.play.workflow import Workflow, as_workflow
 
 Verdicts = Mapping[str, str | None]
 """Dotted path of a setting -> why it has no effect; `None`: it has one."""
 
 
 def refuse_idle(*stages: Verdicts) -> None:
-    """Refuses settings that have no effect in any stage for which they are set.
-
-    Raises:
-        ConfigError: one line per setting, with the reason.
-    """
+    """Refuses settings that have no effect in any stage for which they are set."""
     reasons: dict[str, str | None] = {}
     for path, why in (item for stage in stages for item in stage.items()):
         if why is None or path not in reasons:
@@ -85,10 +81,6 @@ def _one_turn(world: EnvironmentSpec) -> bool:
     workflow = world.workflow
     limited = 1 in (workflow.max_turns, world.template.max_turns)
     return workflow.spec.one_step or (workflow.spec.speaks_once and limited)
-
-
-def _ends_after_one(plugin: AnyWorkflow) -> bool:
-    return isinstance(plugin, type) and issubclass(plugin, Workflow) and plugin.spec.one_step
 
 
 # -- settings by place -----------------------------------------------------------------------------
@@ -180,7 +172,9 @@ def _of_turns(
     limit, workflow = section.max_turns, config.workflow
     if limit is None:
         return {}
-    if limit > 1 and _ends_after_one(registry.load("workflows", workflow.name)):
+    played = registry.load("workflows", workflow.name)
+    known = inspect.isclass(played) and issubclass(played, Workflow)
+    if limit > 1 and known and played.spec.one_step:
         return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
     named, open_ended = accepted(plugin)
     own = workflow.parameters.get("max_turns")

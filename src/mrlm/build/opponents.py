@@ -18,11 +18,7 @@ KEY = "opponents"
 
 
 def check_opponents(plan: RunPlan) -> None:
-    """Refuses opponents that could never be met.
-
-    Raises:
-        ConfigError: names the missing setting.
-    """
+    """Refuses opponents that could never be met."""
     section, cast = plan.config.opponents, plan.cast
     if not section.on:
         if section.policies is not None:

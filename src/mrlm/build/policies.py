@@ -16,6 +16,7 @@ from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -127,7 +128,10 @@ def assign(
         if not names:
             names = ["policy"] if len(agents) == 1 else agents
         policies = {name: PolicyConfig() for name in names}
-    policies = {name: each for name, each in policies.items() if name not in _lent(config, agents)}
+    sections = [*config.environments, *config.evaluation.environments]
+    named = {section.policy for section in config.agents.values()}
+    lent = {each.lent_policy for each in sections} - named - set(agents)
+    policies = {name: each for name, each in policies.items() if name not in lent}
     trainable = [name for name, settings in policies.items() if settings.trainable]
     policy_of: dict[str, str] = {}
     for agent in agents:
@@ -150,13 +154,6 @@ def assign(
         )
     _check_seats(config, worlds, agents, parts)
     return PolicyAssignment(policy_of, policies)
-
-
-def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
-    """Policies that serve only as the model of an environment; no agent uses them."""
-    sections = [*config.environments, *config.evaluation.environments]
-    named = {section.policy for section in config.agents.values()}
-    return {each.lent_policy for each in sections if each.lent_policy} - named - set(agents)
 
 
 def _check_seats(
@@ -239,6 +236,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
                 chat=chat,
                 lean=section.lean,
             )
+    if all(policy.device.type == "cpu" for policy in policies.values()):
+        keep_freed_memory()
     return {name: policies[name] for name in plan.cast.policies if name in policies}
 
 

@@ -17,7 +17,6 @@ from mrlm.core.process_group import Peers
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.workers import About
-from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
@@ -40,8 +39,6 @@ class PolicyWorkerSpec:
     def policies(self) -> dict[str, Policy]:
         """The same, in a process of its own."""
         found = self.load()
-        if all(policy.device.type == "cpu" for policy in found.values()):
-            keep_freed_memory()
         threads = self.plan.config.training.threads
         if threads is None and max(policy.size for policy in found.values()) < TINY:
             threads = 1

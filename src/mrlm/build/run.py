@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from mrlm.distributed import join
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.checkpoint import read_state
 from mrlm.learn.data.data_parallel import weights_of
-from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
@@ -84,7 +83,6 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     """The run of a plan, with its models loaded and its folder opened."""
     config, peers, placing = plan.config, plan.peers, placement_of(plan)
     policies = placing.load_policies()
-    _keep_memory(policies)
     plan.worlds = placing.worlds(plan.worlds)
     stand_ins = stand_ins_of(plan, policies)
     spare = {policy.name: policy for several in stand_ins.values() for policy in several}
@@ -163,12 +161,6 @@ def _continue(run: Run, checkpoint: Path) -> None:
         )
 
 
-def _keep_memory(policies: Mapping[str, Policy]) -> None:
-    """Keeps freed memory for the next tensors where all policies are on the CPU."""
-    if all(policy.device.type == "cpu" for policy in policies.values()):
-        keep_freed_memory()
-
-
 def _shard(run: Run) -> None:
     """Shards trained networks over the processes; engines sample from copies that are whole."""
     from mrlm.distributed.sharded import shard
@@ -230,7 +222,6 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
     written."""
     plan = play_plan(config)
     policies = load_policies(plan)
-    _keep_memory(policies)
     engines = make_engines(plan, policies)
     return play_of(plan, make_seats(plan, policies), engines), policies
 

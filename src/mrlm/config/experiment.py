@@ -308,11 +308,7 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
 
 
 def _check(config: ExperimentConfig) -> None:
-    """Check the consistency of sections.
-
-    Raises:
-        ConfigError: all violations.
-    """
+    """Check the consistency of sections."""
     algorithm = config.algorithm_settings()
     training, spec, problems = config.training, algorithm.spec, []
     parts = algorithm.num_minibatches * training.gradient_accumulation_steps

@@ -178,11 +178,7 @@ def _index(items: list[Any], part: str, above: list[str], override: Override) ->
 def _check_stages(
     config: ExperimentConfig, tree: Mapping[str, Any], applied: Mapping[str, Override]
 ) -> None:
-    """Report overrides that a stage's own settings override in turn.
-
-    Raises:
-        ConfigError: an override without effect on any stage.
-    """
+    """Report overrides that a stage's own settings override in turn."""
     problems: list[Problem] = []
     for written, override in applied.items():
         path = "training.batch_size" if written == PER_DEVICE else written

@@ -11,10 +11,11 @@ import torch
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import CheckError
-from mrlm.core.types import Message, Role, Turn
+from mrlm.core.types import Message, Role
 from mrlm.learn.data.batch import Sample, as_column, pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.learn.learner import Learner
+from mrlm.learn.mismatch import comparable
 from mrlm.training.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -34,8 +35,10 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
         CheckError: with `training.checks=error`, the first problem. With `warn` all are logged
             instead.
     """
-    for problem in _problems(run, groups):
-        report(run, problem)
+    for learner in run.learners:
+        samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
+        for problem in run.placement.problems(problems_of, learner, samples) if samples else ():
+            report(run, problem)
     if run.spec.sampling.siblings:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
@@ -85,10 +88,6 @@ def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
     """Checks that sampler and trainer agree: the data of a step was sampled with the weights that
     were trained.
 
-    Args:
-        run: the run.
-        metrics: of the step.
-
     Raises:
         CheckError: `mismatch_kl` of a policy exceeds what rounding explains.
     """
@@ -108,14 +107,6 @@ def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
                 "temperature? A callback that changes weights must pass them to the engine with "
                 "load_weights",
             )
-
-
-def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
-    for learner in run.learners:
-        samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
-        if not samples:
-            continue
-        yield from run.placement.problems(problems_of, learner, samples)
 
 
 def problems_of(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
@@ -148,7 +139,7 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str
     probed = [
         sample
         for sample in samples
-        if all(_comparable(turn) and turn.version == learner.version for turn in sample.turns)
+        if all(comparable(turn, learner.version) for turn in sample.turns)
     ]
     if not probed:
         return
@@ -182,10 +173,6 @@ def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[s
             learner.policy,
         )
     yield from ()
-
-
-def _comparable(turn: Turn) -> bool:
-    return turn.logprobs is not None and not turn.sampling.truncates and not turn.sampling.greedy
 
 
 def report(run: Run, problem: str) -> None:

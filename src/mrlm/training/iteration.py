@@ -112,16 +112,13 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
     return updates, between
 
 
-async def evaluate(
-    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
-) -> dict[str, float]:
-    """Plays held-out tasks and returns the metrics under `eval/`. Arguments default to the
-    `evaluation` section."""
-    metrics, groups = await evaluate_groups(run, episodes, samples, greedy)
+async def evaluate(run: Run) -> dict[str, float]:
+    """Plays held-out tasks, and games against opponents; returns the metrics under `eval/`."""
+    metrics, groups = await evaluate_groups(run)
     note(run, run.step, groups)
     if run.evaluator is not None:
-        calm = run.config.evaluation.greedy if greedy is None else greedy
-        metrics |= await run.population.evaluate(run.evaluator, run.step, calm)
+        greedy = run.config.evaluation.greedy
+        metrics |= await run.population.evaluate(run.evaluator, run.step, greedy)
     for callback in run.callbacks:
         callback.on_evaluate(run, metrics)
     return metrics
@@ -130,7 +127,8 @@ async def evaluate(
 async def evaluate_groups(
     run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
 ) -> tuple[dict[str, float], list[Group]]:
-    """The same, with the episodes that were played."""
+    """Held-out tasks are played: the metrics under `eval/`, and the episodes. Arguments default to
+    the `evaluation` section."""
     section = run.config.evaluation
     if run.evaluator is None:
         return {}, []

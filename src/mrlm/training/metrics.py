@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,12 +31,12 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["reward/missing"] = float(missing)
     scored = [episode for episode in valid if episode.scored]
     if scored:
-        metrics |= _spread("reward", [episode.reward for episode in scored])
-    worlds = sorted({episode.environment for episode in scored})
-    if len(worlds) > 1:
-        for world in worlds:
-            rewards = [episode.reward for episode in scored if episode.environment == world]
-            metrics[f"{world}/reward/mean"] = float(np.mean(rewards))
+        rewards = [episode.reward for episode in scored]
+        metrics |= {"reward/mean": float(np.mean(rewards)), "reward/std": float(np.std(rewards))}
+    names = sorted({episode.environment for episode in scored})
+    for name in names if len(names) > 1 else ():
+        rewards = [episode.reward for episode in scored if episode.environment == name]
+        metrics[f"{name}/reward/mean"] = float(np.mean(rewards))
     agents = sorted({agent for episode in valid for agent in episode.rollouts})
     turns = [turn for episode in valid for turn in episode.turns if turn.completion_ids]
     lengths = [len(turn) for turn in turns]
@@ -47,8 +47,16 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["completion_length/cut"] = _share(stopped)
     metrics["turns/mean"] = float(np.mean([sum(1 for _ in episode.turns) for episode in valid]))
     for agent in agents:
-        metrics |= _agent_metrics(agent, valid, alone=len(agents) == 1)
-    return metrics | _components(valid)
+        known = [e.rollouts[agent].reward for e in valid if agent in e.rollouts.keys() - e.missing]
+        if known:
+            metrics[f"reward/{agent}/mean"] = float(np.mean(known))
+        own = [t for e in valid if agent in e.rollouts for t in e.rollouts[agent].turns]
+        lengths = [len(turn) for turn in own if turn.completion_ids]
+        if lengths and len(agents) > 1:
+            metrics[f"completion_length/{agent}/mean"] = float(np.mean(lengths))
+    for name in sorted({name for episode in valid for name in episode.metrics}):
+        metrics[f"reward/{name}"] = float(np.mean([each.metrics.get(name, 0.0) for each in valid]))
+    return metrics
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -99,29 +107,6 @@ def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return metrics
 
 
-def _agent_metrics(agent: str, episodes: Sequence[Episode], alone: bool) -> dict[str, float]:
-    rollouts = [episode.rollouts[agent] for episode in episodes if agent in episode.rollouts]
-    known = [
-        episode.rollouts[agent].reward
-        for episode in episodes
-        if agent in episode.rollouts and agent not in episode.missing
-    ]
-    metrics = {f"reward/{agent}/mean": float(np.mean(known))} if known else {}
-    turns = [turn for rollout in rollouts for turn in rollout.turns]
-    lengths = [len(turn) for turn in turns if turn.completion_ids]
-    if lengths and not alone:
-        metrics[f"completion_length/{agent}/mean"] = float(np.mean(lengths))
-    return metrics
-
-
-def _components(episodes: Sequence[Episode]) -> dict[str, float]:
-    names = sorted({name for episode in episodes for name in episode.metrics})
-    return {
-        f"reward/{name}": float(np.mean([episode.metrics.get(name, 0.0) for episode in episodes]))
-        for name in names
-    }
-
-
 def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
     """agent -> the components of its rewards in an episode, by name."""
     found: dict[str, dict[str, float]] = {}
@@ -132,10 +117,6 @@ def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
     return found
 
 
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {f"{name}/mean": float(np.mean(values)), f"{name}/std": float(np.std(values))}
-
-
-def _share(flags: object) -> float:
-    values = list(flags)  # type: ignore[call-overload]
+def _share(flags: Iterable[bool]) -> float:
+    values = list(flags)
     return sum(values) / len(values) if values else 0.0
