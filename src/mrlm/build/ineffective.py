@@ -173,8 +173,8 @@ def _of_turns(
     if limit is None:
         return {}
     played = registry.load("workflows", workflow.name)
-    known = inspect.isclass(played) and issubclass(played, Workflow)
-    if limit > 1 and known and played.spec.one_step:
+    one_step = isinstance(played, type) and issubclass(played, Workflow) and played.spec.one_step
+    if limit > 1 and one_step:
         return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
     named, open_ended = accepted(plugin)
     own = workflow.parameters.get("max_turns")

@@ -47,7 +47,7 @@ def data(
     from mrlm.core.errors import ConfigError
     from mrlm.core.registry import unknown
     from mrlm.data.presets import PRESETS
-    from mrlm.data.sources import data_folder
+    from mrlm.data.sources import MARKER, data_folder
 
     if preset is None:
         if out or split or limit or source:
@@ -56,33 +56,13 @@ def data(
         return
     if preset not in PRESETS:
         raise ConfigError(unknown(preset, list(PRESETS), "data"))
+    from mrlm.data.prepare import prepare
+    from mrlm.learn.checkpoint import write_folder
+
     root = data_folder()
     if out is None and root is None:
         raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
     folder = out if out is not None else root / preset if root is not None else Path(preset)
-    counts = _prepared(preset, folder, split or (), limit, format, source, on_bad_row)
-    rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    print(f"{preset}: {rows} rows in {folder}")
-    found = out is None or (root is not None and folder.resolve() == (root / preset).resolve())
-    print(f"use it as dataset: {preset if found else folder}")
-
-
-def _prepared(
-    preset: str,
-    folder: Path,
-    splits: list[str] | tuple[str, ...],
-    limit: int | None,
-    format: Literal["jsonl", "parquet"],
-    source: str | None,
-    on_bad_row: Literal["raise", "skip"],
-) -> dict[str, int]:
-    """Writes the folder atomically; an earlier one is kept until the new one is complete."""
-    from mrlm.core.errors import ConfigError
-    from mrlm.data.prepare import prepare
-    from mrlm.data.presets import PRESETS
-    from mrlm.data.sources import MARKER
-    from mrlm.learn.checkpoint import write_folder
-
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
@@ -94,7 +74,7 @@ def _prepared(
                 PRESETS[preset],
                 place,
                 source=source,
-                splits=splits,
+                splits=split or (),
                 limit=limit,
                 format=format,
                 on_bad_row=on_bad_row,
@@ -103,10 +83,13 @@ def _prepared(
         )
 
     try:
-        write_folder(folder, fill)
+        write_folder(folder, fill)  # an earlier one is kept until the new one is complete
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
-    return counts
+    rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    print(f"{preset}: {rows} rows in {folder}")
+    found = out is None or (root is not None and folder.resolve() == (root / preset).resolve())
+    print(f"use it as dataset: {preset if found else folder}")
 
 
 def _listed() -> str:

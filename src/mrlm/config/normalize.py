@@ -68,11 +68,14 @@ def algorithm_name(data: Mapping[str, Any], base: Mapping[str, Any] | None = Non
 
 def _written(data: Mapping[str, Any], key: str) -> str | None:
     """A key at the top level or in `training`, if it is a name."""
-    training = data.get("training", {})
-    if isinstance(training, Section):
-        training = training.model_dump(exclude_unset=True)
-    inside = training.get(key) if isinstance(training, Mapping) else None
-    return next((name for name in (data.get(key), inside) if isinstance(name, str)), None)
+    names = (data.get(key), _training(data).get(key))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _training(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The set values of the section `training`; none if it is of a wrong type."""
+    found = as_mappings(data.get("training", {}))
+    return found if isinstance(found, dict) else {}
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -253,17 +256,14 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
         result["environments"] = result.pop("eval_envs")
     section = section_key(algorithm)
     if isinstance(result.get("algorithm"), str):
-        training = result.get("training", {})
-        training = training if isinstance(training, Mapping) else dict(_plain_section(training))
+        training = _training(result)
         given = training.get("algorithm", result["algorithm"])
         if given != result["algorithm"]:
             both = (given, "training.algorithm"), (result["algorithm"], "algorithm")
             raise InvalidConfig([twice("training.algorithm", *both)])
         result["training"] = {**training, "algorithm": result.pop("algorithm")}
     elif _written(result, "algorithm") is None and _written(result, "preset") == algorithm:
-        training = result.get("training", {})
-        training = training if isinstance(training, Mapping) else dict(_plain_section(training))
-        result["training"] = {**training, "algorithm": algorithm}
+        result["training"] = {**_training(result), "algorithm": algorithm}
     if "algorithm" in result and section != "algorithm":
         if section in result:
             text = f"it is the same section as {section}; give one of them"
@@ -273,10 +273,6 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     if isinstance(workflow, str):
         result["workflow"] = {"name": workflow}
     return result
-
-
-def _plain_section(section: Any) -> dict[str, Any]:
-    return section.model_dump(exclude_unset=True) if isinstance(section, Section) else {}
 
 
 def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]]) -> dict[str, Any]:

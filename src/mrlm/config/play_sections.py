@@ -24,7 +24,7 @@ from mrlm.config.base import (
 from mrlm.config.errors import InvalidConfig, did_you_mean
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
+from mrlm.core.matters import Matters, each_of
 from mrlm.core.types import EnvironmentMode, SamplingParams
 
 
@@ -46,17 +46,13 @@ class GenerationConfig(Section):
     """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        **dict.fromkeys(
-            ("top_p", "top_k", "min_p"),
-            Matters(
-                lambda s, run: (
-                    s.temperature > 0
-                    or any(
-                        agent.generation.get("temperature") for agent in run.config.agents.values()
-                    )
-                ),
-                "temperature is 0, so sampling is greedy; remove it",
+        **each_of(
+            "top_p top_k min_p",
+            lambda s, run: (
+                s.temperature > 0
+                or any(agent.generation.get("temperature") for agent in run.config.agents.values())
             ),
+            "temperature is 0, so sampling is greedy; remove it",
         ),
     }
 
@@ -340,12 +336,10 @@ class EvaluationConfig(Section):
             lambda s, run: s.episodes or s.wrote("episodes") or run.config.opponents.on,
             "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
         ),
-        **dict.fromkeys(
-            ("greedy", "samples", "at_start", "environments"),
-            Matters(
-                lambda s, run: s.episodes or s.wrote("episodes"),
-                "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
-            ),
+        **each_of(
+            "greedy samples at_start environments",
+            lambda s, run: s.episodes or s.wrote("episodes"),
+            "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
         ),
     }
 
@@ -377,12 +371,10 @@ class OpponentsConfig(Section):
     higher total reward wins. Use more for environments with much randomness."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        **dict.fromkeys(
-            ("matchmaking", "self", "at_once", "games", "tasks_per_game"),
-            Matters(
-                lambda s, run: s.on or s.wrote("every"),
-                "no opponents are set; give opponents.every or opponents.source, or remove it",
-            ),
+        **each_of(
+            "matchmaking self at_once games tasks_per_game",
+            lambda s, run: s.on or s.wrote("every"),
+            "no opponents are set; give opponents.every or opponents.source, or remove it",
         ),
         "keep": Matters(
             lambda s, run: s.every or s.wrote("every"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mrlm.config.base import Count, NotNegative, Positive, Reference, Section, Whole
-from mrlm.core.matters import Matters
+from mrlm.core.matters import Matters, each_of
 
 
 class LoraConfig(Section):
@@ -59,19 +59,15 @@ class ModelConfig(Section):
             lambda s, run: any(p.trainable and not p.lora for p in run.policies.values()),
             "every trained policy has an adapter of its own; remove it, or policies.<name>.lora",
         ),
-        **dict.fromkeys(
-            ("model_name_or_path", "tokenizer_name_or_path"),
-            Matters(
-                lambda s, run: any(not run.policies[name].model for name in run.loaded),
-                "every policy has a model of its own; remove it, or policies.<name>.model",
-            ),
+        **each_of(
+            "model_name_or_path tokenizer_name_or_path",
+            lambda s, run: any(not run.policies[name].model for name in run.loaded),
+            "every policy has a model of its own; remove it, or policies.<name>.model",
         ),
-        **dict.fromkeys(
-            ("torch_dtype", "attn_implementation"),
-            Matters(
-                lambda s, run: run.loaded or run.config.training.critic_model,
-                "every model was given as an object, and none is loaded; remove it",
-            ),
+        **each_of(
+            "torch_dtype attn_implementation",
+            lambda s, run: run.loaded or run.config.training.critic_model,
+            "every model was given as an object, and none is loaded; remove it",
         ),
     }
 
@@ -126,12 +122,10 @@ class PolicyConfig(Section):
     engine: Reference | None = None
     """The plug-in that calls the endpoint; `openai` by default."""
 
-    matters: ClassVar[Mapping[str, Matters]] = dict.fromkeys(
-        ("lora", "learning_rate", "max_grad_norm", "weight_decay"),
-        Matters(
-            lambda s, run: s.trainable,
-            "the policy is frozen (trainable: false); remove it, or that",
-        ),
+    matters: ClassVar[Mapping[str, Matters]] = each_of(
+        "lora learning_rate max_grad_norm weight_decay",
+        lambda s, run: s.trainable,
+        "the policy is frozen (trainable: false); remove it, or that",
     )
 
     @model_validator(mode="before")

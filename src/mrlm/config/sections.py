@@ -21,7 +21,7 @@ from mrlm.config.base import (
     listed,
 )
 from mrlm.config.ray_section import RayConfig
-from mrlm.core.matters import Matters
+from mrlm.core.matters import Matters, each_of
 
 
 def _trackers(value: Any) -> Any:
@@ -147,11 +147,10 @@ class TrainingConfig(Section):
             lambda s, run: "wandb" in s.report_to,
             "the tracker wandb is not in training.report_to; add it, or remove this",
         ),
-        "adam_beta1": Matters(
-            lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
-        ),
-        "adam_beta2": Matters(
-            lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
+        **each_of(
+            "adam_beta1 adam_beta2",
+            lambda s, run: s.optimizer != "sgd",
+            "the optimizer is sgd; remove it, or use adamw",
         ),
         "rollback_factor": Matters(
             lambda s, run: s.rollback or s.wrote("rollback"),
@@ -187,20 +186,10 @@ class DataConfig(Section):
     """Rows in memory at a time, if they are streamed and shuffled."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        **dict.fromkeys(
-            (
-                "split",
-                "columns",
-                "on_bad_row",
-                "on_long_row",
-                "max_rows",
-                "shuffle",
-                "streaming",
-            ),
-            Matters(
-                lambda s, run: run.rows,
-                "this run samples episodes and reads no rows; remove it, or set data.dataset",
-            ),
+        **each_of(
+            "split columns on_bad_row on_long_row max_rows shuffle streaming",
+            lambda s, run: run.rows,
+            "this run samples episodes and reads no rows; remove it, or set data.dataset",
         ),
         "shuffle_buffer": Matters(
             lambda s, run: run.rows and s.streaming and s.shuffle,

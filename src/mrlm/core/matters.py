@@ -53,6 +53,13 @@ class Matters(NamedTuple):
     otherwise: str
 
 
+def each_of(
+    names: str, when: Callable[[Any, RunFacts], object], otherwise: str
+) -> dict[str, Matters]:
+    """One condition of several settings, whose names are separated by spaces."""
+    return dict.fromkeys(names.split(), Matters(when, otherwise))
+
+
 PLAYED = Matters(
     lambda settings, run: not run.rows,
     "it applies to sampled episodes, and this run trains on a data set; remove it",

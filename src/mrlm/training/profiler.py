@@ -136,11 +136,7 @@ class Report:
             return f"profile of {self.name}: no step was finished"
         whole = self._seconds(*self.seconds)
         lines = [f"profile of {self.name}: {self.steps} steps, {whole / self.steps:.3f} s each"]
-        for phase in [*PHASES, OTHER]:
-            spent = self._seconds(phase)
-            if spent:
-                share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
-                lines.append(f"  {phase:<13}{share}  {ABOUT[phase]}{self._parts(phase)}")
+        lines += [f"  {row}{self._parts(phase)}" for phase, row in self._rows(self.seconds, ABOUT)]
         if self.before >= 0.0005:
             lines.append(f"  before the first step {self.before:.3f} s")
         return "\n".join([*lines, *self._others(), *self._agents(), *self._speeds()])
@@ -149,15 +145,20 @@ class Report:
         """Threads in parallel to the steps, phase by phase."""
         lines: list[str] = []
         for name, table in sorted(self.beside.items()):
-            whole = sum(sum(by.values()) for by in table.values()) or 1.0
             lines.append(f"  in parallel, {name}:")
-            for phase in [*PHASES, OTHER]:
-                spent = sum(table.get(phase, {}).values())
-                if spent:
-                    about = "between rounds" if phase == OTHER else ABOUT[phase]
-                    share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
-                    lines.append(f"    {phase:<13}{share}  {about}")
+            about = {**ABOUT, OTHER: "between rounds"}
+            lines += [f"    {row}" for _, row in self._rows(table, about)]
         return lines
+
+    def _rows(self, table: Table, about: Mapping[str, str]) -> list[tuple[str, str]]:
+        """The phases that took time, each with its seconds a step and its share."""
+        spent = {phase: sum(table.get(phase, {}).values()) for phase in (*PHASES, OTHER)}
+        whole = sum(sum(by.values()) for by in table.values()) or 1.0
+        return [
+            (phase, f"{phase:<13}{t / self.steps:>9.3f} s {t / whole:>6.1%}  {about[phase]}")
+            for phase, t in spent.items()
+            if t
+        ]
 
     def _seconds(self, *phases: str) -> float:
         return sum(sum(self.seconds.get(phase, {}).values()) for phase in phases)

@@ -91,7 +91,8 @@ async def prove(
         return
     if attempt == 0:
         names = {gap.policy for gap in found}
-        log.warning("the weights of policy %s did not arrive; loading them again", _named(names))
+        named = ", ".join(map(repr, sorted(names)))
+        log.warning("the weights of policy %s did not arrive; loading them again", named)
         await exchange(run, [each for each in learners if each.policy in names], groups, 1)
         return
     for gap in found:
@@ -119,7 +120,8 @@ async def gaps(
         asked.setdefault(id(engine), (engine, []))[1].extend(requests)
     said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
     turns = [turn for found in run.peers.gather(said) for several in found for turn in several]
-    probed = [_group(turns)]
+    rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
+    probed = [Group([Episode("proof", Task("proof"), rollouts, status="done")])]
     await asyncio.gather(*(learner.rescore(probed) for learner in proven))
     result: list[Gap] = []
     for name in (each.policy for each in proven):
@@ -166,29 +168,20 @@ async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
     else:
         copies = [await engine.generate(requests)]
     return [
-        _turn(request, completion)
+        Turn(
+            asked.policy,
+            asked.policy,
+            asked.prompt_ids,
+            completion.token_ids,
+            completion.logprobs,
+            sampling=asked.sampling,
+        )
         for completions in copies
-        for request, completion in zip(requests, completions, strict=True)
+        for asked, completion in zip(requests, completions, strict=True)
     ]
-
-
-def _turn(request: Request, completion: Completion) -> Turn:
-    ids, logprobs = completion.token_ids, completion.logprobs
-    name = request.policy
-    return Turn(name, name, request.prompt_ids, ids, logprobs, sampling=request.sampling)
-
-
-def _group(turns: Sequence[Turn]) -> Group:
-    """Turns in the form for learners, each a rollout of its own."""
-    rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
-    return Group([Episode("proof", Task("proof"), rollouts, status="done")])
 
 
 def _apart(turn: Turn) -> float:
     """Largest difference of the log-probs of engine and learner."""
     theirs, ours = (as_column(each, len(turn)) for each in (turn.logprobs, turn.new_logprobs))
     return float(np.abs(theirs - ours).max())
-
-
-def _named(names: set[str]) -> str:
-    return ", ".join(repr(name) for name in sorted(names))
