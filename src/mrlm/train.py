@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.learn.mismatch import lag_kl, mismatch_metrics, taken, tally
-from mrlm.play.engine import rest
+from mrlm.learn.mismatch import mismatch_metrics, taken
 from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
-from mrlm.training.iteration import credit, evaluate, note, take, update
-from mrlm.training.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
+from mrlm.training.iteration import credit, evaluate, measure, note, play, update
+from mrlm.training.metrics import api_metrics, by_policy
 from mrlm.training.run import Run
 from mrlm.training.saving import go_back_to_checkpoint, save
 from mrlm.training.weight_proof import exchange, prove
@@ -77,24 +76,13 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         check: look for causes that would silently corrupt the run.
     """
     started, checks = time.perf_counter(), run.config.training.checks != "off"
-    run.take_seats(run.step)
-    await run.population.meet(run.step)
-    with span("play"):
-        groups, dropped = await take(run)
+    groups, dropped = await play(run)
     everything = [*groups, *dropped]
-    await rest(run.engines)
     played = time.perf_counter()
     valued = await credit(run, groups)
-    metrics = episode_metrics(everything) | credit_metrics(groups) | run.algorithm.metrics
+    metrics, scored = measure(run, groups, everything)
     if checks:
         warn_untrained(run, metrics)
-    metrics |= run.population.note(everything)
-    versions = {learner.policy: learner.version for learner in run.learners}
-    turns = [turn for group in groups for episode in group.valid for turn in episode.turns]
-    scored, aged = tally(turns, versions), lag_kl(turns)
-    if run.spec.sampling.refills:
-        metrics["num_groups_played"] = float(len(everything))
-        metrics["num_groups_trained"] = float(len(groups))
     if check and checks:
         with span("checks"):
             check_first_step(run, groups)
@@ -113,8 +101,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         metrics
         | between
         | by_policy(valued)
-        | aged
-        | mismatch_metrics([scored, taken(updates)], list(versions))
+        | mismatch_metrics([scored, taken(updates)], list(updates))
         | by_policy(updates)
         | run.source.metrics()
         | run.peers.add_numbers([api_metrics(run.engines)])[0]

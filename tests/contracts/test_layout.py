@@ -412,7 +412,6 @@ LINES, FUNCTION, METHODS = 400, 80, 20
 """The most lines of a file, of a function, and the most methods of a class."""
 
 LARGER = {
-    "cli/plan.py plan": 90,
     "learn/critics/mixing_critic.py MixedCritic": 21,
     "learn/learner.py": 485,
     "learn/learner.py Learner": 27,
@@ -467,6 +466,4 @@ def test_the_loop_knows_no_implementation() -> None:
     names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     assert not names & {"isinstance", "issubclass", "type", "hasattr", "getattr"}
     rooms = {one.other for one in read(source, "train.py")} - {None}
-    assert rooms == {"core", "learn", "play", "training"}
-    imported = {one.target for one in read(source, "train.py") if one.other == "play"}
-    assert imported == {"mrlm.play.engine"}, "a source answers for itself"
+    assert rooms == {"core", "learn", "training"}, "a source answers for itself"

@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+
 
 def data(
     preset: Annotated[
@@ -44,8 +47,6 @@ def data(
     ] = "raise",
 ) -> None:
     """Prepare a data set in a local folder, or list the known ones."""
-    from mrlm.core.errors import ConfigError
-    from mrlm.core.registry import unknown
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import MARKER, data_folder
 
@@ -62,7 +63,7 @@ def data(
     root = data_folder()
     if out is None and root is None:
         raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
-    folder = out if out is not None else root / preset if root is not None else Path(preset)
+    folder = out or (root or Path()) / preset
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")

@@ -13,6 +13,7 @@ from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
+    from mrlm.planning.layout import Place
     from mrlm.planning.plan import Plan
     from mrlm.planning.timing import Lengths
 
@@ -77,47 +78,45 @@ def plan(
     if config is None:
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
-    if engine is not None:
-        _check_choice("--engine", engine, ENGINES)
+    _check_choice("--engine", engine or ENGINES[0], ENGINES)
     for option, value in (("--latency", latency), ("--max-lag", max_lag)):
         if value is not None and value < 0:
             raise ConfigError(f"{option} {value}: must not be below 0")
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
-    model = (params, layers, hidden, vocab)
+    given = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
     found: list[Any] = []
     for name, stage in loaded.stage_configs():
-        samples = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
-        counts, lengths, needs = _counts(
-            stage, samples, (prompt_tokens, completion_tokens, latency), model
-        )
+        counts, lengths, needs = _counts(stage, engine, *given)
         lag = stage.training.max_lag if max_lag is None else max_lag
         asked = (counts, lengths, what, strategy, devices, many, needs, lag)
         rows = estimate.sweep(*asked)
         if not rows or rows[-1].place.devices != devices:
             rows = [*rows, estimate.best(*asked)]
-        said = [*(overrides or ())]
-        said += [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
-        apart = rows[-1].place.engines and rows[-1].place.strategy != "ray"
-        if apart and stage.engine.name not in SERVERS:
-            said += ["engine.name=vllm", "engine.base_url=http://ENGINE:8000"]
-        command = report.command_of(rows[-1].place, str(config), said)
+        place = rows[-1].place
+        settings = [*(overrides or ()), *_overrides(stage, lag, place)]
+        command = report.command_of(place, str(config), settings)
+        shown = (counts, lengths, what, rows, command)
         if as_json:
-            data = report.data(counts, lengths, what, rows, command)
-            found.append({"stage": name} | data if loaded.stages else data)
+            found.append(({"stage": name} if loaded.stages else {}) | report.data(*shown))
         else:
-            title = f"stage {name}\n" if loaded.stages else ""
-            found.append(title + report.text(counts, lengths, what, rows, command))
-    if as_json:
-        print(json.dumps(found if loaded.stages else found[0], indent=1))
-    else:
-        print("\n\n".join(found))
+            found.append(f"stage {name}\n" * bool(loaded.stages) + report.text(*shown))
+    data = found if loaded.stages else found[0]
+    print(json.dumps(data, indent=1) if as_json else "\n\n".join(found))
+
+
+def _overrides(stage: ExperimentConfig, lag: int, place: Place) -> list[str]:
+    """Settings of a recommended place that differ from those of the stage."""
+    found = [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
+    if place.engines and place.strategy != "ray" and stage.engine.name not in SERVERS:
+        found += ["engine.name=vllm", "engine.base_url=http://ENGINE:8000"]
+    return found
 
 
 def _counts(
     stage: ExperimentConfig,
-    engine: str,
+    engine: str | None,
     said: tuple[int | None, int | None, float],
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
@@ -165,6 +164,7 @@ def _counts(
         )
     mean = mean or generation.max_new_tokens
     spec = stage.algorithm_settings().spec
+    engine = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
     needs = Needs(spec.columns, spec.reads_old)
     lengths = Lengths(prompt, mean, generation.max_new_tokens, latency, engine)
     return plan, lengths, needs

@@ -9,15 +9,28 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
 from mrlm.learn.bases.steps import carry, keeps, refine
+from mrlm.learn.mismatch import Tally, lag_kl, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
-from mrlm.training.metrics import api_metrics, episode_metrics
+from mrlm.play.engine import rest
+from mrlm.training.metrics import api_metrics, credit_metrics, episode_metrics
 from mrlm.training.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 Updates = dict[str, dict[str, float]]
 """Network -> metrics of its update."""
+
+
+async def play(run: Run) -> tuple[list[Group], list[Group]]:
+    """Plays the groups of an iteration with the policies and opponents of its step; returns them,
+    and those that the algorithm drops."""
+    run.take_seats(run.step)
+    await run.population.meet(run.step)
+    with span("play"):
+        groups, dropped = await take(run)
+    await rest(run.engines)
+    return groups, dropped
 
 
 async def take(run: Run) -> tuple[list[Group], list[Group]]:
@@ -81,6 +94,25 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
     with span("credit"), complete():
         refine(algorithm, groups, run.critics)
     return valued
+
+
+def measure(
+    run: Run, groups: Sequence[Group], everything: Sequence[Group]
+) -> tuple[dict[str, float], Tally]:
+    """Metrics of credited groups before the update, and the mismatch of their columns.
+
+    Args:
+        run: the run.
+        groups: those that are trained on.
+        everything: those that were played.
+    """
+    turns = [turn for group in groups for episode in group.valid for turn in episode.turns]
+    metrics = episode_metrics(everything) | credit_metrics(groups) | run.algorithm.metrics
+    metrics |= run.population.note(everything) | lag_kl(turns)
+    if run.spec.sampling.refills:
+        metrics["num_groups_played"] = float(len(everything))
+        metrics["num_groups_trained"] = float(len(groups))
+    return metrics, tally(turns, {learner.policy: learner.version for learner in run.learners})
 
 
 async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float]]:
