@@ -42,28 +42,28 @@ class Word:
     setting."""
 
     path: str
-    convert: Callable[[Any], Any] | None = None
+    convert: Callable[[Any], object] | None = None
     absent: Refused | None = None
 
-    def value(self, given: Any) -> Any:
+    def value(self, given: object) -> Any:
         """The converted value, or `UNSET`."""
         return given if self.convert is None else self.convert(given)
 
 
-def _if_positive(value: Any) -> Any:
+def _if_positive(value: object) -> object:
     return UNSET if isinstance(value, int | float) and value <= 0 else value
 
 
-def _default_adapter(value: Any) -> Any:
+def _default_adapter(value: object) -> object:
     return {} if value else UNSET
 
 
-def _cut_off(value: Any) -> Any:
+def _cut_off(value: object) -> object:
     return 0 if value is None or value == -1 else value
 
 
-def _precision(name: str) -> Callable[[Any], Any]:
-    def convert(value: Any) -> Any:
+def _precision(name: str) -> Callable[[Any], object]:
+    def convert(value: object) -> object:
         if isinstance(value, bool):
             return name if value else UNSET
         return UNSET if value is None else f"{name}={value}"
@@ -71,23 +71,23 @@ def _precision(name: str) -> Callable[[Any], Any]:
     return convert
 
 
-def _separate(value: Any) -> Any:
+def _separate(value: Any) -> object:
     return {True: "separate", False: "shared"}.get(value, value) if value is not None else UNSET
 
 
-def _baseline(value: Any) -> Any:
+def _baseline(value: Any) -> object:
     return {"raw": "none", "max": "group_max", "rloo": "leave_one_out"}.get(value, value)
 
 
-def _optimizer(value: Any) -> Any:
+def _optimizer(value: Any) -> object:
     known = isinstance(value, str) and value.startswith("adamw_")
     return "adamw" if known and not value.endswith("bit") else value
 
 
-def _named(names: Mapping[Any, Any]) -> Callable[[Any], Any]:
+def _named(names: Mapping[Any, Any]) -> Callable[[Any], object]:
     """A converter by a table; other values are unchanged, and validated by the section."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> object:
         return names.get(value, value) if isinstance(value, bool | str | None) else value
 
     return convert

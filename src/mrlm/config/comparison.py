@@ -59,7 +59,7 @@ MAY_CHANGE = (
 """Keys (with `*` for any suffix) that may change when a run is resumed."""
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value as YAML and JSON types: mappings, lists, strings, numbers, booleans, null."""
     if value is None or isinstance(value, bool | float) or type(value) in (int, str):
         return value
@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def flatten(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(data: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of every leaf; an empty mapping or list is a leaf."""
     if isinstance(data, Mapping) and data:
         inner = data.items()

@@ -41,7 +41,7 @@ class InvalidConfig(ConfigError):
         super().__init__(text)
 
 
-def show(value: Any, most: int = 60) -> str:
+def show(value: object, most: int = 60) -> str:
     """A short text form of any value, for messages."""
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)

@@ -71,7 +71,7 @@ def changed_fields(settings: Any) -> dict[str, Any]:
     return found
 
 
-def flat_words(settings: Any) -> dict[str, Any]:
+def flat_words(settings: object) -> dict[str, Any]:
     """The flat words that were given to a config object."""
     if not isinstance(settings, FlatWords):
         return {}
@@ -80,7 +80,7 @@ def flat_words(settings: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a config object into the algorithm's settings and all others.
 
     Args:
@@ -117,7 +117,7 @@ def setting_of(word: str) -> str:
     return WORDS[word].path.removeprefix("algorithm.") if word in WORDS else word
 
 
-def applies(word: Word, value: Any, known: Mapping[str, Any], source: str) -> bool:
+def applies(word: Word, value: object, known: Mapping[str, object], source: str) -> bool:
     """Whether the run has the setting of a word.
 
     Args:
@@ -144,7 +144,7 @@ def applies(word: Word, value: Any, known: Mapping[str, Any], source: str) -> bo
     return False
 
 
-def folded(words: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, object]]:
     """Words (place, name, value), with dependent ones combined into one.
 
     Raises:
@@ -156,7 +156,7 @@ def folded(words: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
     if weights and not switches:
         text = "it has an effect only with reference_kl_enabled: true; or set kl_coef"
         raise InvalidConfig([Problem(f"{weights[0]}.reference_kl_coef".lstrip("."), text)])
-    kept: list[tuple[str, str, Any]] = []
+    kept: list[tuple[str, str, object]] = []
     for place, name, value in given:
         if name == "reference_kl_enabled":
             if value and not weights:
@@ -166,7 +166,7 @@ def folded(words: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
     return kept
 
 
-def twice(path: str, one: tuple[Any, str], other: tuple[Any, str]) -> Problem:
+def twice(path: str, one: tuple[object, str], other: tuple[object, str]) -> Problem:
     """The problem of one setting with two values; each is (value, where it was written)."""
     (a, here), (b, there) = one, other
     text = f"it has two values: {show(a)} ({here}) and {show(b)} ({there}); keep one of them"

@@ -26,7 +26,7 @@ class Override:
     """One `key=value` of a command line."""
 
     path: str
-    value: Any
+    value: object
     text: str
 
 
@@ -88,13 +88,13 @@ def parse_config(
         raise ConfigError(f"{where}: it is nested too deeply") from None
 
 
-def _items(overrides: Overrides) -> list[str | tuple[str, Any]]:
+def _items(overrides: Overrides) -> list[str | tuple[str, object]]:
     if isinstance(overrides, str):
         return [overrides]
     return list(overrides.items()) if isinstance(overrides, Mapping) else list(overrides)
 
 
-def _parsed(item: str | tuple[str, Any]) -> Override:
+def _parsed(item: str | tuple[str, object]) -> Override:
     if isinstance(item, tuple):
         return Override(item[0], _placed_here(item[0], item[1]), f"{item[0]}={show(item[1])}")
     path, equals, text = item.partition("=")
@@ -104,7 +104,7 @@ def _parsed(item: str | tuple[str, Any]) -> Override:
     return Override(path, _placed_here(path, yaml.read(text, f"override {show(item)}")), item)
 
 
-def _placed_here(path: str, value: Any) -> Any:
+def _placed_here(path: str, value: object) -> object:
     """The value of an override, whose paths are relative to the current folder."""
     keys = [key for key in path.split(".") if not key.isdecimal()]
     return paths.absolute({keys[-1]: value}, Path())[keys[-1]] if keys else value
@@ -141,7 +141,7 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     return ".".join(parts)
 
 
-def _set(tree: dict[str, Any], parts: list[str], value: Any, override: Override) -> None:
+def _set(tree: dict[str, Any], parts: list[str], value: object, override: Override) -> None:
     """Set a value at a path; missing mappings on the way are created, list items are not."""
     place: Any = tree
     for depth, part in enumerate(parts):
@@ -162,7 +162,7 @@ def _set(tree: dict[str, Any], parts: list[str], value: Any, override: Override)
             place = place[key]
 
 
-def _index(items: list[Any], part: str, above: list[str], override: Override) -> int:
+def _index(items: list[object], part: str, above: list[str], override: Override) -> int:
     count = len(items)
     if not part.isdecimal() or len(part) > 9 or int(part) >= count:
         known = [str(index) for index in range(count)]
@@ -201,13 +201,13 @@ def _check_stages(
 
 
 def _own_settings(
-    config: ExperimentConfig, path: str, value: Any
-) -> tuple[list[tuple[int, Any]], bool]:
+    config: ExperimentConfig, path: str, value: object
+) -> tuple[list[tuple[int, object]], bool]:
     """(number, value) of the stages that set a path to another value, and whether any stage uses
     the value outside the stages."""
     base = {key: found for key, found in config.given().items() if key != "stages"}
     first = path.split(".")[0]
-    kept: list[tuple[int, Any]] = []
+    kept: list[tuple[int, object]] = []
     reached = False
     for index, (stage, (_, run)) in enumerate(
         zip(config.stages, config.stage_configs(), strict=True)
@@ -224,7 +224,7 @@ def _own_settings(
     return kept, reached
 
 
-def _pairs(changes: Any, parts: Sequence[str], value: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(changes: object, parts: Sequence[str], value: object) -> Iterator[tuple[object, object]]:
     """Pairs of a stage's own value at a path (or at a prefix of it) and the overriding value."""
     for place, part in enumerate(parts):
         if not isinstance(changes, Mapping):

@@ -109,7 +109,7 @@ def known_fields(name: str) -> dict[str, Any] | None:
         return None
 
 
-def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> Word | None:
+def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, object]) -> Word | None:
     """The meaning of a key at the top level (`place=""`), in `training` or in the algorithm's
     section; `None` if it is in its own section already."""
     if place == "" and (key in SECTIONS or key == section_key(algorithm) or key == "eval_envs"):
@@ -121,7 +121,7 @@ def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> 
     return WORDS.get(key)
 
 
-def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
+def _neutral(place: str, key: str, value: object, algorithm: str) -> bool:
     """Whether a key is a setting of another library with the value of the behaviour here."""
     own = section_key(algorithm)
     settings = TrainingConfig.model_fields if place == "training" else (*SECTIONS, own)
@@ -147,7 +147,7 @@ class NestedSettings:
             found = found[part]
         return found
 
-    def put(self, path: str, value: Any, source: str) -> None:
+    def put(self, path: str, value: object, source: str) -> None:
         """Set a value; setting the same value twice is allowed.
 
         Raises:
@@ -190,7 +190,7 @@ def normalise(
     """
     base = base or {}
     name = algorithm or algorithm_name(data, base)
-    words: list[tuple[str, str, Any]] = []
+    words: list[tuple[str, str, object]] = []
     section = section_key(name)
     tree = NestedSettings(_mappings(_aliases(data, name), section, words))
     fields = known_fields(name) or {}
@@ -202,7 +202,7 @@ def normalise(
             words.append((place, key, inside.pop(key)))
         for key in [key for key, value in inside.items() if _neutral(place, str(key), value, name)]:
             del inside[key]
-    pending: list[tuple[str, Any]] = []
+    pending: list[tuple[str, object]] = []
     for place, key, given in folded(words):
         source = f"{place}.{key}" if place else key
         word = word_at(place, key, name, fields) or WORDS[key]
@@ -275,7 +275,9 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     return result
 
 
-def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]]) -> dict[str, Any]:
+def _mappings(
+    data: dict[str, Any], own: str, words: list[tuple[str, str, object]]
+) -> dict[str, Any]:
     """Sections and config objects as mappings of their set values; the flat words of the run's
     algorithm are added to `words`."""
     result: dict[str, Any] = {}
@@ -293,7 +295,7 @@ def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]])
     return result
 
 
-def as_mappings(value: Any) -> Any:
+def as_mappings(value: object) -> Any:
     """A copy of a value with all sections inside it converted to mappings of their set values."""
     if isinstance(value, Section):
         return as_mappings(value.model_dump(exclude_unset=True))

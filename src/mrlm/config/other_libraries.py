@@ -3,6 +3,7 @@ Those with an equivalent are in `aliases.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,7 +11,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 
-OFF: tuple[Any, ...] = (None, False)
+OFF: tuple[object, ...] = (None, False)
 """Values that disable a setting in most libraries."""
 
 
@@ -24,9 +25,9 @@ class Refused:
     """
 
     reason: str
-    same: tuple[Any, ...] = OFF
+    same: tuple[object, ...] = OFF
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether a value equals the behaviour here."""
         plain = list(value) if isinstance(value, tuple) else value
         return any(type(plain) is type(each) and plain == each for each in self.same)
@@ -67,7 +68,7 @@ def refused_text(name: str) -> str | None:
     return None if found is None else f"no setting of MRLM: {found.reason}"
 
 
-def without_neutral(given: dict[str, Any], own: set[str], title: str) -> dict[str, Any]:
+def without_neutral(given: Mapping[str, object], own: set[str], title: str) -> dict[str, Any]:
     """Keyword arguments without those of other libraries that have no effect here.
 
     Args:

@@ -34,7 +34,7 @@ class PaperPreset:
     """
 
     paper: str
-    settings: Mapping[str, tuple[Any, str]]
+    settings: Mapping[str, tuple[object, str]]
     learning_rate: tuple[float, str] | None = None
     departs: tuple[str, ...] = field(default=())
 
@@ -59,7 +59,7 @@ def read_presets(file: Path) -> dict[str, PaperPreset]:
     return found
 
 
-def preset_of(presets: Mapping[str, PaperPreset], name: Any, algorithm: str) -> PaperPreset:
+def preset_of(presets: Mapping[str, PaperPreset], name: object, algorithm: str) -> PaperPreset:
     """The preset of a name.
 
     Raises:

@@ -30,7 +30,7 @@ OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_k
 Change = Callable[[str], str]
 
 
-def absolute(data: Any, folder: Path, known: Mapping[str, str] | None = None) -> Any:
+def absolute(data: object, folder: Path, known: Mapping[str, str] | None = None) -> Any:
     """Config data with its paths made absolute.
 
     A path is looked up in `folder`, then in the current folder, then in `known`. A path found in
@@ -52,7 +52,7 @@ def absolute(data: Any, folder: Path, known: Mapping[str, str] | None = None) ->
     return _changed(data, change)
 
 
-def relative(data: Any, folder: Path) -> Any:
+def relative(data: object, folder: Path) -> Any:
     """Config data with paths relative to a file in `folder`."""
     return _changed(data, lambda text: written(text, folder) if _exists(Path(text)) else text)
 
@@ -65,7 +65,7 @@ def written(path: str, folder: Path) -> str:
     return os.path.relpath(here, folder) if inside else here
 
 
-def data_paths(data: Any) -> list[str]:
+def data_paths(data: object) -> list[str]:
     """The files and folders of data that a config names, once each."""
     found = {value for key, value in _leaves(data) if key in DATA and _exists(Path(value))}
     return sorted(found)
@@ -80,7 +80,7 @@ def known_paths(folder: Path) -> dict[str, str]:
     return dict(json.loads(file.read_text(encoding="utf-8"))["paths"])
 
 
-def named_paths(data: Any) -> list[str]:
+def named_paths(data: object) -> list[str]:
     """All files and folders that a config names, once each."""
     return sorted({value for _, value in _leaves(data) if _exists(Path(value))})
 
@@ -92,7 +92,7 @@ def _exists(place: Path) -> bool:
         return False
 
 
-def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(data: object, key: str = "") -> Iterator[tuple[str, str]]:
     """(key, text) of everything that may be a path."""
     if isinstance(data, Mapping):
         for name, value in data.items():
@@ -104,7 +104,7 @@ def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, str(data)
 
 
-def _changed(data: Any, change: Change, key: str = "") -> Any:
+def _changed(data: object, change: Change, key: str = "") -> Any:
     if isinstance(data, Mapping):
         return {name: _changed(value, change, str(name)) for name, value in data.items()}
     if isinstance(data, list):

@@ -109,7 +109,7 @@ def read(text: str, where: str) -> Any:
     return value
 
 
-def write(value: Any) -> str:
+def write(value: object) -> str:
     """Plain data as YAML text."""
     return yaml.dump(
         value,
