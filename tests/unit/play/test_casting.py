@@ -8,6 +8,8 @@ import pytest
 
 from mrlm.build.policies import LiveObjects, PlayPlan, PolicyAssignment, bases_of, load_policies
 from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.core import tiny_model
+from mrlm.learn.policy.loading import load_model, load_tokenizer
 
 FROZEN: dict[str, Any] = {"trainable": False}
 LORA: dict[str, Any] = {"lora": {"r": 2}}
@@ -37,3 +39,13 @@ def test_a_model_is_there_once_for_all_who_leave_it_as_it_is(
         models.setdefault(id(policy.model), set()).add(name)
     assert sorted(map(sorted, models.values())) == sorted(map(sorted, together))
     assert sorted(map(sorted, bases_of(plan))) == sorted(map(sorted, together))
+
+
+def test_a_frozen_policy_of_a_live_model_stays_as_it_is_beside_a_trained_one() -> None:
+    model = load_model(tiny_model.NAME)
+    given = {name: (model, load_tokenizer(tiny_model.NAME)) for name in ("ann", "judge")}
+    cast = PolicyAssignment({}, {"ann": PolicyConfig(), "judge": PolicyConfig(trainable=False)})
+    plan = PlayPlan(config=ExperimentConfig(), parts=LiveObjects(models=given), cast=cast)
+    loaded = load_policies(plan)
+    assert loaded["ann"].model is model
+    assert loaded["judge"].model is not model
