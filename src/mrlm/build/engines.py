@@ -14,13 +14,11 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 
 
-def make_engines(
-    plan: PlayPlan, policies: Mapping[str, Policy], size: int = 1
-) -> dict[str, Engine]:
+def make_engines(plan: PlayPlan, policies: Mapping[str, Policy]) -> dict[str, Engine]:
     """policy -> its engine: one for all policies with weights here, and one for each behind an API,
-    whose limits are split among `size` processes."""
+    whose limits are split among the processes."""
     remote = {
-        name: _remote_engine(name, section, size)
+        name: _remote_engine(name, section, plan.peers.size)
         for name, section in plan.cast.policies.items()
         if section.endpoint is not None
     }
@@ -64,7 +62,7 @@ def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
     return plugin, accepts
 
 
-def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
+def _remote_engine(name: str, section: PolicyConfig, size: int) -> Engine:
     """The engine for the endpoint of a policy; no request is sent yet."""
     found = section.engine or "openai"
     plugin, endpoint = registry.load("engines", found), section.endpoint

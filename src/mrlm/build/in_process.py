@@ -36,11 +36,11 @@ class InProcess(Placement):
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> its engine."""
-        return make_engines(self.plan, policies, self.plan.peers.size)
+        return make_engines(self.plan, policies)
 
     def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
         """One learner for each trained policy."""
-        return make_learners(self.plan, policies, job, self.plan.peers)
+        return make_learners(self.plan, policies, job)
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
         """The policies that are not trained; `given` is what engines sample from."""
@@ -54,7 +54,7 @@ class InProcess(Placement):
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
         """The critics beside the policies, or the one of the team."""
-        return make_critics(self.plan, learners, policies, job, self.plan.peers)
+        return make_critics(self.plan, learners, policies, job)
 
     def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """The environments of a run, ready to be played."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from mrlm.build.policies import PlayPlan, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
-from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.critics.critic import CentralCritic, Critic, beside
 from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic, frozen_beside
@@ -20,14 +19,12 @@ from mrlm.play.agent import seed_of
 
 
 def make_learners(
-    plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob, peers: Peers = ALONE
+    plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Learner]:
     """One learner per trained policy."""
     trained = {name: each for name, each in plan.cast.policies.items() if each.trainable}
     return [
-        Learner(
-            policies[name], None, job.algorithm, settings=_settings(plan.config, each, job, peers)
-        )
+        Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
         for name, each in trained.items()
     ]
 
@@ -37,7 +34,6 @@ def make_critics(
     learners: Sequence[Learner],
     policies: Mapping[str, Policy],
     job: LearningJob,
-    peers: Peers = ALONE,
 ) -> list[Critic]:
     """The critics beside the policies, or the one of the team."""
     config, critic = plan.config, job.algorithm.spec.critic
@@ -45,7 +41,7 @@ def make_critics(
         return [learner.critic for learner in learners if learner.critic is not None]
     mixed = critic.topology == "mixed"
     body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
-    settings = _settings(config, PolicyConfig(), job, peers)
+    settings = _settings(plan, PolicyConfig(), job)
     chats = {name: policy.chat for name, policy in policies.items()}
     if not mixed:
         return [CentralCritic(body, settings, chats)]
@@ -55,11 +51,9 @@ def make_critics(
     return [MixedCritic(body, settings, chats, list(plan.cast.policy_of), critic.mixing, seed)]
 
 
-def _settings(
-    config: ExperimentConfig, policy: PolicyConfig, job: LearningJob, peers: Peers
-) -> LearnerSettings:
+def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> LearnerSettings:
     """Optimiser settings of a network: from the policy's section, else from `training`."""
-    training = config.training
+    training = plan.config.training
     clip = training.max_grad_norm if policy.max_grad_norm is None else policy.max_grad_norm
     rate = policy.learning_rate or training.learning_rate or job.algorithm.learning_rate
     return LearnerSettings(
@@ -77,7 +71,7 @@ def _settings(
         gradient_checkpointing=training.gradient_checkpointing,
         max_nonfinite_steps=training.max_nonfinite_steps,
         dump_folder=job.folder,
-        peers=peers,
+        peers=plan.peers,
     )
 
 

@@ -3,7 +3,7 @@ and sample from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -54,7 +54,7 @@ class PolicyWorkerSpec:
         self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
         """The learners of the trained ones."""
-        return make_learners(self.plan, policies, job, peers)
+        return make_learners(replace(self.plan, peers=peers), policies, job)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ pipeline, and consistency checks between them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -89,8 +89,8 @@ class ExperimentConfig(Section):
             raise InvalidConfig(problems)
         if self.stages:
             self.stage_configs()
-        else:
-            _check(self)
+        elif found := [Problem(key, text) for key, text in _contradictions(self)]:
+            raise InvalidConfig(found)
 
     def algorithm_settings(self) -> Any:
         """The run's algorithm with its settings: a new object for each call, without shared
@@ -307,10 +307,10 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
     return result, problems
 
 
-def _check(config: ExperimentConfig) -> None:
-    """Check the consistency of sections."""
+def _contradictions(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Settings that contradict others, as key and message."""
     algorithm = config.algorithm_settings()
-    training, spec, problems = config.training, algorithm.spec, []
+    training, spec = config.training, algorithm.spec
     parts = algorithm.num_minibatches * training.gradient_accumulation_steps
     if training.batch_size % parts:
         lower = training.batch_size // parts * parts
@@ -320,40 +320,35 @@ def _check(config: ExperimentConfig) -> None:
             f"({algorithm.num_minibatches}) x gradient_accumulation_steps "
             f"({training.gradient_accumulation_steps}) = {parts} equal parts; use {nearest}"
         )
-        problems.append(Problem("training.batch_size", text))
+        yield "training.batch_size", text
     if spec.sampling.siblings and algorithm.group_size < 2:
         key = f"{normalize.section_key(training.algorithm)}.group_size"
-        text = "it compares the episodes of one task with each other, so it needs at least 2"
-        problems.append(Problem(key, text))
+        yield key, "it compares the episodes of one task with each other, so it needs at least 2"
     if training.warmup_ratio is not None and training.warmup_steps:
-        text = "give it or training.warmup_steps, not both"
-        problems.append(Problem("training.warmup_ratio", text))
+        yield "training.warmup_ratio", "give it or training.warmup_steps, not both"
     if config.evaluation.samples > 1 and config.evaluation.greedy:
         text = "greedy episodes of one task are all the same; set evaluation.greedy=false"
-        problems.append(Problem("evaluation.samples", text))
+        yield "evaluation.samples", text
     if config.generation.temperature == 0 and spec.sampling.siblings:
         text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
-        problems.append(Problem("generation.temperature", text))
+        yield "generation.temperature", text
     if training.critic_model is not None and not spec.critic.of_team:
         text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
-        problems.append(Problem("training.critic_model", text))
+        yield "training.critic_model", text
     distributed = config.distributed
     given = distributed.model_fields_set
     if "strategy" in given and "enabled" not in given and distributed.strategy != "ddp":
         text = "distributed.enabled is not set, so it changes nothing; set distributed.enabled=true"
-        problems.append(Problem("distributed.strategy", text))
+        yield "distributed.strategy", text
     worlds = [*config.environments, *config.evaluation.environments]
     named = [section.name for section in worlds if section.name]
     for name in sorted({name for name in named if named.count(name) > 1}):
-        text = f"two environments are called {name!r}"
-        problems.append(Problem("environments", text))
+        yield "environments", f"two environments are called {name!r}"
     for agent, section in config.agents.items():
         if config.policies and section.policy and section.policy not in config.policies:
             text = registry.unknown(section.policy, list(config.policies), "policies")
-            problems.append(Problem(f"agents.{agent}.policy", text))
+            yield f"agents.{agent}.policy", text
     for name, policy in config.policies.items():
         if policy.misfit is not None:
             key, text = policy.misfit
-            problems.append(Problem(f"policies.{name}.{key}", text))
-    if problems:
-        raise InvalidConfig(problems)
+            yield f"policies.{name}.{key}", text
