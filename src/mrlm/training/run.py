@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
@@ -70,8 +69,8 @@ class Placement:
 
     def problems(
         self,
-        find: Callable[[Any, Sequence[Sample]], Iterable[str]],
-        learner: Any,
+        find: Callable[[Learner, Sequence[Sample]], Iterable[str]],
+        learner: Learner,
         samples: Sequence[Sample],
     ) -> list[str]:
         """The result of `find` for some samples, called where a learner's weights are."""
