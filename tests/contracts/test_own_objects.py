@@ -12,7 +12,7 @@ ROOT = Path(mrlm.__file__).parent
 
 FOREIGN: dict[str, set[str]] = {
     # models, their configs and tokenizers
-    "build/policies.py": {"live_model"},
+    "build/policies.py": {"live"},
     "core/chat.py": {"tokenizer"},
     "core/control_tokens.py": {"self.tokenizer", "backend"},
     "distributed/sharded.py": {"model"},
