@@ -188,9 +188,7 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         fresh = copy.deepcopy(model)
         learner = Learner(fresh, tokenizer, GRPO())
         plays, paid = [rollouts[i] for i in order], [rewards[i] for i in order]
-        groups, _ = learner._groups(plays, paid, None)
-        learner._annotate(groups, learner.algorithm.spec.columns)
-        learner.algorithm.credit(groups)
+        groups, _ = learner._credited(plays, paid, None)
         from mrlm.learn.data.samples import samples_of
 
         samples = samples_of(groups, "policy")

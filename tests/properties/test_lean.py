@@ -30,7 +30,7 @@ from mrlm.learn.fast.forward import LeanForward, _Norm
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of
 from mrlm.learn.fast.prefix_tree import plant
 from mrlm.learn.joint_update import Work, accumulate, update_together
-from mrlm.learn.optimizer import LearnerSettings, TrainingMode
+from mrlm.learn.optimizer import LearnerSettings, training_mode
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -308,7 +308,7 @@ def test_checkpointing_goes_the_lean_way_and_keeps_less(tokenizer: Any, adapters
         batch = pack(conversations())
         sizes: list[int] = []
         with (
-            TrainingMode(policy.model, on),
+            training_mode(policy.model, on),
             torch.autograd.graph.saved_tensors_hooks(
                 lambda x, sizes=sizes: (sizes.append(x.numel()), x)[1], lambda x: x
             ),

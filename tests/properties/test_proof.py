@@ -48,7 +48,7 @@ class Withholding:
     def stale(self, policy: Any) -> Any:
         """A copy of a policy with the old tensor."""
         found = copy.copy(policy)
-        found._passes = {}
+        found.passes = {}
         found.model = copy.deepcopy(policy.model)
         with torch.no_grad():
             self._kept(found).copy_(self._first)

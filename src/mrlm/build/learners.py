@@ -9,10 +9,11 @@ from dataclasses import replace
 from mrlm.build.policies import PlayPlan, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.distributed.learning_job import LearningJob
-from mrlm.learn.critics.critic import CentralCritic, Critic, beside
-from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic, frozen_beside
+from mrlm.learn.critics.critic import CentralCritic, Critic
+from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import seed_of

@@ -48,8 +48,7 @@ def shard(
     for policy in bodies:
         policy.shards = ShardedModel(policy, section, mesh, peers)
         policy.lean = False
-        policy.forget_pass("own")
-        policy.forget_pass("reference")
+        policy.passes.clear()
 
 
 def check(policy: Policy) -> None:

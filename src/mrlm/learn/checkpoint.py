@@ -42,12 +42,13 @@ def write_checkpoint(
     Args:
         folder: the run's folder.
         step: number of finished iterations.
-        learners: written as Hugging Face folders with their optimisers.
+        learners, critics: written as Hugging Face folders with their optimisers.
         parts: name -> JSON-able state of everything else.
         keep: checkpoints to keep.
-        critics: value networks, written like the policies.
         shards: a folder with sharded state to include in the checkpoint.
     """
+    from safetensors.torch import save_file
+
     target = folder / f"checkpoint-{step}"
 
     def fill(temporary: Path) -> None:
@@ -55,14 +56,13 @@ def write_checkpoint(
         for learner in learners:
             learner.weights_of.save(temporary / "policies" / learner.policy)
             learner.weights_of.save_reference(temporary / "references" / learner.policy)
-            tensors, rest = learner.optimizer_state()
-            _save_tensors(temporary / "optimizers" / f"{learner.policy}.safetensors", tensors)
-            state["learners"][learner.policy] = rest
         for critic in critics:
             critic.save(temporary / "critics" / critic.name)
-            tensors, rest = critic.optimizer_state()
-            _save_tensors(temporary / "critic_optimizers" / f"{critic.name}.safetensors", tensors)
-            state["critics"][critic.name] = rest
+        for kind, name, owner, file in _owners(temporary, learners, critics):
+            tensors, state[kind][name] = owner.optimizer_state()
+            whole = {key: value.contiguous() for key, value in tensors.items() if not is_cut(value)}
+            file.parent.mkdir(exist_ok=True)
+            save_file(whole, file)
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
         if shards is not None:
             shards.rename(temporary / "shards")
@@ -73,8 +73,7 @@ def write_checkpoint(
 
 
 def thin(newest: Path, keep: int) -> None:
-    """Removes the oldest checkpoints before `newest`, so that `keep` remain with it (at least
-    two)."""
+    """Removes the oldest checkpoints but `newest` and others, `keep` in all (at least two)."""
     older = [each for each in checkpoints(newest.parent) if step_of(each) < step_of(newest)]
     for each in older[max(2, keep) - 1 :]:
         remove_folder(each)
@@ -100,25 +99,25 @@ def read_checkpoint(
     for learner in learners:
         learner.weights_of.load(folder / "policies" / learner.policy)
         learner.weights_of.load_reference(folder / "references" / learner.policy)
-        tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
-        if shards_of is not None:
-            tensors |= shards_of("learner", learner)
-        learner.load_optimizer_state(tensors, state["learners"][learner.policy])
     for critic in critics:
         critic.load(folder / "critics" / critic.name)
-        tensors = load_file(folder / "critic_optimizers" / f"{critic.name}.safetensors")
+    for kind, name, owner, file in _owners(folder, learners, critics):
+        tensors = load_file(file)
         if shards_of is not None:
-            tensors |= shards_of("critic", critic)
-        critic.load_optimizer_state(tensors, state["critics"][critic.name])
+            tensors |= shards_of(kind.removesuffix("s"), owner)
+        owner.load_optimizer_state(tensors, state[kind][name])
     return state
 
 
-def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(exist_ok=True)
-    whole = {name: tensor for name, tensor in tensors.items() if not is_cut(tensor)}
-    save_file({name: tensor.contiguous() for name, tensor in whole.items()}, path)
+def _owners(
+    folder: Path, learners: Sequence[Learner], critics: Sequence[Critic]
+) -> Iterator[tuple[str, str, Owner, Path]]:
+    """Every owner of an optimiser: its kind, its name, itself, and the file of its tensors."""
+    for each in learners:
+        yield "learners", each.policy, each, folder / "optimizers" / f"{each.policy}.safetensors"
+    for each in critics:
+        place = folder / "critic_optimizers"
+        yield "critics", each.name, each, place / f"{each.name}.safetensors"
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -133,11 +132,8 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_verified(folder: Path) -> Path:
-    """The newest checkpoint whose files are complete and unchanged; logs the skipped ones and
-    clears stale temporaries.
-
-    Args:
-        folder: a run's folder, or one checkpoint.
+    """The newest checkpoint of a run's folder (or the given one) whose files are complete and
+    unchanged; logs the skipped ones and clears stale temporaries.
 
     Raises:
         CheckpointError: no checkpoint is valid.
@@ -169,8 +165,7 @@ def verify(folder: Path) -> str | None:
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Creates a folder atomically: filled under a temporary name, digests added, flushed to disk,
-    then renamed."""
+    """Fills a folder under a temporary name, adds digests, flushes it to disk and renames it."""
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -210,11 +205,7 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Context for writes into a run's folder.
-
-    Raises:
-        TrainingError: writing failed; the message gives the reason and the remedy.
-    """
+    """Context for writes into a run's folder; a `TrainingError` gives reason and remedy."""
     try:
         yield
     except Exception as error:
@@ -225,18 +216,13 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def after_room(place: Path) -> str:
-    """Advice for a full disk: resume if there is a checkpoint, otherwise start again.
-
-    Args:
-        place: a run folder, or a path in one.
-    """
+    """Advice for a full disk: resume if the run folder has a checkpoint, else start again."""
     saved = any(checkpoints(folder) for folder in (place, place.parent))
     return f"free disk space, then {'continue with --resume' if saved else 'start the run again'}"
 
 
 def _refusal(error: Exception) -> str | None:
-    """The system's reason if an error comes from the disk, also for Rust libraries with their own
-    errors."""
+    """The system's reason if an error comes from the disk, also in Rust libraries."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     found = re.search(r"([^:]*) \(os error \d+\)", str(error))
@@ -255,8 +241,7 @@ def _seal(folder: Path) -> None:
 
 
 def clear_temporaries(folder: Path) -> None:
-    """Removes leftovers of interrupted writes; restores a checkpoint that was moved aside but not
-    replaced."""
+    """Removes leftovers of interrupted writes; restores a checkpoint that was not replaced."""
     for old in folder.glob(".*.old-*"):
         target = folder / old.name[1:].rsplit(".old-", 1)[0]
         if target.exists() or old.is_symlink():

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrlm.core.episodes import Group
-from mrlm.learn.data.batch import pack
-from mrlm.learn.data.data_parallel import write_column
-from mrlm.learn.data.samples import samples_of
+from mrlm.learn.columns import rescore
+from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 
 
 class Frozen:
-    """A policy without a learner, with the interface for weight transfer.
-
-    Args:
-        policy: the policy.
-        version: of its weights.
-        given: the copy of `policy` that the engine samples from, if any.
-    """
+    """A policy without a learner, with the interface for weight transfer; `given` is the copy of
+    `policy` that the engine samples from, if any."""
 
     def __init__(self, policy: Policy, version: int = 0, given: Policy | None = None) -> None:
         self.weights_of: Policy = policy
@@ -36,9 +30,4 @@ class Frozen:
 
     async def rescore(self, groups: Sequence[Group]) -> None:
         """Writes `new_logprobs` on this policy's turns, as `Learner.rescore` does."""
-        samples, policy = samples_of(groups, self.policy, "turn", credited=False), self.weights_of
-        if not samples:
-            return
-        batch = pack(samples, pad_id=policy.pad_id, device=policy.device)
-        with policy.scoring():
-            write_column(batch, "new_logprobs", policy.forward(batch).logprobs)
+        rescore(self.weights_of, LearnerSettings(), groups)

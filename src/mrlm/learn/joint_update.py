@@ -3,11 +3,10 @@ one pass. Results do not depend on the batching."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +17,22 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
 from mrlm.learn.fast.cpu_backends import quick_products
 from mrlm.learn.fast.packed_pass import LeanPass, LossOf, hidden_states
-from mrlm.learn.optimizer import LearnerSettings, TrainingMode
+from mrlm.learn.optimizer import LearnerSettings, training_mode
 from mrlm.learn.policy.policy import Policy
 
 
 class Member(Protocol):
     """A learner that takes part in a joint update."""
 
-    @property
-    def settings(self) -> LearnerSettings:
-        """Optimisation settings."""
-        ...
+    settings: LearnerSettings
 
     @property
-    def weights_of(self) -> Policy:
-        """The trained policy."""
-        ...
+    def weights_of(self) -> Policy: ...
 
-    async def bring(
-        self,
-        samples: Sequence[Sample],
-        algorithm: Algorithm,
-        step: int,
-        seed: int,
-        meeting: JointUpdate,
-    ) -> dict[str, float]:
-        """Updates the policy, with micro-batches computed jointly with those of other learners."""
+    def steps(
+        self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
+    ) -> Updating:
+        """Updates the policy: yields its micro-batches and the ends of its optimiser steps."""
         ...
 
 
@@ -141,117 +130,72 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     return losses
 
 
-class JointUpdate:
-    """Collects the micro-batches of the learners in a stage and computes them jointly once every
-    active learner has submitted one. On several ranks, gradients of learners that finished a step
-    are reduced together in order of names, so that all ranks reduce the same ones.
-
-    Args:
-        members: number of learners.
-        peers: the process group.
-    """
-
-    def __init__(self, members: int, peers: Peers = ALONE) -> None:
-        self.members: int = members
-        self.peers: Peers = peers
-        self._waiting: list[tuple[Work, asyncio.Future[Loss]]] = []
-        self._ready: dict[str, _Part] = {}
-
-    async def accumulate(self, work: Work) -> Loss:
-        """Adds the gradient of a micro-batch; returns its detached loss."""
-        future: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
-        self._waiting.append((work, future))
-        self._begin()
-        return await future
-
-    async def add_up(
-        self, name: str, parameters: Iterable[nn.Parameter], numbers: dict[str, float]
-    ) -> dict[str, float]:
-        """All-reduces a learner's gradients and the `numbers` (sums over ranks); returns the
-        numbers."""
-        if self.peers.size == 1:
-            return numbers
-        future: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
-        self._ready[name] = _Part(list(parameters), numbers, future)
-        self._begin()
-        return await future
-
-    def leave(self) -> None:
-        """Called by a learner that submits no more work."""
-        self.members -= 1
-        self._begin()
-
-    def _begin(self) -> None:
-        if not self._waiting:
-            self._add_up()
-            return
-        if len(self._waiting) + len(self._ready) < self.members:
-            return
-        waiting, self._waiting = self._waiting, []
-        try:
-            losses = accumulate([work for work, _ in waiting])
-        except BaseException as error:
-            for _, future in waiting:
-                future.set_exception(error)
-            return
-        for (_, future), loss in zip(waiting, losses, strict=True):
-            future.set_result(loss)
-
-    def _add_up(self) -> None:
-        if not self._ready or len(self._ready) < self.members:
-            return
-        ready = [self._ready[name] for name in sorted(self._ready)]
-        self._ready = {}
-        try:
-            with span("optimizer", "all"):
-                self.peers.add_gradients(weight for part in ready for weight in part.parameters)
-                sums = self.peers.add_numbers([part.numbers for part in ready])
-        except BaseException as error:
-            for part in ready:
-                part.future.set_exception(error)
-            return
-        for part, numbers in zip(ready, sums, strict=True):
-            part.future.set_result(numbers)
-
-
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """This rank's part of a learner's step."""
+class StepSums:
+    """The end of a learner's optimiser step: gradients and `numbers`, to be summed over ranks."""
 
-    parameters: list[nn.Parameter]
+    policy: str
+    parameters: Sequence[nn.Parameter]
     numbers: dict[str, float]
-    future: asyncio.Future[dict[str, float]]
+
+
+Updating = Generator[Work | StepSums, Any, dict[str, float]]
+"""An update of one learner: it is sent the detached `Loss` of a `Work`, or the summed numbers of a
+`StepSums`, and returns its metrics."""
 
 
 async def update_together(
     jobs: Sequence[tuple[Member, Sequence[Sample], int]], algorithm: Algorithm, step: int
 ) -> list[dict[str, float]]:
-    """Updates several learners at once; arguments and results as for `Learner.update`.
-
-    Args:
-        jobs: each learner with its samples and seed.
-        algorithm: its loss, epochs and mini-batches.
-        step: iteration, for the learning rate schedules.
-    """
-    peers = jobs[0][0].settings.peers if jobs else ALONE
-    meeting = JointUpdate(len(jobs), peers)
-
-    async def one(learner: Member, samples: Sequence[Sample], seed: int) -> dict[str, float]:
-        try:
-            return await learner.bring(samples, algorithm, step, seed, meeting)
-        finally:
-            meeting.leave()
-
+    """Updates several learners at once, each with its samples and seed; `step` is the iteration of
+    the learning rate schedules. Results as for `Learner.update`."""
     models = {id(learner.weights_of.model): learner for learner, _, _ in jobs}
     with ExitStack() as modes:
         for learner in models.values():
             checkpointing = learner.settings.gradient_checkpointing
-            modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
-        tasks = [asyncio.ensure_future(one(*job)) for job in jobs]
+            modes.enter_context(training_mode(learner.weights_of.model, checkpointing))
+        updates = [learner.steps(samples, algorithm, step, seed) for learner, samples, seed in jobs]
+        return run_together(updates, jobs[0][0].settings.peers if jobs else ALONE)
+
+
+def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict[str, float]]:
+    """Runs updates to their ends: once every unfinished one has a micro-batch, these are computed
+    jointly. On several ranks, gradients of learners that finished a step are reduced together in
+    order of names, so that all ranks reduce the same ones.
+    """
+    found: dict[int, dict[str, float]] = {}
+    works: dict[int, Work] = {}
+    ends: dict[int, StepSums] = {}
+
+    def resume(place: int, answer: Loss | dict[str, float] | None) -> None:
         try:
-            return await asyncio.gather(*tasks)
-        except BaseException:  # if one learner fails, all of them stop
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            request = updates[place].send(answer)
+            while isinstance(request, StepSums) and peers.size == 1:
+                request = updates[place].send(request.numbers)
+        except StopIteration as end:
+            found[place] = end.value
+            return
+        if isinstance(request, Work):
+            works[place] = request
+        else:
+            ends[place] = request
+
+    with ExitStack() as opened:
+        for update in updates:
+            opened.callback(update.close)  # if one learner fails, all of them stop
+        for place in range(len(updates)):
+            resume(place, None)
+        while works or ends:
+            answers: Sequence[Loss | dict[str, float]]
+            if works:
+                places, answers = [*works], accumulate([*works.values()])
+                works.clear()
+            else:
+                places = sorted(ends, key=lambda place: ends[place].policy)
+                ready = [ends.pop(place) for place in places]
+                with span("optimizer", "all"):
+                    peers.add_gradients(weight for part in ready for weight in part.parameters)
+                    answers = peers.add_numbers([part.numbers for part in ready])
+            for place, answer in zip(places, answers, strict=True):
+                resume(place, answer)
+    return [found[place] for place in range(len(updates))]

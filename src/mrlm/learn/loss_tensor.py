@@ -26,12 +26,7 @@ class LossTensor(Tensor):
 
     @classmethod
     def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
-        """Creates a loss with metrics.
-
-        Args:
-            total: scalar, with its gradient function.
-            metrics: by name.
-        """
+        """A scalar, with its gradient function, as a loss with metrics."""
         found = total.as_subclass(cls)
         found._metrics = {name: float(value) for name, value in metrics.items()}
         return found

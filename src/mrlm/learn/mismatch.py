@@ -41,12 +41,7 @@ def comparable(turn: Turn, version: int) -> bool:
 
 
 class FirstLook:
-    """Accumulates the mismatch per agent over the first pass of an update, before any weights
-    change.
-
-    Args:
-        version: of the weights before the update.
-    """
+    """The mismatch per agent in the first pass of an update, with the weights of `version`."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -65,12 +60,8 @@ class FirstLook:
 
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
-        """Adds the tokens of a batch.
-
-        Args:
-            batch: a micro-batch; turns with `old_logprobs` are left to `tally`.
-            logprobs: (N,) of the trainer.
-        """
+        """Adds a batch, with the trainer's log-probs (N,); `tally` has turns with
+        `old_logprobs`."""
         turns = [
             turn.old_logprobs is None and comparable(turn, self.version) for turn in batch.turns
         ]
@@ -103,12 +94,8 @@ def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
 
 
 def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
-    """Mismatch from the `old_logprobs` columns, which were computed before the update.
-
-    Args:
-        turns: any.
-        versions: policy -> version of its weights; other policies are skipped.
-    """
+    """Mismatch from the `old_logprobs` columns, which were computed before the update. `versions`
+    has those of the weights by policy; turns of other policies are skipped."""
     found: Tally = {}
     for turn in turns:
         if turn.old_logprobs is None or turn.policy not in versions or not turn.trained:
@@ -132,13 +119,8 @@ def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
 
 
 def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[str, float]:
-    """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` with several policies, and
-    `mismatch_kl/<agent>` with several agents, except for agents with a policy's name.
-
-    Args:
-        tallies: the measurements.
-        policies: names of the trained policies.
-    """
+    """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` with several trained policies, and
+    `mismatch_kl/<agent>` with several agents, except for agents with a policy's name."""
     sums: dict[str, list[float]] = {}
     agents = {agent for found in tallies for _, agent in found}
     for found in tallies:
@@ -180,13 +162,7 @@ def content_version(policy: Policy) -> int:
 def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, float]:
     """`mismatch_kl` of a loss in a custom loop from existing log-probs: the `old_logprobs` kept at
     the first loss, else those of this loss. Empty if no turn was sampled with the current weights,
-    or dropout changes the loss.
-
-    Args:
-        policy: of the loss.
-        batch: of the loss.
-        outputs: the policy's outputs for the batch.
-    """
+    or dropout changes the loss."""
     if not any(turn.logprobs is not None for turn in batch.turns):
         return {}
     version = content_version(policy)

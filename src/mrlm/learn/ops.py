@@ -76,16 +76,10 @@ def aggregate(
 
     `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
     `sequence_mean_token_sum`: the exact policy gradient. `constant`: sums over sequences x a fixed
-    length (Dr. GRPO). `turn_mean`, `turn_mean_token_sum`: the same with turns for sequences.
+    length (Dr. GRPO), `constant_length` or each turn's `SamplingParams.max_new_tokens`.
+    `turn_mean`, `turn_mean_token_sum`: the same with turns for sequences.
     `sequence_mean_turn_mean`: turns are averaged inside a sequence first (ReMA). `agent_balanced`:
     mean over agents of the agent's own token mean, so that a verbose one does not dominate.
-
-    Args:
-        per_token: (N,) losses.
-        batch: token indices and the totals.
-        mode: one of the above.
-        constant_length: tokens that `constant` divides by; `None` takes each turn's
-            `SamplingParams.max_new_tokens`.
     """
     return (per_token * token_weights(per_token, batch, mode, constant_length)).sum()
 
@@ -135,15 +129,9 @@ def sequence_ratio(
     mean: bool = False,
     limit: float = LOG_RATIO_LIMIT,
 ) -> Tensor:
-    """`pi / pi_old` of whole segments, repeated for each of their tokens (N,).
-
-    Args:
-        difference: (N,) log-ratios of the tokens.
-        index: (N,) the sequence (or turn) of each token.
-        size: number of sequences (or turns).
-        mean: take the geometric mean over tokens rather than the product.
-        limit: largest log-ratio.
-    """
+    """`pi / pi_old` of whole segments, repeated for each of their tokens (N,): the product of the
+    token ratios, or with `mean` their geometric mean, at most `exp(limit)`; `index` (N,) is the
+    sequence or turn of each token, of `size` many."""
     together = (segment_mean if mean else segment_sum)(difference, index, size)
     return together.clamp(-LOG_RATIO_LIMIT, limit).exp()[index]
 
@@ -186,12 +174,8 @@ def dual_clip(loss: Tensor, advantages: Tensor, bound: float) -> Tensor:
 def cispo(
     logprobs: Tensor, ratio: Tensor, advantages: Tensor, low: float | None, high: float
 ) -> Tensor:
-    """`-sg(clip(r, low, high)) A log pi`: weights are clipped, gradients never (arXiv 2506.13585).
-
-    Args:
-        logprobs, ratio, advantages: (N,).
-        low, high: bounds of the ratio itself; `low=None` leaves it open.
-    """
+    """`-sg(clip(r, low, high)) A log pi` (N,): weights are clipped, gradients never (arXiv
+    2506.13585). The bounds are those of the ratio itself; `low=None` leaves it open."""
     return -ratio.detach().clamp(min=low, max=high) * advantages * logprobs
 
 
@@ -204,16 +188,13 @@ def mismatch_weights(
     index: Tensor | None = None,
     size: int = 0,
 ) -> Tensor:
-    """Detached importance weights `pi_new / pi_behaviour` (N,) that correct for a sampling
-    distribution other than the trained one.
+    """Detached importance weights `pi_new / pi_behaviour` (N,), from log-probs (N,), that correct
+    for a sampling distribution other than the trained one.
 
-    Args:
-        new, behaviour: (N,) log-probs.
-        kind: `token`: `min(w, cap)`. `icepop`: `w` inside [floor, cap], else 0. `sequence`: the
-            product over a sequence, at most `cap`. `sequence_mask`: the product, 0 where above
-            `cap`. `geometric_mask`: the geometric mean, 0 outside [floor, cap].
-        cap, floor: bounds of the weight.
-        index, size: the sequences, for the last three kinds.
+    `token`: `min(w, cap)`. `icepop`: `w` inside [floor, cap], else 0. `sequence`: the product over
+    a sequence, at most `cap`. `sequence_mask`: the product, 0 where above `cap`. `geometric_mask`:
+    the geometric mean, 0 outside [floor, cap]. The last three need `index` and `size` of the
+    sequences.
     """
     difference = log_ratio(new.detach(), behaviour)
     if kind in ("token", "icepop"):
@@ -264,8 +245,7 @@ def approx_kl(difference: Tensor) -> Tensor:
 def value_loss(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None
 ) -> Tensor:
-    """Half the squared error (N,); with `clip`, the maximum of it and that of the value clipped to
-    within `clip` of the old one."""
+    """Half the squared error (N,), at least that of values clipped to `clip` round the old ones."""
     error = (values - returns).square()
     if clip is not None:
         held = old_values + (values - old_values).clamp(-clip, clip)
@@ -284,11 +264,10 @@ def gae(
     lam: float = 0.95,
     bootstrap: float | np.ndarray = 0.0,
 ) -> np.ndarray:
-    """Generalised advantage estimates (N,) of ragged rows, concatenated:
-    `A_t = r_t + gamma_t V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
+    """Generalised advantage estimates (N,) of ragged rows, concatenated: `A_t = r_t + gamma_t
+    V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16). Returns are `A + V`.
 
     Only entries of a row count: environment tokens between turns neither bootstrap nor decay.
-    Returns are `A + V`.
 
     Args:
         rewards, values: (N,).
@@ -366,8 +345,7 @@ def _apart() -> bool:
 
 
 def global_gather(value: Any) -> list[Any]:
-    """Gathers a value from all ranks, in rank order; `[value]` with one rank, or if every rank
-    holds the whole batch (`complete`)."""
+    """A value of all ranks, in rank order; `[value]` with one rank or inside `complete`."""
     if not _apart():
         return [value]
     found: list[Any] = [None] * torch.distributed.get_world_size()
@@ -423,14 +401,9 @@ def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
 def whiten(
     x: np.ndarray, mask: np.ndarray | None = None, moments: Moments | None = None
 ) -> np.ndarray:
-    """`(x - mean) / sqrt(var + 1e-8)` with the unbiased variance; zeros if it is 0 or there are
-    fewer than two numbers.
-
-    Args:
-        x: (N,) numbers.
-        mask: (N,) entries that count; the others become 0.
-        moments: of the whole batch; computed from `x` (over all ranks) if `None`.
-    """
+    """`(x - mean) / sqrt(var + 1e-8)` (N,) with the unbiased variance; zeros if it is 0 or there
+    are fewer than two numbers. Entries outside `mask` (N,) do not count and become 0. `moments` are
+    those of the whole batch; computed from `x` (over all ranks) if `None`."""
     counted = x if mask is None else x[mask.astype(bool)]
     found = moments or global_moments({"": counted}).get("", Moments(0, 0.0, 0.0))
     if found.variance == 0.0:

@@ -3,18 +3,25 @@ Independent of the loss."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from mrlm.core.errors import NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.data.batch import Sample
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.shards import Shards
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 CRITIC_RATE_LIMIT = 1e-3
 
@@ -74,22 +81,13 @@ class Steppable(Protocol):
     shards: Shards[Any] | None
 
     @property
-    def device(self) -> torch.device:
-        """The compute device."""
-        ...
+    def device(self) -> torch.device: ...
 
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """The trained parameters."""
-        ...
+    def parameters(self) -> Iterable[nn.Parameter]: ...
 
 
 class Stepper:
-    """The optimiser of one policy.
-
-    Args:
-        policy: the trained policy; heads have their own learning rate.
-        settings: optimisation settings.
-    """
+    """The optimiser of one policy; its heads have their own learning rate."""
 
     def __init__(self, policy: Steppable, settings: LearnerSettings) -> None:
         self.policy: Steppable = policy
@@ -118,8 +116,7 @@ class Stepper:
 
     @property
     def scale(self) -> float:
-        """The loss scale; while above 1, an overflowing gradient only lowers the scale for the next
-        step."""
+        """The loss scale; above 1, an overflowing gradient lowers it for the next step."""
         return self.scaler.get_scale()
 
     def begin(self, step: int) -> float:
@@ -130,8 +127,7 @@ class Stepper:
         return self.optimizer.param_groups[0]["lr"]
 
     def schedule(self, step: int) -> float:
-        """Share of the peak learning rate at an iteration: linear warm-up, then constant, linear or
-        cosine to zero."""
+        """Share of the peak learning rate at an iteration."""
         settings = self.settings
         if step < settings.warmup_steps:
             return (step + 1) / settings.warmup_steps
@@ -192,6 +188,88 @@ class Stepper:
             self.scaler.load_state_dict(rest["scaler"])
 
 
+class Trainee:
+    """Base of learners and critics: trained weights with their optimiser.
+
+    Args:
+        learned: the trained module.
+        settings: optimisation settings.
+        title: name in messages.
+    """
+
+    rate: ClassVar[str] = "the learning rate"
+    """The setting to lower if steps are not finite."""
+    counters: ClassVar[tuple[str, ...]] = ("nonfinite",)
+    """Counts that a checkpoint keeps."""
+
+    def __init__(self, learned: Steppable, settings: LearnerSettings, title: str) -> None:
+        self.learned: Steppable = learned
+        self.settings: LearnerSettings = settings
+        self.title: str = title
+        self.nonfinite: int = 0
+        """Steps in a row that were not finite."""
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """The optimiser, made on first use."""
+        return Stepper(self.learned, self.settings)
+
+    def finish_step(
+        self, metrics: dict[str, float], samples: Sequence[Sample] = ()
+    ) -> tuple[float, bool]:
+        """Steps with the accumulated gradient unless it or the loss is not finite; returns its
+        norm, and whether it stepped. An overflow of the loss scale does not count.
+
+        Args:
+            metrics: of the step, with its `loss`.
+            samples: of the step, to be saved if it ends the run.
+
+        Raises:
+            NonFiniteError: too many steps in a row were not finite.
+        """
+        loss = metrics["loss"]
+        norm = self.stepper.norm()
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
+        self.stepper.step(apply=finite)
+        if finite:
+            self.nonfinite = 0
+        elif overflow:
+            log.info("%s: gradient overflow; lowering the loss scale", self.title)
+        else:
+            self.nonfinite += 1
+            where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
+            log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
+            if self.nonfinite >= self.settings.max_nonfinite_steps:
+                place = self._dump(samples, metrics | {"grad_norm": norm})
+                raise NonFiniteError(
+                    f"{where}: {self.nonfinite} steps in a row were not finite{place}. "
+                    f"Lower {self.rate}, or set training.precision=fp32"
+                )
+        return norm, finite
+
+    def _dump(self, samples: Sequence[Sample], metrics: dict[str, float]) -> str:
+        """Saves a batch for debugging."""
+        folder = self.settings.dump_folder
+        if not samples or folder is None or not self.settings.peers.main:
+            return ""
+        path = folder / f"nonfinite-{samples[0].turns[0].policy}.pt"
+        rows = [{"ids": sample.ids, "starts": sample.starts} for sample in samples]
+        torch.save({"samples": rows, "metrics": metrics}, path)
+        return f"; the batch is in {path}"
+
+    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able rest of the optimiser state; parameters are named by position."""
+        tensors, rest = self.stepper.state()
+        return tensors, rest | {name: getattr(self, name) for name in self.counters}
+
+    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Inverse of `optimizer_state`."""
+        self.stepper.load_state(tensors, rest)
+        for name in self.counters:
+            setattr(self, name, rest[name])
+
+
 def seed_dropout(seed: int, device: torch.device) -> None:
     """Seeds the generator of dropout on a device. On CPU only that generator, since
     `torch.manual_seed` also seeds absent accelerators, which takes a millisecond."""
@@ -201,20 +279,16 @@ def seed_dropout(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-class TrainingMode:
+@contextmanager
+def training_mode(model: Any, checkpointing: bool) -> Iterator[None]:
     """Context for training mode (dropout, gradient checkpointing); restores the previous mode."""
-
-    def __init__(self, model: Any, checkpointing: bool) -> None:
-        self.model: Any = model
-        self.checkpointing: bool = checkpointing
-
-    def __enter__(self) -> None:
-        self.was_training: bool = self.model.training
-        self.model.train()
-        if self.checkpointing:
-            set_checkpointing(self.model, True)
-
-    def __exit__(self, *exception: object) -> None:
-        if self.checkpointing:
-            set_checkpointing(self.model, False)
-        self.model.train(self.was_training)
+    was_training: bool = model.training
+    model.train()
+    if checkpointing:
+        set_checkpointing(model, True)
+    try:
+        yield
+    finally:
+        if checkpointing:
+            set_checkpointing(model, False)
+        model.train(was_training)

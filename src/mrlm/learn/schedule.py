@@ -20,9 +20,7 @@ class OfPolicy(Protocol):
     """A learner of one policy."""
 
     @property
-    def policy(self) -> str:
-        """The policy's name."""
-        ...
+    def policy(self) -> str: ...
 
 
 L = TypeVar("L", bound=OfPolicy)
@@ -60,13 +58,7 @@ class Schedule:
 
     def stages(self, learners: Sequence[L], step: int, seed: int) -> list[list[L]]:
         """Learners to update in an iteration: those of a stage update together, stages one after
-        the other.
-
-        Args:
-            learners: the candidates.
-            step: iteration.
-            seed: of the random order.
-        """
+        the other. The random order follows from the seed."""
         kept = [each for each in learners if self.learns(each.policy, step)]
         if self.order == "sequential":
             return [[each] for each in random.Random(seed).sample(kept, len(kept))]

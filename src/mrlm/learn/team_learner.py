@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
@@ -17,17 +17,18 @@ from mrlm.core.sync_async import run_async
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.bases.steps import carry, refine
-from mrlm.learn.credit.team_episodes import Played, TeamReader
-from mrlm.learn.credit.user_rollouts import TeamReward, as_planned
-from mrlm.learn.critics.critic import CentralCritic, Critic, beside
-from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
-from mrlm.learn.data.batch import Batch
+from mrlm.learn.credit.team_episodes import TeamReader
+from mrlm.learn.credit.user_rollouts import Play, TeamReward, as_planned
+from mrlm.learn.critics.critic import CentralCritic, Critic
+from mrlm.learn.critics.mixing_critic import MixedCritic
+from mrlm.learn.data.batch import Batch, Loss
 from mrlm.learn.data.first_pass import FirstPass
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.data.samples import minibatches
 from mrlm.learn.learner import Learner
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.schedule import Schedule
 
@@ -104,11 +105,8 @@ class TeamLearner:
         mixing = self.spec.critic.mixing
         return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
 
-    # -- parameters --------------------------------------------------------------------------------
-
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters for an optimiser: those of the trained policies, heads included, and of the
-        critics."""
+        """The trainable parameters of the policies, their heads and the critics."""
         return [*self.policy_parameters(), *self.critic_parameters()]
 
     def policy_parameters(self) -> list[nn.Parameter]:
@@ -117,8 +115,7 @@ class TeamLearner:
         return list({id(parameter): parameter for parameter in found}.values())
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """Parameters of critics with their own network; for a mixer, 3e-4 is a usual learning
-        rate."""
+        """Those of critics with a network; for a mixer, 3e-4 is a usual learning rate."""
         return [p for each in self.critics for p in each.learned.parameters()]
 
     @property
@@ -127,8 +124,7 @@ class TeamLearner:
         return dict(self.algorithm.metrics)
 
     def forget(self) -> None:
-        """Starts a new update: the next loss takes the current policies as the old ones, also for
-        episodes that had a loss before."""
+        """Starts a new update: the next loss takes the current policies as the old ones."""
         self._first.forget()
 
     @property
@@ -136,11 +132,9 @@ class TeamLearner:
         """The process group, if models are inside `DistributedDataParallel`."""
         return self.learners[0].weights_of.across
 
-    # -- losses ------------------------------------------------------------------------------------
-
     def calculate_loss(
         self,
-        episodes: Sequence[Played],
+        episodes: Sequence[Play],
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> LossTensor:
@@ -159,15 +153,31 @@ class TeamLearner:
                 team, or a group baseline with a single episode.
         """
         groups = self.credited(episodes, rewards, group_by)
-        if self.spec.orders[0] == "sequential" and len(self.learners) > 1:
-            self._warn_sequential()
-        found = self._policy_losses(self.learners, groups)
-        found.update(self._critic_losses(groups))
+        if self.spec.orders[0] == "sequential" and len(self.learners) > 1 and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s updates policies one after the other, but a single loss for all treats none as "
+                "updated (its factors are 1); iterate "
+                "`for loss in team.losses(episodes, rewards)` for its update order",
+                type(self.algorithm).__name__,
+            )
+        found: dict[str, Loss] = {}
+        for learner in self.learners:
+            samples = self.algorithm.samples(groups, learner.policy)
+            if samples:
+                found[learner.policy] = learner.loss_of(samples)
+        if not found:
+            raise ConfigError(
+                "nothing to train on: no episode has a MODEL message of a trained agent"
+            )
+        for critic in self.critics:
+            loss = critic.loss(groups, self.algorithm, self._across)
+            found[f"critic/{critic.name}"] = Loss(loss, {"value_loss": loss.detach()})
         return _together(found)
 
     def losses(
         self,
-        episodes: Sequence[Played],
+        episodes: Sequence[Play],
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> Iterator[LossTensor]:
@@ -177,7 +187,9 @@ class TeamLearner:
         groups = self.credited(episodes, rewards, group_by, refined=False)
         rng = random.Random(self.seed * 1_000_003 + self.iteration)
         self.iteration += 1
-        yield from self._critic_steps(groups, rng)
+        for critic in self.critics:
+            for loss in critic.losses(groups, self.algorithm, rng, self._across):
+                yield LossTensor.of(loss, {f"value_loss/critic/{critic.name}": loss.detach()})
         refine(self.algorithm, groups, self.critics)
         schedule = Schedule(order=self.spec.orders[0])
         learners = [] if self.algorithm.waiting else self.learners
@@ -190,12 +202,11 @@ class TeamLearner:
 
     def batches(
         self,
-        episodes: Sequence[Played],
+        episodes: Sequence[Play],
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> dict[str, Batch]:
-        """Policy -> its part of the episodes with credit, packed as in `calculate_loss`. Arguments
-        as there."""
+        """Policy -> its batch of credited episodes, packed as in `calculate_loss`."""
         groups = self.credited(episodes, rewards, group_by)
         found: dict[str, Batch] = {}
         for learner in self.learners:
@@ -206,30 +217,25 @@ class TeamLearner:
 
     def credited(
         self,
-        episodes: Sequence[Played],
+        episodes: Sequence[Play],
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
         refined: bool = True,
     ) -> list[Group]:
         """The episodes in groups, with values and advantages on their turns. Arguments as in
-        `calculate_loss`.
-
-        Args:
-            refined: recompute advantages from the current critics, for algorithms whose critic is
-                trained first on the same episodes (VDN, QMIX).
-        """
+        `calculate_loss`; `refined` recomputes advantages from the current critics, for algorithms
+        whose critic is trained first on the same episodes (VDN, QMIX)."""
         groups, sources = self._reader.groups(episodes, rewards, group_by)
         groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
-        known = [self._first.recall(rollout, turns) for rollout, turns in sources]
-        reads = self.spec.critic.topology == "mixed"  # annotate builds its rows
-        if reads or not all(known):
+
+        def annotate() -> None:
             for critic in self.critics:
                 critic.annotate(groups)
             for learner in self.learners:
                 run_async(learner.annotate(groups, self.spec.columns))
-            for rollout, turns in sources:
-                self._first.recall(rollout, turns)
-                self._first.keep(rollout, turns)
+
+        # the annotation of a mixed critic builds its rows
+        self._first.fill(sources, annotate, again=self.spec.critic.topology == "mixed")
         self.algorithm.credit(groups)
         if refined:
             for critic in self.critics:
@@ -237,37 +243,6 @@ class TeamLearner:
                     critic.take_returns(groups)
             refine(self.algorithm, groups, self.critics)
         return groups
-
-    # -- parts of a loss ---------------------------------------------------------------------------
-
-    def _policy_losses(
-        self, learners: Sequence[Learner], groups: Sequence[Group]
-    ) -> dict[str, tuple[Tensor, dict[str, Any]]]:
-        """Policy -> its loss and its metrics."""
-        found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
-        for learner in learners:
-            samples = self.algorithm.samples(groups, learner.policy)
-            if samples:
-                loss = learner.loss_of(samples)
-                found[learner.policy] = (loss.total, loss.metrics)
-        if not found:
-            raise ConfigError(
-                "nothing to train on: no episode has a MODEL message of a trained agent"
-            )
-        return found
-
-    def _critic_losses(self, groups: Sequence[Group]) -> dict[str, tuple[Tensor, dict[str, Any]]]:
-        found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
-        for critic in self.critics:
-            loss = critic.loss(groups, self.algorithm, self._across)
-            found[f"critic/{critic.name}"] = (loss, {"value_loss": loss.detach()})
-        return found
-
-    def _critic_steps(self, groups: list[Group], rng: random.Random) -> Iterator[LossTensor]:
-        """The steps of critics with their own network, one critic after the other."""
-        for critic in self.critics:
-            for loss in critic.losses(groups, self.algorithm, rng, self._across):
-                yield LossTensor.of(loss, {f"value_loss/critic/{critic.name}": loss.detach()})
 
     def _stage_steps(
         self, stage: Sequence[Learner], groups: Sequence[Group], rng: random.Random
@@ -285,26 +260,15 @@ class TeamLearner:
             }
             moved: dict[str, float] = {}
             for number in range(max(map(len, parts.values()), default=0)):
-                found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+                found: dict[str, Loss] = {}
                 for learner in left:
                     if number < len(parts[learner.policy]):
                         loss = learner.loss_of(parts[learner.policy][number])
-                        found[learner.policy] = (loss.total, loss.metrics)
+                        found[learner.policy] = loss
                         moved[learner.policy] = float(loss.metrics.get("approx_kl", 0.0))
                 yield _together(found)
             limit = math.inf if algorithm.target_kl is None else algorithm.target_kl
             left = [learner for learner in left if moved.get(learner.policy, 0.0) <= limit]
-
-    def _warn_sequential(self) -> None:
-        if not self._warned:
-            self._warned = True
-            name = type(self.algorithm).__name__
-            log.warning(
-                "%s updates policies one after the other, but a single loss for all treats none as "
-                "updated (its factors are 1); iterate "
-                "`for loss in team.losses(episodes, rewards)` for its update order",
-                name,
-            )
 
 
 def _policies(agents: Mapping[str, Any]) -> dict[str, Policy]:
@@ -329,14 +293,14 @@ def _trained(agents: Mapping[str, Any], trained: Sequence[str] | None) -> list[s
     return names
 
 
-def _together(found: Mapping[str, tuple[Tensor, Mapping[str, Any]]]) -> LossTensor:
+def _together(found: Mapping[str, Loss]) -> LossTensor:
     """Sums losses by name, with metrics as `<metric>/<name>`."""
     metrics = {
         f"{metric}/{name}": value
-        for name, (_, row) in found.items()
-        for metric, value in row.items()
+        for name, loss in found.items()
+        for metric, value in loss.metrics.items()
     }
-    first, *others = (loss for loss, _ in found.values())
-    for loss in others:
-        first = first + loss
+    first, *others = (loss.total for loss in found.values())
+    for total in others:
+        first = first + total
     return LossTensor.of(first, metrics)

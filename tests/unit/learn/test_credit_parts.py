@@ -36,7 +36,6 @@ from mrlm.learn.credit.user_rollouts import (
     RolloutReader,
     as_planned,
     booked,
-    check_rewards,
     check_usable,
     grouped,
     opening_of,
@@ -535,10 +534,8 @@ def test_a_reward_that_is_not_finite_makes_an_episode_fail() -> None:
 
 
 def test_rewards_must_fit_and_be_usable(caplog: pytest.LogCaptureFixture) -> None:
-    check_rewards(None, 3, "rollout")
-    check_rewards([1.0, 2.0], 2, "rollout")
     with pytest.raises(ConfigError, match="2 rollouts but 1 rewards"):
-        check_rewards([1.0], 2, "rollout")
+        RolloutReader("p", None, None).groups([Rollout(), Rollout()], [1.0])  # type: ignore[arg-type]
     good, bad, unknown = booked(two(), 1.0), booked(two(), math.inf), booked(two(), None)
     failed = two()
     failed.status = "error"  # by itself, and not by its reward

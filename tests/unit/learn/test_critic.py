@@ -30,14 +30,15 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn import columns as learn_columns
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics import critic as critic_module
-from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic, beside
-from mrlm.learn.critics.mixing_critic import frozen_beside
+from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic
 from mrlm.learn.data.batch import Batch, Sample, merge, pack
 from mrlm.learn.data.data_parallel import rounds
 from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 
@@ -969,12 +970,15 @@ def test_what_no_ratio_is_taken_of_is_not_scored_before_the_update(
     model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[str] = []
-    fill = Learner._fill
-    monkeypatch.setattr(
-        Learner,
-        "_fill",
-        lambda self, need, samples: passes.append(need) or fill(self, need, samples),
-    )
+    fill = learn_columns.fill_columns
+
+    def noting(
+        body: Any, settings: Any, samples: Any, compute: Any, names: Any, title: str
+    ) -> None:
+        passes.extend(names if samples else [])
+        fill(body, settings, samples, compute, names, title)
+
+    monkeypatch.setattr(learn_columns, "fill_columns", noting)
     Learner(model, tokenizer, SFT()).calculate_loss([spoken("5")]).backward()
     assert passes == []
     Learner(model, tokenizer, GRPO()).calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import cpu_backends, full_kl, lm_head, matmul, packed_pass
+from mrlm.learn.fast import cpu_backends, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.forward import LeanForward, PackedTree, _Norm, _Rotate, _SwiGLU
 from mrlm.learn.fast.llama_modules import (
@@ -498,14 +498,14 @@ def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPat
     model, other = family("gemma2"), family("gemma2", seed=1)
     own, reference = LeanPass(model, None), LeanPass(other, None)
     batch = pack(conversations())
-    whole = full_kl.full_kl(own, reference, batch)
-    monkeypatch.setattr(full_kl, "rows_at_once", lambda _: 7)
-    torch.testing.assert_close(full_kl.full_kl(own, reference, batch), whole)
+    whole = packed_pass.full_kl(own, reference, batch)
+    monkeypatch.setattr(lm_head, "rows_at_once", lambda _: 7)
+    torch.testing.assert_close(packed_pass.full_kl(own, reference, batch), whole)
     general = Policy("p", model, tokenizer, reference=other, lean=False).full_kl(batch)
     torch.testing.assert_close(whole, general, atol=1e-4, rtol=1e-3)
     assert whole.dtype == torch.float32 and float(whole.min()) > 0
     half = (LeanPass(each, None, torch.bfloat16) for each in (model, other))
-    assert full_kl.full_kl(*half, batch).dtype == torch.float32
+    assert packed_pass.full_kl(*half, batch).dtype == torch.float32
 
 
 def unit(*sizes: int) -> list[Sample]:

@@ -30,11 +30,19 @@ from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE
 from mrlm.core.timing import profiling
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
+from mrlm.learn import joint_update
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.frozen import Frozen
-from mrlm.learn.joint_update import JointUpdate, Work, _loads, update_together
-from mrlm.learn.optimizer import LearnerSettings, Stepper, TrainingMode, seed_dropout
+from mrlm.learn.joint_update import (
+    Updating,
+    Work,
+    _loads,
+    accumulate,
+    run_together,
+    update_together,
+)
+from mrlm.learn.optimizer import LearnerSettings, Stepper, seed_dropout, training_mode
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -270,19 +278,11 @@ def test_epochs_end_once_the_policy_has_moved_beyond_the_target(
     assert updated(learner, []) == {} and learner.version == 1
 
 
-class Noting(JointUpdate):
-    """Keeps what is brought to it."""
-
-    brought: list[Work]
-
-    async def accumulate(self, work: Work) -> Loss:
-        self.brought = [*getattr(self, "brought", []), work]
-        return await super().accumulate(work)
-
-
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("accumulation", [1, 2, 3])
-def test_an_update_is_one_step_down_the_loss(accumulation: int, lean: bool, tokenizer: Any) -> None:
+def test_an_update_is_one_step_down_the_loss(
+    accumulation: int, lean: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many parts it is computed in, and whatever gradients were left before."""
     chosen = samples(
         turn([5, 6], [7]), turn([5], [8, 9, 10], advantages=-0.5), turn([20], [21, 22])
@@ -302,13 +302,15 @@ def test_an_update_is_one_step_down_the_loss(accumulation: int, lean: bool, toke
     before = [weight.detach().clone() for weight in policy.parameters()]
     for weight in policy.parameters():
         weight.grad = torch.ones_like(weight)
-    meeting = Noting(1)
-    metrics = asyncio.run(learner.bring(chosen, learner.algorithm, 0, 1, meeting))
-    parts = len(meeting.brought)
+    brought: list[Work] = []
+    noting = lambda works: brought.extend(works) or accumulate(works)  # noqa: E731
+    monkeypatch.setattr(joint_update, "accumulate", noting)
+    (metrics,) = run_together([learner.steps(chosen, learner.algorithm, 0, 1)])
+    parts = len(brought)
     assert parts == {1: 1, 2: 3, 3: 3}[accumulation]  # at least as many, of equal size
-    assert [work.last for work in meeting.brought] == [False] * (parts - 1) + [True]
-    assert sum(len(work.batch) for work in meeting.brought) == 6
-    assert all(work.entropy_gradient and work.max_tokens == 1000 for work in meeting.brought)
+    assert [work.last for work in brought] == [False] * (parts - 1) + [True]
+    assert sum(len(work.batch) for work in brought) == 6
+    assert all(work.entropy_gradient and work.max_tokens == 1000 for work in brought)
     for weight, old, slope in zip(policy.parameters(), before, slopes, strict=True):
         assert slope is not None
         torch.testing.assert_close(old - weight.detach(), slope, atol=1e-5, rtol=1e-3)
@@ -540,7 +542,7 @@ def test_dropout_draws_by_its_seed() -> None:
 def test_training_mode_is_put_back(training: bool, checkpointing: bool) -> None:
     model = family("llama").train(training)
     for _ in range(2):
-        with TrainingMode(model, checkpointing):
+        with training_mode(model, checkpointing):
             assert model.training
             assert model.model.layers[0].gradient_checkpointing is checkpointing
         assert model.training is training
@@ -590,15 +592,12 @@ class Member:
         self.weights_of: Any = type("P", (), {"model": nn.Linear(1, 1).eval()})()
         self.fails, self.left = fails, left
 
-    async def bring(self, *_: Any) -> dict[str, float]:
+    def steps(self, *_: Any) -> Updating:
         try:
-            await asyncio.sleep(0)
             if self.fails:
                 raise ConfigError("no")
-            await asyncio.sleep(3)
-        except asyncio.CancelledError:
-            for _ in range(9):
-                await asyncio.sleep(0)
+            yield Work(*[None] * 4)  # type: ignore[arg-type]
+        except GeneratorExit:
             self.left.append("stopped")
             raise
         self.left.append("finished")
@@ -606,15 +605,12 @@ class Member:
 
 
 def test_everybody_has_stopped_when_a_failure_is_seen() -> None:
-    async def several() -> list[str]:
-        left: list[str] = []
-        jobs: Any = [(Member(fails, left), [], 0) for fails in (False, True, False)]
-        with pytest.raises(ConfigError, match="no"):
-            await update_together(jobs, REINFORCE(), 0)
-        assert not any(member.weights_of.model.training for member, _, _ in jobs)
-        return list(left)  # as it is now: whoever is still at work is stopped with the loop
-
-    assert asyncio.run(several()) == ["stopped", "stopped"]
+    left: list[str] = []
+    jobs: Any = [(Member(fails, left), [], 0) for fails in (False, True, False)]
+    with pytest.raises(ConfigError, match="no"):
+        asyncio.run(update_together(jobs, REINFORCE(), 0))
+    assert not any(member.weights_of.model.training for member, _, _ in jobs)
+    assert left == ["stopped"]  # the third had not begun
     assert asyncio.run(update_together([], REINFORCE(), 0)) == []
 
 
@@ -631,7 +627,7 @@ def test_learners_with_more_and_less_to_do_meet(tokenizer: Any) -> None:
     alone, together = ([made(seed, 1) for seed in range(3)] for _ in range(2))
     expected = [updated(learner, chosen) for learner, chosen in zip(alone, work, strict=True)]
     jobs = [(learner, chosen, 1) for learner, chosen in zip(together, work, strict=True)]
-    found = asyncio.run(asyncio.wait_for(update_together(jobs, REINFORCE(), 0), 30))
+    found = asyncio.run(update_together(jobs, REINFORCE(), 0))
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-7)
     for one, other in zip(alone, together, strict=True):

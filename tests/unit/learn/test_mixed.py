@@ -26,9 +26,10 @@ from mrlm.core.types import Task, Turn
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_texts, own_texts
 from mrlm.learn.critics.mixers import Mixing
-from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
+from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.copies import frozen_beside
 from mrlm.learn.policy.policy import Policy
 from test_critic import episode, policies, spoken
 from test_resume import CONFIG, logged
@@ -188,8 +189,8 @@ def test_a_team_of_one_whose_values_are_added_is_an_ordinary_critic(
         del each.rollouts["b"]
     algorithm = VDN(mode="vdac", whiten_advantages=False)
     critic.annotate(groups)
-    assert critic.rows is not None and critic.team.network.expected is not None
-    head = copy.deepcopy(critic.team.network.expected[0])
+    assert critic.rows is not None and critic.team.expected is not None
+    head = copy.deepcopy(critic.team.expected[0])
     algorithm.credit(groups)
     turns = [turn for each in groups[0] for turn in each.turns]
     assert [turn.advantages for turn in turns] == [turn.returns for turn in turns] == [0.5, 2.0]
@@ -463,12 +464,12 @@ def test_what_cannot_work_is_refused(
 def test_values_are_in_the_units_of_rewards(mode: Any, model: Any, tokenizer: Any) -> None:
     """The network values in its own units, and a target says how large these are."""
     critic = critic_of(Policy("a", model, tokenizer), Mixing("vdn", mode))
-    for place, weight in enumerate(critic.team.network.parameters()):
+    for place, weight in enumerate(critic.team.parameters()):
         torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(place))
     group = dialogue(tokenizer, [("xy", "zw"), ("xx", "yy")], [1.0, 0.0])
     found = []
     for scale in (1.0, 4.0):
-        critic.team.network.scale.fill_(scale)
+        critic.team.scale.fill_(scale)
         critic.annotate([group])
         turns = [rollout.turns[0] for each in group for rollout in each.rollouts.values()]
         found.append([turn.values for turn in turns])
@@ -507,7 +508,7 @@ def shaken(policy: Policy, mixing: Mixing, settings: LearnerSettings = FAST) -> 
     for place, weight in enumerate(critic.team.parameters()):
         torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(place))
     if critic.target is not None:
-        critic.target.load_state_dict(critic.team.network.state_dict())
+        critic.target.load_state_dict(critic.team.state_dict())
     return critic
 
 
@@ -523,7 +524,7 @@ def three(tokenizer: Any, returns: tuple[Any, ...] = (0.3, 0.4, None)) -> list[G
 
 def said_by_heads(critic: MixedCritic) -> tuple[np.ndarray, np.ndarray]:
     """u and v of every row and agent, read off the heads one by one; 0 for who is silent."""
-    rows, network, found = critic.rows, critic.team.network, []
+    rows, network, found = critic.rows, critic.team, []
     assert rows is not None
     for heads, read in ((network.chosen, rows.chosen), (network.expected, rows.expected)):
         table = np.zeros((3, 2))
@@ -718,7 +719,7 @@ def test_the_target_follows_every_step_and_says_what_is_bootstrapped_from(
         assert steps == 3
     for slow, weight in zip(slowed.weights, critic.target.parameters(), strict=True):
         torch.testing.assert_close(weight, slow)
-    assert torch.equal(critic.target.scale, critic.team.network.scale)
+    assert torch.equal(critic.target.scale, critic.team.scale)
     critic.annotate(groups)
     rows = critic.rows
     assert rows is not None
@@ -742,7 +743,7 @@ def test_without_a_target_the_network_itself_is_one(
         assert {name.partition(".")[0] for name in saved} == parts
         assert (critic.target is not None) == ("target" in parts)
         target = [] if critic.target is None else [critic.target]
-        assert critic.modules() == [critic.body.model, critic.team.network, *target]
+        assert critic.modules() == [critic.body.model, critic.team, *target]
 
 
 def test_an_update_says_its_rate_and_shares_its_result(model: Any, tokenizer: Any) -> None:

@@ -254,7 +254,7 @@ def test_numbers_that_change_with_any_weight(tokenizer: Any) -> None:
     assert [id(p) for p in policy.parameters()] == [id(module.weight)]
     assert list(policy.named_parameters()) == ["weight", "bias"]
     other = policy.alike()
-    assert other is not policy and other.model is module and other._passes is not policy._passes
+    assert other is not policy and other.model is module and other.passes is not policy.passes
     policy.reference = torch.nn.Linear(1, 1)
     assert policy.modules() == [module, policy.reference]
 
@@ -349,7 +349,7 @@ def test_the_base_is_the_model_with_adapters_off(
         assert policy.reference is None and policy.reference_adapter
         assert torch.equal(policy.reference_logprobs(pack(ragged())), mine)
         policy.reference_adapter = BASE
-        policy.forget_pass("reference")
+        policy.passes.clear()
         assert torch.equal(policy.reference_logprobs(pack(ragged())), fresh)
         assert torch.equal(logprobs(policy), mine)
     assert base.parameters() == []

@@ -27,7 +27,7 @@ from mrlm.engines.scripted import ScriptedEngine
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
-from mrlm.learn.policy.reference import load_reference, renew, save_reference
+from mrlm.learn.policy.reference import renew
 from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import SelfPlayPairs, parted
@@ -363,18 +363,18 @@ def test_a_reference_that_moved_is_saved_bit_by_bit(
 
     policy = fresh()
     learner = mrlm.Learner(policy, None, DPO())
-    save_reference(policy, tmp_path / "still")
+    policy.save_reference(tmp_path / "still")
     assert not (tmp_path / "still").exists()
     shift(policy.model)
     renew(policy)
     expected = scores(learner)[1]
     shift(policy.model)
-    save_reference(policy, tmp_path / "moved")
+    policy.save_reference(tmp_path / "moved")
     other = fresh()
     again = mrlm.Learner(other, None, DPO())
-    load_reference(other, tmp_path / "moved")
+    other.load_reference(tmp_path / "moved")
     assert torch.equal(scores(again)[1], expected)
-    load_reference(other, tmp_path / "still")
+    other.load_reference(tmp_path / "still")
     assert torch.equal(scores(again)[1], expected)
     other = fresh()
     again = mrlm.Learner(other, None, DPO())

@@ -19,7 +19,8 @@ from mrlm.engines.lean.batch import DecodingBatch, Stats
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
-from mrlm.learn.policy.policy import AUTOCAST, Policy
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.weights import AUTOCAST
 from mrlm.play.engine import Request
 
 AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25}

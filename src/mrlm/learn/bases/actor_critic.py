@@ -149,12 +149,8 @@ class ActorCritic(PolicyGradient):
     # -- value normalisation -----------------------------------------------------------------------
 
     def units_of(self, critic: str) -> tuple[float, float]:
-        """Current mean and deviation that a critic's values are normalised by; (0, 1) are the
-        rewards' own units.
-
-        Args:
-            critic: name of its policy, or `team`.
-        """
+        """Current mean and deviation that normalise the values of a critic (the name of its policy,
+        or `team`); (0, 1) are the rewards' own units."""
         seen = self.seen_returns.get(critic)
         return (0.0, 1.0) if seen is None else (seen.mean, seen.std or 1.0)
 

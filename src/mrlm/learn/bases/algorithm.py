@@ -94,11 +94,7 @@ class Algorithm:
 
     @classmethod
     def implied(cls, given: Mapping[str, object]) -> dict[str, object]:
-        """Settings that follow from others, such as a preset, unless given explicitly.
-
-        Raises:
-            ConfigError: the preset does not exist.
-        """
+        """Settings that follow from others, such as a preset, unless given explicitly."""
         name = given.get("preset")
         return {} if name is None else preset_of(cls.presets, name, cls.__name__).values
 
@@ -115,14 +111,12 @@ class Algorithm:
         return Spec()
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        """Raises if the algorithm cannot train these agents.
+        """Raises a `ConfigError` that names what is supported if the algorithm cannot train these
+        agents.
 
         Args:
             policy_of: agent -> policy, for agents with trained policies.
             num_agents: size of the team, agents with frozen policies included.
-
-        Raises:
-            ConfigError: the agents are not supported; the message names what is.
         """
 
     def credit(self, groups: Sequence[Group]) -> None:

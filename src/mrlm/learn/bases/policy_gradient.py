@@ -287,8 +287,7 @@ class PolicyGradient(Algorithm):
     def _surrogate(
         self, batch: Batch, logprobs: Tensor, difference: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Losses per token (N,), and which tokens were clipped (`None` for losses without
-        clipping)."""
+        """Losses per token (N,), and which tokens were clipped (`None` without clipping)."""
         advantages = batch.advantages
         low, high = self.clip_range, self.clip_range_high or self.clip_range
         if self.loss_type == "reinforce":
@@ -323,12 +322,9 @@ class PolicyGradient(Algorithm):
         return ratio, advantages
 
     def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
-        """Weights (N,) for a mismatch of sampler and trained policy, or `None`.
-
-        With a ratio the weight is `pi_old / pi_behaviour` (1 if the old log-probs are the engine's
-        own, since the ratio then includes the correction); without one it is `pi / pi_behaviour`.
-        For samples of older weights, old log-probs are those of the trained model.
-        """
+        """Weights (N,) for a mismatch of sampler and trained policy, or `None`: `pi_old /
+        pi_behaviour` with a ratio (1 if the old log-probs are the engine's own, since the ratio
+        then includes the correction), else `pi / pi_behaviour`."""
         if self.importance == "none":
             return None
         new = logprobs if self.loss_type == "reinforce" else batch.old_logprobs

@@ -112,8 +112,8 @@ class ScoredAnswer:
 
 
 def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
-    """The pairs of a policy as samples: the pair index is the unit, and advantages are the pair's
-    weight, negated for the rejected side."""
+    """The pairs of a policy as samples: a unit per pair, with advantages of its weight, negated for
+    the rejected side."""
     found: list[Sample] = []
     for unit, pair in enumerate(pairs):
         if pair.policy != policy:
@@ -146,13 +146,10 @@ def comparable(chosen: Rollout, rejected: Rollout) -> bool:
 
 
 def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredAnswer]]:
-    """The answers to each state of a group, in episode order. Answers to different prompts are
-    never grouped, so later turns of sibling episodes are usually alone.
-
-    Args:
-        group: siblings, forked or not; failed episodes and rewards that are not finite are skipped.
-        rewards: of the answering agent alone, or the team's.
-    """
+    """The answers to each state of a group of siblings, in episode order, with their returns: of
+    the answering agent alone, or the team's. Failed episodes and rewards that are not finite are
+    skipped. Answers to different prompts are never grouped, so later turns of siblings that were
+    not forked are usually alone."""
     found: dict[State, list[ScoredAnswer]] = {}
     for agent, rollouts in members(group).items():
         for episode, rollout in rollouts:
@@ -184,8 +181,7 @@ def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> floa
 
 
 def scored(turns: Sequence[Turn]) -> Turn:
-    """A conversation as a turn that is read to its last token, where a head gives its score; an
-    extra last token is only predicted."""
+    """A conversation as a turn that is read to its last token, where a head scores it."""
     last = turns[-1]
     return Turn(
         last.agent, last.policy, [*last.prompt_ids, *last.completion_ids], last.completion_ids[-1:]

@@ -33,8 +33,7 @@ class Refinement:
     """An algorithm whose columns depend on a mixed critic trained on the same episodes."""
 
     def refine(self, groups: Sequence[Group], critics: Sequence[MixedCritic]) -> None:
-        """Writes these columns after the critics were trained on the `returns` from `credit`,
-        before any policy update."""
+        """Writes these columns after the critics were trained, before any policy update."""
         raise NotImplementedError(f"{type(self).__name__} must define refine")
 
 
@@ -44,8 +43,8 @@ class CarryOver:
     async def carry(
         self, stage: Sequence[Rescoring], waiting: Sequence[Rescoring], groups: Sequence[Group]
     ) -> dict[str, float]:
-        """Recomputes columns of `groups` for the learners still `waiting` to update, after the
-        update of those of `stage`; returns metrics."""
+        """Recomputes columns for the learners still `waiting`, after the update of those of
+        `stage`; returns metrics."""
         raise NotImplementedError(f"{type(self).__name__} must define carry")
 
 

@@ -48,12 +48,8 @@ class Comparison:
     flat: bool
 
     def advantages(self, statistic: Statistic) -> np.ndarray:
-        """Returns minus their baseline (n,); exactly 0 for a single episode or equal returns.
-
-        Args:
-            statistic: the baseline: zero, the pool's mean, the mean over its other episodes, or its
-                maximum.
-        """
+        """Returns minus their baseline (n,): zero, the pool's mean, the mean over its other
+        episodes, or its maximum. Exactly 0 for a single episode or equal returns."""
         if statistic == "none":
             return self.values.copy()
         if self.flat:
@@ -82,13 +78,11 @@ def comparisons(
 ) -> list[Comparison]:
     """The trained turns of some rollouts, each with its comparison pool.
 
-    With `by="turn"`, a turn beyond the length of all sibling episodes is compared with their last
-    turns.
-
     Args:
         found: rollouts that are compared with one another (`credit.sides`).
         values: for each rollout, the returns of its trained turns.
-        by: the returns a turn is compared with.
+        by: the returns a turn is compared with. With `turn`, one beyond the length of all sibling
+            episodes is compared with their last turns.
     """
     numbers: dict[int, int] = {}
     owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in found]
@@ -116,11 +110,7 @@ def exact_mean(values: np.ndarray) -> float:
 
 
 def resolved(by: BaselineBy | None, forked: bool) -> BaselineBy:
-    """The default comparison if none is set: `node` in trees, `turn` in linear episodes.
-
-    Raises:
-        ConfigError: `node` for episodes that were not forked.
-    """
+    """The comparison: by default `node` in trees, `turn` in linear episodes."""
     if by == "node" and not forked:
         raise ConfigError(
             "baseline_by='node' compares several answers to one state, but these episodes were "
@@ -130,13 +120,8 @@ def resolved(by: BaselineBy | None, forked: bool) -> BaselineBy:
 
 
 def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) -> dict[str, float]:
-    """Scales for whitening: for every name of `moments` the deviation from the means, over all
-    turns of the agent.
-
-    Args:
-        moments: by agent, or with `turn` by `<agent>/<index of the turn>`.
-        by: the keys of `moments`.
-    """
+    """Scales for whitening: for every name of `moments` (an agent, or with `turn` `<agent>/<index
+    of the turn>`) the deviation from the means, over all turns of the agent."""
     sums: dict[str, tuple[float, int]] = {}
     agent = {name: name.rpartition("/")[0] if by == "turn" else name for name in moments}
     for name, each in moments.items():

@@ -40,8 +40,7 @@ def clear(groups: Iterable[Group]) -> None:
 
 
 def members(group: Group) -> dict[str, list[Member]]:
-    """Agent -> its comparable rollouts: those of successful episodes with finite rewards and
-    trained turns."""
+    """Agent -> its rollouts with trained turns and finite rewards, of successful episodes."""
     found: dict[str, list[Member]] = {}
     for episode in group.valid:
         for agent, rollout in episode.rollouts.items():
@@ -61,12 +60,7 @@ def all_members(groups: Iterable[Group]) -> dict[str, list[Member]]:
 
 
 def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]]:
-    """Side -> the rollouts that are compared with one another.
-
-    Args:
-        found: agent -> its rollouts (`members`, `all_members`).
-        key: how agents form sides.
-    """
+    """Side -> the rollouts that are compared, from agent -> its rollouts (`members`)."""
     if key == "agent":
         return dict(found)
     together: dict[str, list[Member]] = {}
@@ -112,8 +106,7 @@ def assign(rollout: Rollout, advantage: float) -> None:
 def discounted(
     rewards: Sequence[float], gamma: float, times: Sequence[int] | None = None
 ) -> list[float]:
-    """Returns to go: `G_t = sum_{k >= t} gamma^(time_k - time_t) r_k`; times count 0, 1, 2, ... by
-    default."""
+    """`G_t = sum_{k >= t} gamma^(time_k - time_t) r_k`; times are 0, 1, 2, ... by default."""
     found = [0.0] * len(rewards)
     following = 0.0
     for t in range(len(rewards) - 1, -1, -1):
@@ -156,8 +149,7 @@ def overlong_penalty(length: int, max_length: int, cache: int) -> float:
 
 
 def adaptive_kl_coef(coef: float, kl: float, target: float, num: int, horizon: float) -> float:
-    """`coef (1 + clip(kl / target - 1, -0.2, 0.2) num / horizon)` (arXiv 1909.08593, section
-    2.2)."""
+    """`coef (1 + clip(kl / target - 1, -0.2, 0.2) num / horizon)` (arXiv 1909.08593, 2.2)."""
     return coef * (1 + min(max(kl / target - 1, -0.2), 0.2) * num / horizon)
 
 

@@ -34,13 +34,9 @@ class JointStep:
 
 
 def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
-    """The joint steps of an episode in order.
-
-    Args:
-        episode: without `step_rewards` its reward belongs to the first step.
-        gamma: discount per environment step. A step without a turn (a scripted move) is merged into
-            the one before it.
-    """
+    """The joint steps of an episode in order. Without `step_rewards` its reward belongs to the
+    first one; a step without a turn (a scripted move) is merged into the one before it, with
+    `gamma` as the discount per environment step."""
     rewards = episode.step_rewards or [episode.reward]
     found: dict[int, JointStep] = {}
     for turn in sorted(episode.turns, key=lambda turn: (turn.step, turn.agent, turn.index)):
@@ -86,8 +82,7 @@ def as_one(steps: Sequence[JointStep]) -> JointStep:
 
 
 def own_texts(rollout: Rollout, decode: Decode) -> list[tuple[Turn, str, str]]:
-    """An agent's conversation: each of its turns with the text it read since its last one, and the
-    text of its completion."""
+    """Each turn of an agent with the text read since its last one, and its completion's."""
     story = _Story(decode)
     return [(turn, story.read(turn), story.say(turn)) for turn in rollout.turns]
 

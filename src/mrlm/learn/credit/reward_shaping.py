@@ -28,12 +28,9 @@ def shaped(
 
     Args:
         groups: finished episodes.
-        shaping: kind of shaping.
-        coef: `a` above.
-        outcome_coef: share of the last step's mean reward that is added to every turn before it.
-
-    Raises:
-        TrainingError: `outcome_coef` for forked episodes, in which an answer has several outcomes.
+        shaping, coef: kind of shaping, and `a` above.
+        outcome_coef: share of the last step's mean reward that is added to every turn before it; an
+            error for forked episodes, in which an answer has several outcomes.
     """
     if shaping == "none" and not outcome_coef:
         yield

@@ -31,8 +31,7 @@ class Window:
         self.numbers = [*self.numbers, *sorted(map(float, numbers))][-self.size :]
 
     def place(self, number: float) -> float:
-        """0 at the 5th percentile and below, 1 at the 95th and above, linear between; 0.5 if the
-        two are equal."""
+        """0 up to the 5th percentile, 1 from the 95th, linear between; 0.5 if they are equal."""
         if not self.numbers:
             return 0.5
         low, high = np.percentile(self.numbers, (5, 95))

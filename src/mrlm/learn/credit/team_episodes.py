@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from mrlm.core.episodes import Episode, Group
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.learn.credit.user_rollouts import (
-    Play,
-    RolloutReader,
-    Sources,
-    TeamReward,
-    booked,
-    check_rewards,
-    check_usable,
-    grouped,
-    opening_of,
-)
+from mrlm.learn.credit.user_rollouts import Play, PlayReader, RolloutReader, Sources
 from mrlm.learn.policy.policy import Policy
-
-Played = Play
-"""An episode of a team: a recorded one, agent -> its rollout, or one transcript in which every
-MODEL message names its agent."""
 
 
 @dataclass(frozen=True, slots=True)
-class TeamReader:
+class TeamReader(PlayReader):
     """Reads episodes for the policies of a team.
 
     Args:
@@ -39,34 +24,21 @@ class TeamReader:
     policies: Mapping[str, Policy]
     trained: Collection[str]
 
-    def groups(
-        self,
-        episodes: Sequence[Played],
-        rewards: Sequence[TeamReward] | None,
-        group_by: Callable[[Any], Any] | None,
-    ) -> tuple[list[Group], Sources]:
-        """Groups of episodes, and every given rollout with the turns read from it.
+    unit = "episode"
 
-        Raises:
-            ConfigError: wrong number of rewards, no usable reward, or agents outside the team.
-        """
-        check_rewards(rewards, len(episodes), "episode")
-        by_key: dict[Any, list[Episode]] = {}
-        made: list[Episode] = []
-        sources: Sources = []
-        for index, played in enumerate(episodes):
-            parts = self._parts(played, index)
-            shared = isinstance(played, Rollout)
-            turns = {agent: self._turns(agent, each, shared) for agent, each in parts.items()}
-            sources += [(parts[agent], found) for agent, found in turns.items()]
-            key = group_by(played) if group_by else opening_of(played)
-            episode = _episode(index, str(key), played, turns, self.policies)
-            made.append(episode if rewards is None else booked(episode, rewards[index]))
-            by_key.setdefault(key, []).append(made[-1])
-        check_usable(made, rewards)
-        return [grouped(members) for members in by_key.values()], sources
+    def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
+        known = play.rollouts if isinstance(play, Episode) else {}
+        rollouts: dict[str, Rollout] = {}
+        for agent, part in self._parts(play, index).items():
+            turns = self._turns(agent, part, shared=isinstance(play, Rollout))
+            sources.append((part, turns))
+            rollout, policy = known.get(agent, Rollout()), self.policies[agent].name
+            rollouts[agent] = replace(rollout, agent=agent, policy=policy, turns=turns)
+        if isinstance(play, Episode):
+            return replace(play, rollouts=rollouts, step_rewards=list(play.step_rewards))
+        return Episode.recorded(str(index), Task(task), rollouts)
 
-    def _parts(self, played: Played, index: int) -> dict[str, Rollout]:
+    def _parts(self, played: Play, index: int) -> dict[str, Rollout]:
         """Agent -> the rollout that its turns are read from."""
         if isinstance(played, Rollout):
             spoke = [message.agent for message in played.messages if message.role == "assistant"]
@@ -88,8 +60,7 @@ class TeamReader:
         return parts
 
     def _turns(self, agent: str, rollout: Rollout, shared: bool) -> list[Turn]:
-        """The turns of an agent; `shared`: the rollout is a transcript of several agents, whose
-        joint steps are the MODEL messages in order."""
+        """The turns of an agent; `shared`: the rollout is a transcript of several agents."""
         policy = self.policies[agent]
         trained = {id(turn): turn.trained for turn in rollout.turns}
         named = rollout if shared else replace(rollout, agent=agent)
@@ -99,23 +70,3 @@ class TeamReader:
             turn.agent = agent
             turn.trained = agent in self.trained and trained.get(id(turn), True)
         return found
-
-
-def _episode(
-    index: int,
-    key: str,
-    played: Played,
-    turns: Mapping[str, list[Turn]],
-    policies: Mapping[str, Policy],
-) -> Episode:
-    """The training episode: the given one with the turns that were read."""
-    known = played.rollouts if isinstance(played, Episode) else {}
-    rollouts = {
-        agent: replace(
-            known.get(agent, Rollout()), agent=agent, policy=policies[agent].name, turns=found
-        )
-        for agent, found in turns.items()
-    }
-    if isinstance(played, Episode):
-        return replace(played, rollouts=rollouts, step_rewards=list(played.step_rewards))
-    return Episode.recorded(str(index), Task(key), rollouts)

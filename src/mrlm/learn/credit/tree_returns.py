@@ -19,14 +19,9 @@ def forked(episodes: Sequence[Episode]) -> bool:
 def node_returns(
     paths: Sequence[Node], rewards: Sequence[Sequence[float]], gamma: float
 ) -> dict[Node, float]:
-    """Return of every answer: its own reward plus the mean return of its continuations:
-    `R_j = r_j + gamma mean_children(R)` (arXiv 2508.04652).
-
-    Args:
-        paths: for each episode, one index per joint step.
-        rewards: for each episode, one per joint step.
-        gamma: discount from one joint step to the next.
-    """
+    """Return of every answer: its own reward plus the mean return of its continuations: `R_j = r_j
+    + gamma mean_children(R)` (arXiv 2508.04652). Each episode has a path, one index per joint step,
+    and one reward per joint step."""
     paid: dict[Node, float] = {}
     for path, row in zip(paths, rewards, strict=True):
         for step, reward in enumerate(row):

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group, team_rewards
@@ -39,19 +39,11 @@ COMPUTED = (
 """Columns of a turn that are recomputed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutReader:
-    """Reads user rollouts for one policy.
+class PlayReader:
+    """Base of readers of user rollouts."""
 
-    Args:
-        policy: its name.
-        chat: renders hand-written messages.
-        agents: agents whose messages are trained on; all if `None`.
-    """
-
-    policy: str
-    chat: Chat
-    agents: frozenset[str] | None
+    unit: ClassVar[str] = "rollout"
+    """What messages call a play."""
 
     def groups(
         self,
@@ -69,7 +61,11 @@ class RolloutReader:
         Raises:
             ConfigError: wrong number of rewards, or no usable reward.
         """
-        check_rewards(rewards, len(plays), "rollout")
+        if rewards is not None and len(rewards) != len(plays):
+            raise ConfigError(
+                f"{len(plays)} {self.unit}s but {len(rewards)} rewards; "
+                f"give one reward per {self.unit}"
+            )
         found: dict[Any, list[Episode]] = {}
         made: list[Episode] = []
         sources: Sources = []
@@ -77,16 +73,14 @@ class RolloutReader:
             if isinstance(play, Group):
                 if rewards is not None:
                     raise ConfigError(
-                        f"rollouts[{index}] is a group, whose episodes have their rewards; omit "
-                        "`rewards`, or give its episodes"
+                        f"{self.unit}s[{index}] is a group, whose episodes have their rewards; "
+                        "omit `rewards`, or give its episodes"
                     )
-                found[index, play.task_id] = [self._played(each, sources) for each in play]
+                read = [self.episode(each, index, "", sources) for each in play]
+                found[index, play.task_id] = read
                 continue
             key = group_by(play) if group_by else opening_of(play)
-            if isinstance(play, Episode):
-                episode = self._played(play, sources)
-            else:
-                episode = self._episode(play, str(index), Task(str(key)), sources)
+            episode = self.episode(play, index, str(key), sources)
             if rewards is not None:
                 episode = booked(episode, rewards[index])
             made.append(episode)
@@ -94,10 +88,29 @@ class RolloutReader:
         check_usable(made, rewards)
         return [grouped(episodes) for episodes in found.values()], sources
 
-    def _episode(
-        self, play: Rollout | Mapping[str, Rollout], name: str, task: Task, sources: Sources
-    ) -> Episode:
-        """A play as an episode, with one rollout per agent."""
+    def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
+        """A play as an episode with one rollout per agent and no credit; adds the turns read from
+        each rollout to `sources`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReader(PlayReader):
+    """Reads user rollouts for one policy.
+
+    Args:
+        policy: its name.
+        chat: renders hand-written messages.
+        agents: agents whose messages are trained on; all if `None`.
+    """
+
+    policy: str
+    chat: Chat
+    agents: frozenset[str] | None
+
+    def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
+        if isinstance(play, Episode):
+            return self._played(play, sources)
         given = {play.agent or "agent": play} if isinstance(play, Rollout) else dict(play)
         parts: dict[str, Rollout] = {}
         for agent, rollout in given.items():
@@ -111,7 +124,7 @@ class RolloutReader:
                 spoken.setdefault(turn.agent, []).append(turn)
             for speaker, own in (spoken or {agent: []}).items():
                 parts[speaker] = replace(rollout, agent=speaker, policy=self.policy, turns=own)
-        return Episode.recorded(name, task, parts)
+        return Episode.recorded(str(index), Task(task), parts)
 
     def _played(self, episode: Episode, sources: Sources) -> Episode:
         """A copy of an episode with credit cleared."""
@@ -159,11 +172,7 @@ class RolloutReader:
 
 
 def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
-    """Groups in the form that an algorithm requires.
-
-    Raises:
-        ConfigError: the algorithm cannot compare their rollouts.
-    """
+    """Groups in the form that an algorithm requires; an error if it cannot compare them."""
     if plan.siblings:
         groups = _compared(groups, algorithm)
     if plan.tree:
@@ -172,11 +181,7 @@ def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[
 
 
 def _compared(groups: list[Group], algorithm: str) -> list[Group]:
-    """Groups that an algorithm can compare: a single group of all, if each has one member.
-
-    Raises:
-        ConfigError: there is only one rollout.
-    """
+    """Groups that an algorithm can compare: a single group of all, if each has one member."""
     if any(len(group) > 1 for group in groups):
         return groups
     if len(groups) == 1:
@@ -189,12 +194,7 @@ def _compared(groups: list[Group], algorithm: str) -> list[Group]:
 
 
 def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
-    """Checks that multi-turn plays were forked from one another if an algorithm compares the
-    answers to one state.
-
-    Raises:
-        ConfigError: siblings read different prompts from their second turn on.
-    """
+    """Checks that multi-turn plays that are compared at each state were forked."""
     for episode in (episode for group in groups for episode in group):
         if len(episode.path) < 2 and any(turn.step for turn in episode.turns):
             raise ConfigError(
@@ -205,12 +205,7 @@ def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
 
 
 def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
-    """Groups whose rollouts generated at temperature 0 are the baseline of the others; greedy
-    episodes get no credit.
-
-    Raises:
-        ConfigError: a group has no greedy rollout, or only greedy ones.
-    """
+    """Groups with rollouts at temperature 0 as the baseline; these get no credit."""
     for group in groups:
         for episode in group:
             turns = list(episode.turns)
@@ -240,11 +235,8 @@ def grouped(episodes: list[Episode]) -> Group:
 
 def booked(episode: Episode, reward: TeamReward) -> Episode:
     """The episode with a reward instead of those of its turns. A missing reward excludes its agents
-    from baselines and training; a non-finite one makes the episode a failed one.
-
-    Raises:
-        ConfigError: the reward names an agent without a turn in the episode.
-    """
+    from baselines and training; a non-finite one makes the episode a failed one; one for an agent
+    without a turn is an error."""
     rollouts = episode.rollouts
     own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
     for agent in own.keys() - rollouts.keys():
@@ -271,18 +263,8 @@ def booked(episode: Episode, reward: TeamReward) -> Episode:
     )
 
 
-def check_rewards(rewards: Sequence[object] | None, count: int, what: str) -> None:
-    """Checks that there is one reward per play."""
-    if rewards is not None and len(rewards) != count:
-        raise ConfigError(f"{count} {what}s but {len(rewards)} rewards; give one reward per {what}")
-
-
 def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) -> None:
-    """Logs the first reward that is not finite, once.
-
-    Raises:
-        ConfigError: no reward is finite.
-    """
+    """Logs the first reward that is not finite, once; an error if none is."""
     if rewards is None:
         return
     wrong = [place for place, episode in enumerate(episodes) if episode.failed and episode.error]
@@ -299,7 +281,7 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
 
 
 def opening_of(play: Play) -> Any:
-    """The key that compared plays share: their task, else everything before the first MODEL
+    """The key that compared plays share: their task, else the text before the first MODEL
     message."""
     if isinstance(play, Episode):
         return play.task.id

@@ -7,37 +7,30 @@ algorithm.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.columns import fill_columns
+from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import joint_texts
-from mrlm.learn.data.batch import Batch, Sample, Totals, merge, pack
-from mrlm.learn.data.data_parallel import flat, parts, rounds
+from mrlm.learn.data.batch import Sample, Totals, merge, pack
+from mrlm.learn.data.data_parallel import micro_batches
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.data.samples import minibatches, samples_of
-from mrlm.learn.optimizer import (
-    LearnerSettings,
-    Steppable,
-    Stepper,
-    TrainingMode,
-    seed_dropout,
-)
-from mrlm.learn.policy.lora import copy_adapter
+from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout, training_mode
 from mrlm.learn.policy.policy import Policy
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -46,7 +39,7 @@ TEAM = "team"
 """Name of the critic of a whole team."""
 
 
-class Critic:
+class Critic(Trainee):
     """The critic of one policy, with the same input as the policy.
 
     Args:
@@ -55,70 +48,43 @@ class Critic:
         settings: optimisation settings, with `critic_learning_rate`.
     """
 
+    rate: ClassVar[str] = "training.critic_learning_rate"
+
     def __init__(self, name: str, body: Policy, settings: LearnerSettings) -> None:
         self.name = name
         self.body = body
         rate = settings.critic_rate
-        self.settings: LearnerSettings = replace(
-            settings, learning_rate=rate, critic_learning_rate=rate
-        )
-        self.nonfinite: int = 0
-        self._stepper: Stepper | None = None
+        settings = replace(settings, learning_rate=rate, critic_learning_rate=rate)
+        super().__init__(body, settings, f"critic of {name!r}")
         self.equip()
 
     def equip(self) -> None:
         """Adds the value head to the network."""
         self.body.add_value_head()
 
-    @property
-    def learned(self) -> Steppable:
-        """The module that is optimised."""
-        return self.body
-
-    @property
-    def stepper(self) -> Stepper:
-        """The critic's optimiser, made on first use."""
-        if self._stepper is None:
-            self._stepper = Stepper(self.learned, self.settings)
-        return self._stepper
-
-    @property
-    def title(self) -> str:
-        """Its name in messages and profiles."""
-        return f"critic of {self.name!r}"
-
     def modules(self) -> list[nn.Module]:
         """All modules with weights."""
         return self.body.modules()
-
-    # -- input -------------------------------------------------------------------------------------
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         """Samples to value: all, or (`credited`) those with returns to train on."""
         return samples_of(groups, self.name, "turn", credited)
 
-    def record(self, turn: Turn, values: np.ndarray) -> None:
-        """Records the values (tokens,) of a turn of `samples`."""
-        turn.values = values
-
-    # -- computation -------------------------------------------------------------------------------
+    def record(self, turn: Turn) -> None:
+        """Copies the values of a turn of `samples` to the turns that it stands for."""
 
     def loss(
         self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
     ) -> Tensor:
-        """The loss over all values of credited groups, for custom training loops.
-
-        Args:
-            groups: with `values` and `returns` on their turns.
-            algorithm: its `value_loss`.
-            across: the process group of the loop, if there are several ranks.
-        """
+        """The loss over all values of groups with `values` and `returns`, for custom training
+        loops; `across` is the process group of the loop, if there are several ranks."""
         return self._loss_of(self.samples(groups, credited=True), algorithm, across)
 
     def _loss_of(
         self, samples: Sequence[Sample], algorithm: Algorithm, across: Across | None
     ) -> Tensor:
-        batch = self._pack(samples, None if across is None else across.totals(samples))
+        totals = None if across is None else across.totals(samples)
+        batch = pack(samples, totals, self.body.pad_id, self.body.device)
         loss = algorithm.value_loss(batch, self.body.values(batch))
         if across is None:
             return loss
@@ -131,8 +97,7 @@ class Critic:
         rng: random.Random,
         across: Across | None = None,
     ) -> Iterator[Tensor]:
-        """Yields the losses of `update` one by one, for custom loops that step the critic between
-        them."""
+        """Yields the losses of `update`, for custom loops that step between them."""
         samples = self.samples(groups, credited=True)
         for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
@@ -140,45 +105,31 @@ class Critic:
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """Writes `values` on the turns."""
-        samples, peers = self.samples(groups, credited=False), self.settings.peers
-        with self.body.scoring(), span("values", self.title):
-            shared = parts(samples, peers.size, self.body.packed)
-            found: dict[int, np.ndarray] = {}
-            for micro in rounds(self.body, peers, shared, self.settings.max_tokens):
-                batch = self._pack(micro or samples[:1])
-                values, end = self.body.values(batch).float().cpu().numpy(), 0
-                for turn in batch.turns:
-                    start, end = end, end + len(turn)
-                    found[id(turn)] = values[start:end]
-            turns = [[turn for sample in part for turn in sample.turns] for part in shared]
-            own = flat(found[id(turn)] for turn in turns[peers.rank])
-            for part, values in zip(turns, peers.gather(own), strict=True):
-                end = 0
-                for turn in part:
-                    start, end = end, end + len(turn)
-                    self.record(turn, values[start:end])
+        samples = self.samples(groups, credited=False)
+        fill_columns(
+            self.body,
+            self.settings,
+            samples,
+            lambda batch: {"values": self.body.values(batch)},
+            ["values"],
+            self.title,
+        )
+        for turn in (turn for sample in samples for turn in sample.turns):
+            self.record(turn)
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """Trains on credited groups, in the algorithm's epochs and mini-batches.
-
-        Args:
-            groups: with `values` and `returns` on their turns.
-            algorithm: its `value_loss`, epochs and mini-batches.
-            step: iteration, for the learning rate schedule.
-            seed: for the order of mini-batches and dropout.
-
-        Returns:
-            Metrics, averaged over optimiser steps.
-        """
+        """Trains on groups with `values` and `returns`, in the algorithm's epochs and mini-batches;
+        `step` is the iteration of the learning rate schedule, `seed` that of mini-batches and
+        dropout. Returns metrics, averaged over optimiser steps."""
         samples = self.samples(groups, credited=True)
         if not samples:
             return {}
         seed_dropout((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
-        with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
+        with training_mode(self.body.model, self.settings.gradient_checkpointing):
             for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))
@@ -192,57 +143,24 @@ class Critic:
     ) -> tuple[float, float]:
         """One step on one mini-batch; returns the loss and the gradient norm."""
         self.stepper.clear()
-        totals, loss, peers = Totals.of(samples), 0.0, self.settings.peers
-        shared, settings = parts(samples, peers.size, self.body.packed), self.settings
-        micros = rounds(self.body, peers, shared, settings.max_tokens, settings.accumulation)
-        for number, micro in enumerate(micros):
-            # a sharded model needs equally many calls per rank: one without data reuses a sample
-            batch = self._pack(micro or samples[:1], totals)
+        loss, settings, peers = 0.0, self.settings, self.settings.peers
+        micros = micro_batches(
+            self.body, settings, samples, Totals.of(samples), settings.accumulation
+        )
+        for batch, real, last in micros:
             if self.body.shards is not None:
-                self.body.shards.begin(last=number == len(micros) - 1)
+                self.body.shards.begin(last)
             with span("forward", self.title):
                 found = self.body.values(batch)
             with span("head", self.title):
-                part = algorithm.value_loss(batch, found) if micro else found.sum() * 0.0
+                part = algorithm.value_loss(batch, found) if real else found.sum() * 0.0
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
         peers.add_gradients(self.body.parameters())
         (sums,) = peers.add_numbers([{"loss": loss}])
-        return sums["loss"], self._step(sums["loss"])
-
-    def _step(self, loss: float) -> float:
-        """Steps with the accumulated gradient unless it is not finite; returns its norm."""
         with span("optimizer", self.title):
-            norm = self.stepper.norm()
-            finite = math.isfinite(loss) and math.isfinite(norm)
-            overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
-            self.stepper.step(apply=finite)
-        self.nonfinite = 0 if finite or overflow else self.nonfinite + 1
-        if self.nonfinite:
-            where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
-            log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
-            if self.nonfinite >= self.settings.max_nonfinite_steps:
-                raise NonFiniteError(
-                    f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
-                    "training.critic_learning_rate, or set training.precision=fp32"
-                )
-        return norm
-
-    def _pack(self, samples: Sequence[Sample], totals: Totals | None = None) -> Batch:
-        return pack(samples, totals, self.body.pad_id, self.body.device)
-
-    # -- state -------------------------------------------------------------------------------------
-
-    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON-able rest of the optimiser state."""
-        tensors, rest = self.stepper.state()
-        return tensors, rest | {"nonfinite": self.nonfinite}
-
-    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Inverse of `optimizer_state`."""
-        self.stepper.load_state(tensors, rest)
-        self.nonfinite = rest["nonfinite"]
+            return sums["loss"], self.finish_step(sums)[0]
 
     def save(self, folder: Path) -> None:
         """Writes the trained weights."""
@@ -255,18 +173,13 @@ class Critic:
 
 @dataclass(slots=True)
 class ContextFreeTurn(Turn):
-    """A turn whose prompt is reduced to its last token.
-
-    Args:
-        given: the full turn.
-    """
+    """A turn whose prompt is reduced to its last token, and the full one (`given`)."""
 
     given: Turn | None = None
 
 
 class AnswerCritic(Critic):
-    """The critic of one policy that reads every completion without its context, except for the last
-    token of the prompt."""
+    """The critic of one policy that reads completions after the last token of the prompt only."""
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         found: list[Sample] = []
@@ -282,19 +195,15 @@ class AnswerCritic(Critic):
             found += merge([alone], unit=len(found), rollout=len(found))
         return found
 
-    def record(self, turn: Turn, values: np.ndarray) -> None:
+    def record(self, turn: Turn) -> None:
         assert isinstance(turn, ContextFreeTurn) and turn.given is not None
-        turn.given.values = values
+        turn.given.values = turn.values
 
 
 @dataclass(slots=True)
 class CriticState(Turn):
     """A joint state as a turn of a critic: the prompt is the state's text, the completion its end
-    mark.
-
-    Args:
-        taken: the turns taken in this state.
-    """
+    mark; `taken` are the turns taken in this state."""
 
     taken: list[Turn] = field(default_factory=list)
 
@@ -330,10 +239,10 @@ class CentralCritic(Critic):
                     samples.append(sample)
         return samples
 
-    def record(self, turn: Turn, values: np.ndarray) -> None:
+    def record(self, turn: Turn) -> None:
         assert isinstance(turn, CriticState)
         for each in turn.taken:
-            each.values = float(values[0])
+            each.values = float(column(turn, "values")[0])
 
     def states(self, episode: Episode) -> list[CriticState]:
         """The joint states of an episode, with the values and returns of their turns."""
@@ -363,24 +272,3 @@ class CentralCritic(Critic):
                 "left; set training.critic_model to a model with more positions",
                 limit,
             )
-
-
-def beside(policy: Policy) -> Policy:
-    """A network that starts as a copy of a policy and is trained separately; for an adapter, a
-    second adapter on the same base."""
-    if not policy.adapter:
-        model, adapter = copy.deepcopy(policy.model), policy.adapter
-    else:
-        model, adapter = policy.model, f"{policy.adapter}-critic"
-        while adapter in model.peft_config:
-            adapter += "-critic"
-        copy_adapter(model, policy.adapter, adapter)
-    return Policy(
-        policy.name,
-        model,
-        policy.tokenizer,
-        adapter=adapter,
-        precision=policy.precision,
-        chat=policy.chat,
-        lean=policy.lean,
-    )

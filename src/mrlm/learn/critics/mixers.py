@@ -21,14 +21,8 @@ class VDNMixer(nn.Module):
     reads_state: bool = False
 
     def forward(self, q: Tensor, active: Tensor, state: Tensor | None = None) -> Tensor:
-        """Q_tot (B,).
-
-        Args:
-            q: (B, n) values of the agents.
-            active: (B, n) mask of the agents that take part; the others contribute 0 and get no
-                gradient.
-            state: unused.
-        """
+        """Q_tot (B,) of the agents' values `q` (B, n); those that are not `active` (B, n)
+        contribute 0 and get no gradient. The state is unused."""
         return q.where(active, 0.0).sum(-1)
 
 
@@ -73,8 +67,8 @@ class QMIXMixer(nn.Module):
         )
 
     def forward(self, q: Tensor, active: Tensor, state: Tensor | None = None) -> Tensor:
-        """Q_tot (B,) of `q` (B, n) in the joint states `state` (B, state_size); `active` (B, n) as
-        in `VDNMixer`."""
+        """Q_tot (B,) of `q` (B, n) in joint states `state` (B, state_size); `active` as in
+        `VDNMixer`."""
         if state is None:
             raise ValueError("QMIX needs the joint state: give state=(B, state_size)")
         rows = self.rows(state).abs().unflatten(-1, (self.num_agents, self.embed))  # (B, n, E)
@@ -96,10 +90,8 @@ def counterfactuals(
 
     Args:
         mixer: of utilities.
-        chosen: (B, n) `u`, values of the chosen actions.
-        expected: (B, n) `v`, expected values before acting.
-        active: (B, n) mask of the agents that take part.
-        state: (B, S) joint state for the mixer.
+        chosen, expected: (B, n) values `u` of the chosen actions, and `v` expected before acting.
+        active, state: (B, n) and (B, S), as for mixers.
     """
     count, agents = chosen.shape
     one = torch.eye(agents, dtype=torch.bool, device=chosen.device)
@@ -168,6 +160,9 @@ class TeamValue(nn.Module):
     """
 
     scale: Tensor
+    value_head: None = None
+    precision: str = "fp32"
+    shards: None = None
 
     def __init__(self, num_agents: int, features: int, mixing: Mixing) -> None:
         super().__init__()
@@ -184,6 +179,10 @@ class TeamValue(nn.Module):
             size = mixing.state_size
             self.reduce = nn.Sequential(nn.Linear(features, size), nn.LayerNorm(size))
         self.register_buffer("scale", torch.zeros(()))
+
+    @property
+    def device(self) -> torch.device:
+        return self.scale.device
 
     def utilities(self, read: Tensor) -> Tensor:
         """Utilities `u` (B, n) of completions with features (B, n, F)."""

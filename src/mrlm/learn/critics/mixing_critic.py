@@ -25,7 +25,6 @@ from mrlm.learn.critics.mixers import Mixing, TeamValue, best_of, counterfactual
 from mrlm.learn.critics.text_features import FeatureReader, FeatureRows
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.optimizer import LearnerSettings
-from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 
 MIXER_LEARNING_RATE = 3e-4
@@ -82,24 +81,17 @@ class MixedCritic(CentralCritic):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             team = TeamValue(len(self.agents), self.reader.width, self.mixing)
-        self.team: MixerModule = MixerModule(team.to(self.body.device))
+        self.learned = self.team = team.to(self.body.device)
         self.target: TeamValue | None = None
         if self.mixing.target_rate < 1:
-            self.target = copy.deepcopy(self.team.network).requires_grad_(False)
-
-    @property
-    def learned(self) -> MixerModule:
-        return self.team
+            self.target = copy.deepcopy(self.team).requires_grad_(False)
 
     def modules(self) -> list[torch.nn.Module]:
         target = [] if self.target is None else [self.target]
-        return [*super().modules(), self.team.network, *target]
-
-    # -- input -------------------------------------------------------------------------------------
+        return [*super().modules(), self.team, *target]
 
     def annotate(self, groups: Sequence[Group]) -> None:
-        """Reads the groups, and writes to the turns, as `values`, the target network's value of
-        their joint step."""
+        """Reads the groups; `values` become the target network's values of the joint steps."""
         with self.body.scoring(), span("values", self.title):
             self.rows = self.reader.rows(groups)
             if self.rows is None:
@@ -109,12 +101,10 @@ class MixedCritic(CentralCritic):
             for turn in step.turns:
                 turn.values = float(value)
 
-    # -- computation -------------------------------------------------------------------------------
-
     @property
     def scale(self) -> Tensor:
         """Unit of the values; 1 until a non-zero return was seen."""
-        scale = self.team.network.scale
+        scale = self.team.scale
         return torch.where(scale > 0, scale, torch.ones_like(scale))
 
     def _mixed(self, network: TeamValue, rows: FeatureRows) -> Tensor:
@@ -124,9 +114,9 @@ class MixedCritic(CentralCritic):
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
-        """Bootstrap targets (B,): the target network's value of every row; with `bon`, of each
-        agent's best answer to the same prompt."""
-        network = self.target or self.team.network
+        """The target network's value of every row (B,); with `bon`, of each agent's best answer to
+        its prompt."""
+        network = self.target or self.team
         if self.mixing.mode != "bon":
             return self._mixed(network, rows) * self.scale
         best = best_of(network.utilities(rows.chosen), rows.decision)
@@ -136,7 +126,7 @@ class MixedCritic(CentralCritic):
     def counterfactuals(self) -> list[tuple[str, list[Turn], float]]:
         """Counterfactual advantages of every active agent in every row: its name, its turns there,
         and `Q_tot(u) - Q_tot(u with u_i replaced by v_i)`."""
-        rows, network = self._known(), self.team.network
+        rows, network = self._known(), self.team
 
         def mixer(q: Tensor, active: Tensor, state: Tensor | None) -> Tensor:
             assert state is not None
@@ -150,7 +140,7 @@ class MixedCritic(CentralCritic):
     def utilities(self) -> list[tuple[str, list[Turn], float, int]]:
         """The same with the agent's utility, and the number of the prompt that it answered."""
         rows = self._known()
-        found = self._spread(rows, self.team.network.utilities(rows.chosen))
+        found = self._spread(rows, self.team.utilities(rows.chosen))
         chosen = rows.decision[rows.active].tolist()
         return [(*entry, number) for entry, number in zip(found, chosen, strict=True)]
 
@@ -164,8 +154,6 @@ class MixedCritic(CentralCritic):
         if self.rows is None:
             raise TrainingError("the mixed critic has no features yet; call annotate first")
         return self.rows
-
-    # -- training ----------------------------------------------------------------------------------
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
@@ -182,7 +170,9 @@ class MixedCritic(CentralCritic):
                 loss = self._loss(kept, returns / self.scale)
             with span("backward", self.title):
                 self.stepper.backward(loss)
-            history.append((float(loss.detach()), self._step(float(loss.detach()))))
+            number = float(loss.detach())
+            with span("optimizer", self.title):
+                history.append((number, self.finish_step({"loss": number})[0]))
             self._follow()
         self.settings.peers.spread(self._state().values())  # ranks may round differently
         means = np.mean([row for row in history if np.isfinite(row).all()] or [(0.0, 0.0)], axis=0)
@@ -222,18 +212,18 @@ class MixedCritic(CentralCritic):
         kept = rows.where(paid)
         numbers = [float(np.mean(step.turns[0].returns)) for step in kept.steps]  # pyright: ignore
         returns = torch.tensor(numbers, dtype=torch.float32, device=kept.chosen.device)
-        scale = self.team.network.scale
+        scale = self.team.scale
         if not scale:
             scale.copy_(returns.square().mean().sqrt())
         with torch.no_grad():
-            known = self._mixed(self.team.network, kept) * self.scale
+            known = self._mixed(self.team, kept) * self.scale
         self.fit = (returns.double().cpu().numpy(), known.double().cpu().numpy())
         return kept, returns
 
     def _loss(self, rows: FeatureRows, returns: Tensor) -> Tensor:
         """Half the squared error of the mixed value; for counterfactual advantages plus that of
         each agent's expected value against its utility, `(v_i - sg(u_i))^2 / 2`."""
-        network = self.team.network
+        network = self.team
         loss = (self._mixed(network, rows) - returns).square().mean() / 2
         if self.mixing.mode == "factored":
             chosen = network.utilities(rows.chosen).detach()
@@ -246,12 +236,10 @@ class MixedCritic(CentralCritic):
         """Polyak update of the target network."""
         if self.target is None:
             return
-        pairs = zip(self.target.parameters(), self.team.network.parameters(), strict=True)
+        pairs = zip(self.target.parameters(), self.team.parameters(), strict=True)
         for slow, fast in pairs:
             slow.lerp_(fast, self.mixing.target_rate)
-        self.target.scale.copy_(self.team.network.scale)
-
-    # -- state -------------------------------------------------------------------------------------
+        self.target.scale.copy_(self.team.scale)
 
     def save(self, folder: Path) -> None:
         """Writes heads, mixer and target; the network itself is frozen."""
@@ -273,45 +261,10 @@ class MixedCritic(CentralCritic):
             tensor.copy_(saved[name])
 
     def _state(self) -> dict[str, Tensor]:
-        parts: dict[str, Any] = {"team": self.team.network, "target": self.target}
+        parts: dict[str, Any] = {"team": self.team, "target": self.target}
         return {
             f"{part}.{name}": tensor
             for part, network in parts.items()
             if network is not None
             for name, tensor in network.state_dict().items()
         }
-
-
-class MixerModule:
-    """Adapter that makes a `TeamValue` steppable, all of it at the critic's learning rate."""
-
-    value_head: None = None
-    precision: str = "fp32"
-    shards: None = None
-
-    def __init__(self, network: TeamValue) -> None:
-        self.network = network
-
-    @property
-    def device(self) -> torch.device:
-        """The compute device."""
-        return self.network.scale.device
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """The trained parameters."""
-        return self.network.parameters()
-
-
-def frozen_beside(policy: Policy) -> Policy:
-    """A frozen network for reading: the base under an adapter, or a copy of the model."""
-    adapter = None if policy.adapter is None else BASE
-    model = policy.model if adapter is not None else copy.deepcopy(policy.model)
-    return Policy(
-        policy.name,
-        model,
-        policy.tokenizer,
-        adapter=adapter,
-        precision=policy.precision,
-        chat=policy.chat,
-        lean=policy.lean,
-    )

@@ -77,6 +77,7 @@ class _Features:
     states: dict[int, Tensor] = field(default_factory=dict)
 
 
+@dataclass
 class FeatureReader:
     """Computes features of conversations and joint states as text, independent of the policies'
     tokenizers.
@@ -95,23 +96,16 @@ class FeatureReader:
         peers: the process group; each rank reads a part.
     """
 
-    def __init__(
-        self,
-        body: Policy,
-        decode: Decode,
-        agents: Sequence[str],
-        max_tokens: int,
-        rounds: bool,
-        states: bool,
-        peers: Peers = ALONE,
-    ) -> None:
-        self.body: Policy = body
-        self.decode: Decode = decode
-        self.slots: dict[str, int] = {agent: slot for slot, agent in enumerate(agents)}
-        self.max_tokens: int = max_tokens
-        self.rounds: bool = rounds
-        self.states: bool = states
-        self.peers: Peers = peers
+    body: Policy
+    decode: Decode
+    agents: Sequence[str]
+    max_tokens: int
+    rounds: bool
+    states: bool
+    peers: Peers = ALONE
+
+    def __post_init__(self) -> None:
+        self.slots: dict[str, int] = {agent: slot for slot, agent in enumerate(self.agents)}
         self._cut = False
 
     @property
@@ -174,8 +168,6 @@ class FeatureReader:
             )
         return self.slots[turn.agent]
 
-    # -- texts -------------------------------------------------------------------------------------
-
     def _features(self, episodes: Sequence[Episode]) -> list[_Features]:
         found = [_Features() for _ in episodes]
         samples: list[Sample] = []
@@ -212,8 +204,8 @@ class FeatureReader:
         return found
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
-        """Consecutive texts as turns of a reader: the prompt is the text before, the completion the
-        text's own tokens and an end mark."""
+        """Consecutive texts as turns: the prompt is the text before, the completion the text and an
+        end mark."""
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]

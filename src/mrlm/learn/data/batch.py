@@ -233,8 +233,7 @@ class Loss:
 
 
 def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample]:
-    """Merges the turns of one rollout into the fewest samples: a turn whose prompt starts with the
-    sample so far extends it."""
+    """Merges turns of one rollout into samples: a turn extends one that its prompt starts with."""
     samples: list[Sample] = []
     for turn in turns:
         if not turn.trained or not turn.completion_ids:
@@ -254,16 +253,10 @@ def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample
 def split(
     samples: Sequence[Sample], max_tokens: int, parts: int = 1, packed: bool = False
 ) -> list[list[Sample]]:
-    """Splits samples into at least `parts` micro-batches of at most `max_tokens` tokens without
-    splitting a unit (a single unit may exceed the limit).
-
-    Args:
-        samples: of one optimiser batch.
-        max_tokens: limit in grid cells (padding included), or with `packed` in tokens of the prefix
-            tree.
-        parts: minimum number of micro-batches, if there are as many units.
-        packed: for packed input: samples with a common prefix are placed together.
-    """
+    """Splits samples of one optimiser batch into at least `parts` micro-batches of at most
+    `max_tokens` tokens without splitting a unit (a single unit may exceed the limit). Tokens are
+    grid cells, padding included; or, with `packed`, those of the prefix tree, and samples with a
+    common prefix are placed together."""
     units = units_of(samples)
     if packed:
         units.sort(key=lambda unit: unit[0].ids)
@@ -316,8 +309,7 @@ def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
-    """Number of tokens of a unit that share no prefix with the preceding sample (`last` before the
-    first one)."""
+    """Number of tokens of a unit that share no prefix with the sample before (`last` at first)."""
     count = 0
     for sample in unit:
         ids = np.asarray(sample.ids)
@@ -329,14 +321,8 @@ def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
 def pack(
     samples: Sequence[Sample], totals: Totals | None = None, pad_id: int = 0, device: Any = "cpu"
 ) -> Batch:
-    """Packs samples into a batch.
-
-    Args:
-        samples: of the micro-batch.
-        totals: denominators of the whole optimiser batch; counted from `samples` when `None`.
-        pad_id: any valid token id.
-        device: where the tensors live.
-    """
+    """Packs samples of a micro-batch into a batch. `totals` are the denominators of the whole
+    optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
     numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS if name not in _NUMBERS}
     counts: list[int] = []

@@ -12,38 +12,31 @@ from torch import Tensor, nn
 
 from mrlm.core.process_group import Peers, shares
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, new_tokens, split, units_of
-
-
-class ReadsSamples(Protocol):
-    """The part of a policy that decides how samples are split."""
-
-    shards: Any
-
-    @property
-    def packed(self) -> bool:
-        """Whether it takes packed prefix trees instead of padded grids."""
-        ...
+from mrlm.learn.data.batch import (
+    Batch,
+    Loss,
+    Outputs,
+    Sample,
+    Totals,
+    new_tokens,
+    pack,
+    split,
+    units_of,
+)
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy
 
 
 class HasModules(Protocol):
     """A policy or a critic."""
 
-    def modules(self) -> Iterable[nn.Module]:
-        """All modules with weights."""
-        ...
+    def modules(self) -> Iterable[nn.Module]: ...
 
 
 def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sample]]:
     """Splits samples into `size` parts of about equal cost without splitting units; a part may be
-    empty.
-
-    Args:
-        samples: of one minibatch, or those to annotate.
-        size: number of parts.
-        packed: for packed input: samples with a common prefix stay together and cost their new
-            tokens. Otherwise a sample costs its length.
-    """
+    empty. With `packed`, samples with a common prefix stay together and cost their new tokens;
+    otherwise a sample costs its length."""
     if size == 1:
         return [list(samples)]
     units = units_of(samples)
@@ -59,8 +52,7 @@ def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sampl
 
 
 def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[list[int]]:
-    """Cuts an order into `size` contiguous runs of about equal cost; returns the sorted indices of
-    each."""
+    """Cuts an order into `size` contiguous runs of about equal cost, as sorted indices."""
     found: list[list[int]] = [[] for _ in range(size)]
     total = max(1, sum(costs))
     for place, cost, end in zip(order, costs, accumulate(costs), strict=True):
@@ -70,30 +62,36 @@ def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[li
 
 
 def rounds(
-    policy: ReadsSamples,
+    policy: Policy,
     peers: Peers,
     shared: Sequence[Sequence[Sample]],
     max_tokens: int,
     least: int = 1,
 ) -> list[list[Sample]]:
-    """The micro-batches of this rank. With a sharded model every rank has the same number, padded
-    with empty ones.
-
-    Args:
-        policy: the model that computes them.
-        peers: the process group.
-        shared: the samples of each rank.
-        max_tokens, least: as in `split`.
-    """
-
-    def cut(rank: int) -> list[list[Sample]]:
-        return split(shared[rank], max_tokens, least, policy.packed)
-
-    own = cut(peers.rank)
+    """The micro-batches of this rank, from the samples of each rank; limits as in `split`. With a
+    sharded model every rank has the same number, padded with empty ones."""
+    own = split(shared[peers.rank], max_tokens, least, policy.packed)
     if policy.shards is None:
         return own
-    most = max(len(cut(rank)) for rank in range(peers.size))
+    most = max(len(split(part, max_tokens, least, policy.packed)) for part in shared)
     return own + [[] for _ in range(most - len(own))]
+
+
+def micro_batches(
+    policy: Policy,
+    settings: LearnerSettings,
+    samples: Sequence[Sample],
+    totals: Totals | None = None,
+    least: int = 1,
+) -> Iterator[tuple[Batch, bool, bool]]:
+    """The packed micro-batches of this rank, in at least so many; whether each has data of its own,
+    and whether it is the last. A sharded model needs equally many calls per rank: one without data
+    reuses a sample."""
+    shared = parts(samples, settings.peers.size, policy.packed)
+    micros = rounds(policy, settings.peers, shared, settings.max_tokens, least)
+    for number, micro in enumerate(micros, 1):
+        batch = pack(micro or samples[:1], totals, policy.pad_id, policy.device)
+        yield batch, bool(micro), number == len(micros)
 
 
 def nothing(batch: Batch, outputs: Outputs) -> Loss:
@@ -103,13 +101,7 @@ def nothing(batch: Batch, outputs: Outputs) -> Loss:
 
 
 def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
-    """Writes a column to the turns of a batch.
-
-    Args:
-        batch: a micro-batch.
-        name: of the column.
-        numbers: (N,) one per trained token.
-    """
+    """Writes a column (N,), one number per trained token, to the turns of a batch."""
     pieces = numbers.float().cpu().numpy()
     end = 0
     for turn in batch.turns:
@@ -120,13 +112,8 @@ def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
 def exchange_columns(
     peers: Peers, shared: Sequence[Sequence[Sample]], names: Sequence[str]
 ) -> None:
-    """Exchanges columns between ranks, so that every turn has those computed elsewhere.
-
-    Args:
-        peers: the process group.
-        shared: the samples of each rank; the turns of this rank's have the columns.
-        names: columns with one number per completion token.
-    """
+    """Exchanges columns with one number per completion token between ranks, from the samples of
+    each, so that every turn has those computed elsewhere."""
     if peers.size == 1:
         return
 
@@ -151,8 +138,7 @@ def flat(columns: object) -> np.ndarray:
 
 
 def weights_of(policies: Sequence[HasModules], critics: Sequence[HasModules]) -> Iterator[Any]:
-    """Tensors that must be equal on all ranks before training: those of policies, references, heads
-    and critics, each once."""
+    """The tensors of policies and critics, each once: equal on all ranks before training."""
     seen: set[int] = set()
     modules = [module for policy in policies for module in policy.modules()]
     modules += [module for critic in critics for module in critic.modules()]

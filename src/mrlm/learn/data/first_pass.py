@@ -4,7 +4,7 @@ over the same rollouts reuse them."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mrlm.core.types import Rollout, Turn
@@ -23,6 +23,21 @@ class FirstPass:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Rollout], dict[Any, dict[str, Any]]]] = {}
+
+    def fill(
+        self,
+        sources: Sequence[tuple[Rollout, Sequence[Turn]]],
+        annotate: Callable[[], None],
+        again: bool = False,
+    ) -> None:
+        """Writes cached columns to turns; `annotate` computes them if any is missing, or
+        `again`."""
+        known = [self.recall(*source) for source in sources]
+        if again or not all(known):
+            annotate()
+            for source in sources:
+                self.recall(*source)
+                self.keep(*source)
 
     def recall(self, rollout: Rollout, turns: Iterable[Turn]) -> bool:
         """Writes cached columns to turns of a rollout; returns whether all turns were cached."""

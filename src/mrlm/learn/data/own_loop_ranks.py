@@ -22,15 +22,9 @@ BUCKET = 25 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """The process group of a `DistributedDataParallel` wrapper.
-
-    The wrapper's forward is not called, since a loss runs the model several times or on packed
-    input. Gradients of all parameters of a learner, heads and critics included, are averaged here
-    after `backward`.
-
-    Args:
-        wrapper: the user's wrapped model.
-    """
+    """The process group of a user's `DistributedDataParallel` wrapper. Its forward is not called,
+    since a loss runs the model several times or on packed input: gradients of all parameters of a
+    learner, heads and critics included, are averaged here after `backward`."""
 
     wrapper: DistributedDataParallel
 
@@ -50,8 +44,8 @@ class Across:
         return Totals(**sums, tokens_by_agent=agents)
 
     def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """Returns the loss with a hook that averages gradients over ranks after its `backward`,
-        except inside `no_sync()` of the wrapper."""
+        """The loss with a hook that averages gradients over ranks after `backward`, except in
+        `no_sync()`."""
         if not self.wrapper.require_backward_grad_sync:
             return loss
         return _Averaged.apply(loss, self, list(parameters))  # pyright: ignore

@@ -15,16 +15,9 @@ def samples_of(
     groups: Sequence[Group], policy: str, unit: str = "turn", credited: bool = True
 ) -> list[Sample]:
     """Merges the turns of a policy's agents into samples, with the unit that stays in one
-    micro-batch.
-
-    Args:
-        groups: with rollouts and (if `credited`) advantages; failed episodes and turns without an
-            advantage are skipped.
-        policy: name of the policy.
-        unit: `turn`: one sample; `pair`: the samples of one agent in a group; `joint_step`: the
-            samples of an episode.
-        credited: whether turns must have an advantage.
-    """
+    micro-batch: a `turn`'s sample; a `pair`, the samples of one agent in a group; or a
+    `joint_step`, those of an episode. Failed episodes are skipped, and (if `credited`) turns
+    without advantages."""
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
     count = 0
@@ -72,8 +65,7 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
 def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
-    """Splits samples at random into `parts` minibatches of nearly equal size without splitting
-    units."""
+    """Splits samples at random into `parts` minibatches of nearly equal size; units stay whole."""
     units = units_of(samples)
     if parts > 1:
         rng.shuffle(units)

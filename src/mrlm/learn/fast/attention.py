@@ -19,15 +19,10 @@ def attention(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """Attention outputs (B, heads, S, head_dim) of S queries over T keys.
-
-    Args:
-        q: (B, heads, S, head_dim).
-        k, v: (B, kv_heads, T, head_dim), each for `heads / kv_heads` heads.
-        mask: (B or 1, 1, S, T), added to the scores; `None` for causal attention.
-        scale: factor of the scores.
-        softcap: `c` of `c tanh(scores / c)`, or `None`. Needs a mask.
-    """
+    """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
+    kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to
+    the scores, `None` for causal attention; `softcap` is `c` of `c tanh(scores / c)` and needs a
+    mask."""
     group, kind = q.shape[1] // k.shape[1], q.dtype
     if softcap is None and (q.device.type != "cpu" or kind == torch.float64):
         return F.scaled_dot_product_attention(

@@ -26,8 +26,8 @@ _shared = threading.Event()
 
 @contextmanager
 def shared_processor() -> Iterator[None]:
-    """For contexts in which other threads may compute: products always use the default library,
-    since the choice is a process-wide switch."""
+    """Context in which other threads may compute: the choice of the library is a process-wide
+    switch."""
     _shared.set()
     try:
         yield
@@ -38,14 +38,11 @@ def shared_processor() -> Iterator[None]:
 @contextmanager
 def quick_products(device: torch.device, size: int) -> Iterator[None]:
     """Runs float32 products through oneDNN inside the context if it is faster (AVX512 on CPUs for
-    which MKL has no kernels of its own) and as exact.
+    which MKL has no kernels of its own) and as exact, for a computation of `size` parameters times
+    tokens.
 
     oneDNN caches kernels per shape, which suits training but not decoding with its changing shapes,
     so it is on inside the context only.
-
-    Args:
-        device: where the model is.
-        size: parameters times tokens of the computation.
     """
     if device.type != "cpu" or size < WORTHWHILE or _shared.is_set() or not onednn_serves():
         yield

@@ -59,12 +59,8 @@ class LeanForward:
         self.dtype = dtype
 
     def hidden(self, forest: Sequence[PackedTree], checkpointing: bool = False) -> list[Tensor]:
-        """Hidden states (N, H) that the head reads at each tree's `predictors`.
-
-        Args:
-            forest: packed tokens, on the model's device.
-            checkpointing: recompute each block in backward instead of keeping its activations.
-        """
+        """Hidden states (N, H) that the head reads at each tree's `predictors`. With
+        `checkpointing`, each block is recomputed in backward instead of keeping its activations."""
         anatomy = self.anatomy
         trees = [plot.tree for plot in forest]
         ids = torch.cat([tree.ids for tree in trees])
@@ -105,8 +101,7 @@ class LeanForward:
         rows: Tensor | None,
         left: Sequence[_Owned],
     ) -> Tensor:
-        """One block; with `rows`, its output is computed for those tokens alone, in the order of
-        `left`."""
+        """One block; with `rows`, for those tokens alone, in the order of `left`."""
         anatomy = self.anatomy
         normed = self._norm(stream, layer.norm_attention)
         queries = self._apply(normed, layer.q, owned).unflatten(1, (anatomy.heads, -1))
@@ -149,12 +144,8 @@ class LeanForward:
         pieces: tuple[PrefixPiece, ...],
         masks: Masks,
     ) -> list[Tensor]:
-        """Attention of all packed tokens of a tree, piece by piece: (P, heads * head_dim).
-
-        Args:
-            queries: (P, heads * head_dim).
-            keys, values: (P, kv_heads * head_dim).
-        """
+        """Attention of all packed tokens of a tree, piece by piece: (P, heads * head_dim) from
+        queries of that shape, and keys and values (P, kv_heads * head_dim)."""
         anatomy = self.anatomy
         found: list[Tensor] = []
         for number, piece in enumerate(pieces):
@@ -199,8 +190,7 @@ class LeanForward:
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
     def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
-        """Applies a linear module: the base product for all rows, plus each adapter's share for its
-        rows."""
+        """A linear module: the base product for all rows, and each adapter's share for its rows."""
         linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
         y = F.linear(x, linear.weight.to(x.dtype), bias)
@@ -285,8 +275,8 @@ class _Norm(torch.autograd.Function):
 
 
 class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), which saves only its inputs and runs a few rows at a
-    time so that intermediates stay in cache."""
+    """`silu(gate) * up` (arXiv 2002.05202), with backward in few rows at a time, which stay in
+    cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:

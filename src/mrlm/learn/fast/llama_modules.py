@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 from weakref import WeakSet
 
@@ -110,33 +111,13 @@ class Layer:
             block.post_feedforward_layernorm if sandwich else None
         )
 
-    @property
-    def q(self) -> nn.Module:
-        return self.block.self_attn.q_proj
-
-    @property
-    def k(self) -> nn.Module:
-        return self.block.self_attn.k_proj
-
-    @property
-    def v(self) -> nn.Module:
-        return self.block.self_attn.v_proj
-
-    @property
-    def o(self) -> nn.Module:
-        return self.block.self_attn.o_proj
-
-    @property
-    def gate(self) -> nn.Module:
-        return self.block.mlp.gate_proj
-
-    @property
-    def up(self) -> nn.Module:
-        return self.block.mlp.up_proj
-
-    @property
-    def down(self) -> nn.Module:
-        return self.block.mlp.down_proj
+    q = property(attrgetter("block.self_attn.q_proj"))
+    k = property(attrgetter("block.self_attn.k_proj"))
+    v = property(attrgetter("block.self_attn.v_proj"))
+    o = property(attrgetter("block.self_attn.o_proj"))
+    gate = property(attrgetter("block.mlp.gate_proj"))
+    up = property(attrgetter("block.mlp.up_proj"))
+    down = property(attrgetter("block.mlp.down_proj"))
 
     @property
     def linears(self) -> tuple[nn.Module, ...]:
@@ -212,10 +193,7 @@ class Anatomy:
 
 
 def anatomy_of(model: Any) -> Anatomy:
-    """Reads the parts of a model.
-
-    Args:
-        model: a causal language model or a PEFT model around one.
+    """Reads the parts of a causal language model, or of a PEFT model around one.
 
     Raises:
         NotLean: the model is not one of `FAMILIES`, or has a modification that the fast path would

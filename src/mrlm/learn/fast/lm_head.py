@@ -4,6 +4,7 @@ otherwise from recomputed logits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,9 @@ class TokenChunk:
     Args:
         head: the head.
         hidden: (M, H).
-        tokens: (M,) sampled token ids.
-        temperature: (M,) divisor of the logits.
+        tokens, temperature: (M,) sampled token ids, and divisors of the logits.
 
-    Attributes:
-        logprobs, entropy: (M,) in float32.
+    `logprobs` and `entropy` are (M,) in float32.
     """
 
     def __init__(self, head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> None:
@@ -98,7 +97,7 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         head = Head(weight, cap)
         pieces = [
-            (each.logprobs, each.entropy) for each in _stretches(head, hidden, tokens, temperature)
+            (each.logprobs, each.entropy) for each in chunks(head, hidden, tokens, temperature)
         ]
         ctx.save_for_backward(hidden, weight, tokens, temperature)
         ctx.cap = cap
@@ -112,7 +111,7 @@ class _Scores(torch.autograd.Function):
         for_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         entropic = bool(by_entropy.any())
         start = 0
-        for each in _stretches(Head(weight, ctx.cap), hidden, tokens, temperature):
+        for each in chunks(Head(weight, ctx.cap), hidden, tokens, temperature):
             stop = start + len(each.tokens)
             here = slice(start, stop)
             step = each.gradient(by_logprob[here], by_entropy[here] if entropic else None)
@@ -124,7 +123,8 @@ class _Scores(torch.autograd.Function):
         return back, for_weight, None, None, None
 
 
-def _stretches(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> Any:
+def chunks(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> Iterator[TokenChunk]:
+    """The distributions of tokens (N,) at hidden states (N, H), chunk by chunk."""
     size = rows_at_once(head.weight.shape[0])
     for start in range(0, len(tokens), size):
         here = slice(start, start + size)
@@ -134,8 +134,7 @@ def _stretches(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) 
 def scores(
     head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies (N,) of `tokens` (N,), differentiable by `hidden` (N, H) and the
-    head."""
+    """Differentiable log-probs and entropies (N,) of `tokens` (N,) at `hidden` (N, H)."""
     weight = head.weight
     if len(tokens) == 0:
         empty = hidden.sum() * 0 + weight.sum() * 0

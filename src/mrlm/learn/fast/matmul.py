@@ -23,17 +23,13 @@ TYPICAL_ROWS = 32
 
 
 def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
-    """Concatenates weights (out, in) along `out` for `linear`: packed by oneDNN if useful, else in
-    the memory layout that is fastest for few rows. A single weight in the right layout is not
-    copied.
+    """Concatenates weights (out, in) along `out` for `linear` in `dtype`: packed by oneDNN if
+    useful, else in the memory layout that is fastest for few rows. A single weight in the right
+    layout is not copied.
 
     In bfloat16 the default kernel is oneDNN as well, which would pack them again for every product.
-
-    Args:
-        weights: on one device.
-        dtype: of the products.
-        single: products will have one row and are bound by reading the weights: packed only with
-            several threads, since the default kernel reads with one.
+    Products with a `single` row are bound by reading the weights: these are packed only with
+    several threads, since the default kernel reads with one.
     """
     first = weights[0].detach()
     on_processor = first.device.type == "cpu" and dtype == torch.float32
@@ -55,14 +51,8 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias` without gradients: computed in the dtype of the weight, returned in
-    that of `x`.
-
-    Args:
-        x: (N, in).
-        weight: (out, in), from `stored`.
-        bias: (out,), in the type of the weight.
-    """
+    """`x @ weight.T + bias` (N, out) without gradients, for a `weight` from `stored`: computed in
+    its dtype, returned in that of `x` (N, in)."""
     given = x.to(weight.dtype)
     if weight.is_mkldnn:
         found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")

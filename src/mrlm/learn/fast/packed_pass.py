@@ -12,7 +12,7 @@ from torch import Tensor
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.forward import LeanForward, PackedTree
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
-from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
+from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
 from mrlm.learn.policy.loading import is_checkpointing
 from mrlm.learn.policy.wrapped_modules import Structure
 
@@ -20,15 +20,12 @@ LossOf = Callable[[Batch, Outputs], Loss]
 
 
 class LeanPass:
-    """Log-probs, entropies and values of a batch, and gradients of losses on them.
+    """Log-probs, entropies and values of a batch, and gradients of losses on them, for a model of a
+    supported family (otherwise `NotLean`) or a PEFT model around one.
 
     Args:
-        model: a model of a supported family, or a PEFT model around one.
         adapter: the active adapter; `None` and `""` for none.
         dtype: compute dtype; `None` for that of the weights.
-
-    Raises:
-        NotLean: the model family is not supported.
     """
 
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
@@ -39,12 +36,7 @@ class LeanPass:
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
     def check(self) -> None:
-        """Checks that the model is still supported: adapters, hooks or compiled forwards may have
-        been added.
-
-        Raises:
-            NotLean: it is not supported any more.
-        """
+        """Raises `NotLean` if the model has changes that it would miss."""
         if self._structure.same():
             return
         model = self.anatomy.model
@@ -74,15 +66,9 @@ class LeanPass:
         value_head: Any,
         entropy_gradient: bool,
     ) -> tuple[Loss, Tensor]:
-        """Computes the loss of a batch from its hidden states (N, H), and its gradient by them and
-        by the heads.
-
-        The loss is summed over parts of a few units. A unit with more tokens than the limit of
-        logits is scored twice instead.
-
-        Returns:
-            The detached loss, and its gradient by the hidden states.
-        """
+        """Computes the loss of a batch from its hidden states (N, H), and its gradient by them
+        (returned) and by the heads (added up). The loss is summed over parts of a few units; a unit
+        with more tokens than the limit of logits is scored twice instead."""
         leaf = hidden.detach()
         back = torch.zeros_like(leaf)
         with torch.no_grad():
@@ -98,12 +84,12 @@ class LeanPass:
                 loss.total.backward()
             else:
                 with torch.no_grad():
-                    stretch = TokenChunk(head, piece, part.tokens, part.temperature)
-                stretch.logprobs.requires_grad_()
-                stretch.entropy.requires_grad_(entropy_gradient)
-                loss = loss_of(part, Outputs(stretch.logprobs, stretch.entropy, values))
+                    chunk = TokenChunk(head, piece, part.tokens, part.temperature)
+                chunk.logprobs.requires_grad_()
+                chunk.entropy.requires_grad_(entropy_gradient)
+                loss = loss_of(part, Outputs(chunk.logprobs, chunk.entropy, values))
                 loss.total.backward()
-                self._through_stretch(stretch, back[here])
+                self._through_chunk(chunk, back[here])
             if piece.grad is not None:
                 back[here] += piece.grad
             for key, value in {"": loss.total.detach(), **loss.metrics}.items():
@@ -113,22 +99,22 @@ class LeanPass:
         return Loss(total, sums), back
 
     @torch.no_grad()
-    def _through_stretch(self, stretch: TokenChunk, back: Tensor) -> None:
+    def _through_chunk(self, chunk: TokenChunk, back: Tensor) -> None:
         """Backpropagates a chunk to the hidden states and the weight of the head."""
-        slope = stretch.logprobs.grad
+        slope = chunk.logprobs.grad
         if slope is None:
             return
-        step = stretch.gradient(slope, stretch.entropy.grad)
-        torch.mm(step, stretch.head.weight, out=back)
+        step = chunk.gradient(slope, chunk.entropy.grad)
+        torch.mm(step, chunk.head.weight, out=back)
         own = self.anatomy.head
         if not own.requires_grad:
             return
         if own.grad is None:
             own.grad = torch.zeros_like(own)
         if own.dtype == step.dtype:
-            own.grad.addmm_(step.t(), stretch.hidden)
+            own.grad.addmm_(step.t(), chunk.hidden)
         else:
-            own.grad.add_(step.t() @ stretch.hidden)
+            own.grad.add_(step.t() @ chunk.hidden)
 
 
 def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
@@ -138,3 +124,18 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
     again = model.training and is_checkpointing(model)
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again)
+
+
+@torch.no_grad()
+def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
+    """`sum_v p(v) (log p(v) - log q(v))` (N,) of a policy p and its reference q at the positions of
+    the trained tokens, both at the sampling temperature of the token."""
+    both = [
+        chunks(each.head, hidden_states([(each, batch)])[0], batch.tokens, batch.temperature)
+        for each in (own, reference)
+    ]
+    found: list[Tensor] = []
+    for p, q in zip(*both, strict=True):
+        gap = (p.logits - p.total.log()) - (q.logits - q.total.log())
+        found.append((p.weights / p.total * gap).sum(-1))
+    return torch.cat(found)

@@ -41,8 +41,7 @@ class PrefixPiece:
     shape: tuple[int, int, int]
 
     def visible(self, window: int | None) -> Tensor:
-        """Visibility mask (B, 1, S, K): each query sees the keys up to its own, no further back
-        than `window`."""
+        """Mask (B, 1, S, K): queries see the keys up to their own, at most `window` of them."""
         _, asking, known = self.shape
         device = self.lengths.device
         before = self.lengths[:, 0, None, None]
@@ -95,14 +94,9 @@ def plant(
     place: np.ndarray,
     device: Any = "cpu",
 ) -> PrefixTree:
-    """Builds the tree of some sequences.
-
-    Args:
-        sequences: ids of each sample; the last one is only predicted.
-        sample, place: (N,) the sample of each trained token, and the index in it of the token
-            before.
-        device: where the tensors live.
-    """
+    """Builds the tree of the ids of some samples, of which the last one is only predicted. For each
+    trained token, `sample` (N,) is its sample, and `place` (N,) the index in it of the token
+    before."""
     arrays = [np.asarray(ids[:-1] or ids, dtype=np.int64) for ids in sequences]
     stretches, paths = _grow(arrays)
     groups = _similar(stretches)
@@ -130,11 +124,7 @@ def plant(
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
     """Splits sequences where others diverge; returns the chunks, and the chunk path of each
-    sequence.
-
-    In sorted order a sequence shares most with its predecessor, so one pass along the predecessor's
-    path suffices.
-    """
+    sequence. In sorted order a sequence shares most with its predecessor, so one pass suffices."""
     order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
     stretches: list[_TokenChunk] = []
     paths: list[list[int]] = [[] for _ in arrays]

@@ -11,45 +11,40 @@ import torch
 
 from mrlm.core.errors import ModelError
 from mrlm.learn.policy.loading import adapter_base, load_model, run_model
-from mrlm.learn.policy.lora import BASE, copy_adapter
+from mrlm.learn.policy.lora import BASE, copy_adapter, unused_name
 from mrlm.learn.policy.policy import Policy
 
 
 def stand_in(policy: Policy, name: str) -> Policy:
-    """Creates a frozen policy of the same shape: another adapter on the same base if `policy` is an
-    adapter, else a copy of the model.
-
-    Args:
-        policy: the trained policy.
-        name: of the copy.
-    """
+    """A frozen copy: another adapter on the same base, or a copy of the whole model."""
     model, adapter = policy.model, policy.adapter
     if adapter is None:
-        model = copy.deepcopy(model).eval().requires_grad_(False)
-    else:
-        adapter = name
-        while adapter in model.peft_config or adapter == BASE:
-            adapter += "-"
-        copy_adapter(model, policy.adapter or BASE, adapter)
-    return Policy(
-        name,
-        model,
-        policy.tokenizer,
-        adapter=adapter,
-        precision=policy.precision,
-        chat=policy.chat,
-        lean=policy.lean,
-    )
+        return policy.over(copy.deepcopy(model).eval().requires_grad_(False), None, name)
+    taken = name in model.peft_config or name == BASE
+    own = unused_name(model, name, "-") if taken else name
+    copy_adapter(model, adapter or BASE, own)
+    return policy.over(model, own, name)
+
+
+def beside(policy: Policy) -> Policy:
+    """A copy that is trained separately; for an adapter, a second one on the same base."""
+    if not policy.adapter:
+        return policy.over(copy.deepcopy(policy.model), policy.adapter)
+    adapter = unused_name(policy.model, policy.adapter, "-critic")
+    copy_adapter(policy.model, policy.adapter, adapter)
+    return policy.over(policy.model, adapter)
+
+
+def frozen_beside(policy: Policy) -> Policy:
+    """A frozen network for reading: the base under an adapter, or a copy of the model."""
+    if policy.adapter is None:
+        return policy.over(copy.deepcopy(policy.model), None)
+    return policy.over(policy.model, BASE)
 
 
 def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[str, Policy]:
-    """Policies to sample from during training. Trained weights are copied and stay fixed until
-    `catch_up`; frozen weights are shared.
-
-    Args:
-        policies: name -> policy; several may share a model.
-        trained: names of the trained policies.
-    """
+    """Policies to sample from during training, by name; several may share a model. Weights of the
+    `trained` ones are copied and stay fixed until `catch_up`; frozen weights are shared."""
     learned = {id(each) for name in trained for each in policies[name].named_parameters().values()}
     moving = {id(policies[name].model) for name in trained}
     memo: dict[int, object] = {}
@@ -59,15 +54,7 @@ def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[s
             found[name] = policy
             continue
         memo |= {id(each): each for each in policy.model.parameters() if id(each) not in learned}
-        found[name] = Policy(
-            name,
-            copy.deepcopy(policy.model, memo).eval(),
-            policy.tokenizer,
-            adapter=policy.adapter,
-            precision=policy.precision,
-            chat=policy.chat,
-            lean=policy.lean,
-        )
+        found[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter)
     return found
 
 
@@ -84,15 +71,8 @@ def catch_up(mirror: Policy, policy: Policy) -> None:
 
 @torch.no_grad()
 def adopt(policy: Policy, source: str) -> None:
-    """Loads the weights of another run or model into a copy.
-
-    Args:
-        policy: a copy made by `stand_in`.
-        source: hub id, model folder, adapter folder or run folder.
-
-    Raises:
-        ModelError: its weights do not have the shapes of `policy`.
-    """
+    """Loads the weights of another run or model (a hub id, model folder, adapter folder or run
+    folder) into a copy made by `stand_in`; a `ModelError` if they do not have its shapes."""
     path = run_model(source)
     if policy.adapter is not None:
         if adapter_base(path) is None:

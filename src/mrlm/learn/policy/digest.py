@@ -25,8 +25,7 @@ def digests(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def digest(tensors: Iterable[Tensor]) -> int:
-    """One bit-exact digest of several tensors in order; 63 bits with the highest set, so that it
-    never collides with a counter."""
+    """One digest of several tensors in order; its highest bit tells it from a counter."""
     total = 1
     for each in digests(list(tensors)):
         total = (total * FACTOR + each) % (1 << 62)

@@ -23,19 +23,17 @@ DTYPES: dict[str, Any] = {
     "auto": "auto",
 }
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a hub id, folder or run folder (for an adapter folder without one,
-    that of its base model).
-
-    Raises:
-        ModelError: no tokenizer was found.
-    """
+    that of its base model); a `ModelError` if none was found."""
     from transformers import AutoTokenizer
 
     path = run_model(resolve_model(name))
     _require_folder(path)
-    if Path(path).is_dir() and not _has_tokenizer(Path(path)):
+    if Path(path).is_dir() and not any((Path(path) / file).is_file() for file in TOKENIZER_FILES):
         base = adapter_base(path)
         if base is not None:
             return load_tokenizer(base, trust_remote_code)
@@ -58,11 +56,8 @@ def load_model(
     scores: bool = False,
 ) -> Any:
     """Loads a causal language model from a hub id, a folder, a run folder or an adapter folder
-    (adapters are merged into their base); with `scores` a sequence classifier.
-
-    Raises:
-        ModelError: the model cannot be loaded; the message names the path and the cause.
-    """
+    (adapters are merged into their base); with `scores` a sequence classifier. A `ModelError` names
+    the path and the cause of a failure."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -71,9 +66,8 @@ def load_model(
     _require_folder(path)
     base = adapter_base(path)
     if base is not None:
-        return _merged(
-            path, load_model(base, dtype, trust_remote_code, attn_implementation, device)
-        )
+        loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
+        return import_peft().PeftModel.from_pretrained(loaded, path).merge_and_unload()
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
@@ -89,8 +83,7 @@ def load_model(
 
 
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
-    """The error message for a model or tokenizer that cannot be loaded; names the damaged file if
-    it is in a folder."""
+    """The message about a model or tokenizer; names a damaged file of its folder."""
     if not Path(path).is_dir():
         hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
         offline = "could not be asked" in (why := first_line(error)) or "connect" in why
@@ -108,23 +101,19 @@ def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
 
 
 def damaged_files(folder: Path) -> list[Path]:
-    """Weight files of a model folder that are shorter than their headers state, and its invalid
-    JSON files."""
-    found = [file for file in sorted(folder.glob("*.json")) if not _is_json(file)]
+    """The invalid JSON files and truncated weight files of a model folder."""
+    found: list[Path] = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            found.append(file)
     return found + [file for file in sorted(folder.glob("*.safetensors")) if _is_cut_short(file)]
 
 
-def _is_json(file: Path) -> bool:
-    try:
-        json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file is shorter than its header states: 8 bytes of length, the header,
-    and the end of the last tensor."""
+    """Whether a safetensors file is shorter than it states: 8 bytes of length, the header, the
+    tensors."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -140,8 +129,7 @@ def _is_cut_short(file: Path) -> bool:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Disables the progress bars of the loading library, so that they do not clutter the console of
-    a run."""
+    """Disables the progress bars of the loading library."""
     from transformers.utils import logging as hub
 
     shown = hub.is_progress_bar_enabled()
@@ -154,11 +142,7 @@ def quietly() -> Iterator[None]:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called `name`; `auto` is the first CUDA device, else the CPU.
-
-    Raises:
-        ModelError: the device is unknown or not available.
-    """
+    """The device called `name` (`auto`: CUDA if available); a `ModelError` if it is missing."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -193,26 +177,19 @@ def adapter_base(path: str) -> str | None:
 
 
 def _moved_base(folder: Path, base: str) -> str:
-    """The current path of an adapter's base in a run folder that was moved with it, from the config
-    of the run."""
-    runs = [
-        parent for parent in folder.absolute().parents[:4] if (parent / "config.yaml").is_file()
-    ]
-    for run in runs[:1]:
-        config = load_config(run / "config.yaml")
-        sections = [config.model.model_name_or_path, *(p.model for p in config.policies.values())]
-        for named in sections:
-            if named and Path(named).is_dir() and Path(named).name == Path(base).name:
-                return named
-    return base
+    """An adapter's base in a run folder that was moved with it, from the config of the run."""
+    files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        return base
+    config = load_config(found)
+    named = [config.model.model_name_or_path, *(p.model for p in config.policies.values())]
+    alike = (n for n in named if n and Path(n).is_dir() and Path(n).name == Path(base).name)
+    return next(alike, base)
 
 
 def import_peft() -> Any:
-    """Imports the peft library.
-
-    Raises:
-        ModelError: it is not installed.
-    """
+    """Imports the peft library; a `ModelError` if it is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -223,10 +200,6 @@ def import_peft() -> Any:
 def first_line(error: BaseException) -> str:
     """First line of an error message, or the class name if it is empty."""
     return (str(error).strip().split("\n") or [""])[0] or type(error).__name__
-
-
-def _merged(path: str, base: Any) -> Any:
-    return import_peft().PeftModel.from_pretrained(base, path).merge_and_unload()
 
 
 def _require_folder(path: str) -> None:
@@ -245,17 +218,13 @@ def _require_folder(path: str) -> None:
         )
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-    return any((folder / name).is_file() for name in names)
-
-
 def set_checkpointing(model: Any, on: bool) -> None:
     """Turns activation checkpointing on or off, also in older library versions.
 
-    The library's hook on the embedding, which makes its output require gradients, is removed: only
-    reentrant checkpointing needs it, and a model with hooks cannot use the fast path. A hook that
-    was present before stays."""
+    The library's hook on the embedding, which makes its output require gradients, is removed unless
+    it was present before: only reentrant checkpointing needs it, and a model with hooks cannot use
+    the fast path.
+    """
     new = hasattr(model, "activation_checkpointing_enable")
     kind = "activation" if new else "gradient"
     if not on:

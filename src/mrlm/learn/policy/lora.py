@@ -24,13 +24,7 @@ _ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
 
 def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     """Adds a LoRA adapter called `name` to `model` (wrapped at the first call); returns the PEFT
-    model.
-
-    Args:
-        model: a causal language model, or a PEFT model.
-        name: name of the adapter.
-        settings: `r`, `alpha`, `dropout`, `target_modules`.
-    """
+    model. `settings` are `r`, `alpha`, `dropout` and `target_modules`."""
     peft = import_peft()
     config = peft.LoraConfig(
         r=settings["r"],
@@ -52,11 +46,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _check_targets(model: Any, name: str, wanted: Any) -> None:
-    """Checks that every listed target module exists; patterns and `all-linear` are left to PEFT.
-
-    Raises:
-        ModelError: one does not exist; the message lists the linear modules.
-    """
+    """Checks that every listed target module exists; patterns and `all-linear` are left to PEFT."""
     if wanted is None or isinstance(wanted, str):
         return
     paths = [path.replace(".base_layer", "") for path, _ in model.named_modules()]
@@ -77,7 +67,6 @@ def _check_targets(model: Any, name: str, wanted: Any) -> None:
 
 def copy_adapter(model: Any, source: str, target: str) -> None:
     """Copies the weights of the adapter `source` into `target`, which is added if missing."""
-    peft = import_peft()
     if target not in model.peft_config:
         known = model.peft_config[source]
         settings = {
@@ -88,7 +77,20 @@ def copy_adapter(model: Any, source: str, target: str) -> None:
         }
         with torch.random.fork_rng():  # the initial weights are overwritten
             add_adapter(model, target, settings)
-    peft.set_peft_model_state_dict(model, adapter_weights(model, source), adapter_name=target)
+    set_adapter_weights(model, target, adapter_weights(model, source))
+
+
+def unused_name(model: Any, name: str, suffix: str) -> str:
+    """An adapter name that `model` does not have yet: `name` with one or more suffixes."""
+    name += suffix
+    while name in model.peft_config:
+        name += suffix
+    return name
+
+
+def set_adapter_weights(model: Any, name: str, weights: Mapping[str, Tensor]) -> None:
+    """Loads `adapter_weights` into an adapter."""
+    import_peft().set_peft_model_state_dict(model, weights, adapter_name=name)
 
 
 def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
@@ -99,12 +101,8 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
 
 def changes_nothing(model: Any, name: str) -> bool:
     """Whether an adapter leaves its base unchanged: every B matrix is 0, as in a new adapter."""
-    own = [value for key, value in model.named_parameters() if adapter_of(key) == name]
-    second = [
-        value
-        for key, value in model.named_parameters()
-        if adapter_of(key) == name and ".lora_B." in key
-    ]
+    own = {key: value for key, value in model.named_parameters() if adapter_of(key) == name}
+    second = [value for key, value in own.items() if ".lora_B." in key]
     return 2 * len(second) == len(own) and not any(bool(value.any()) for value in second)
 
 
@@ -118,8 +116,7 @@ def switch_adapter(model: Any, name: str) -> None:
 
 @contextmanager
 def without_adapters(model: Any) -> Iterator[None]:
-    """Disables all adapters inside the context. On exit PEFT would leave only the active adapter
-    trainable, so all are restored."""
+    """Disables all adapters inside the context; on exit all are trainable again."""
     try:
         with model.disable_adapter():
             yield
@@ -140,13 +137,7 @@ def adapter_of(key: str) -> str | None:
 
 
 def write_config(config: Any, folder: Path) -> None:
-    """Writes an adapter config as PEFT does, with sets in sorted order so that all processes write
-    equal files.
-
-    Args:
-        config: a `PeftConfig`.
-        folder: the adapter's.
-    """
+    """Writes a `PeftConfig` as PEFT does, with sorted sets: all processes write equal files."""
     config.save_pretrained(folder)
     path = folder / "adapter_config.json"
     found = json.loads(path.read_text(encoding="utf-8"))

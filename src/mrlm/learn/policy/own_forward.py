@@ -28,17 +28,12 @@ class Disagrees(NotLean):
 
 @dataclass(frozen=True, slots=True)
 class OwnForward:
-    """Calls models that share an interface.
-
-    Args:
-        interface: the arguments of their forward.
-    """
+    """Calls models that share an interface."""
 
     interface: Interface
 
     def logits(self, model: Any, batch: Batch) -> Tensor:
-        """Logits (N, V) in float32 that predict the trained tokens, divided by each token's
-        temperature."""
+        """Logits (N, V) in float32 that predict the trained tokens, at their temperatures."""
         logits, _ = self._at_columns(model, batch, None)
         return self._at_tokens(logits, batch)
 
@@ -50,8 +45,7 @@ class OwnForward:
         return self._at_tokens(logits, batch), states[batch.sequence, self._grid(batch).column]
 
     def states(self, model: Any, batch: Batch, output_layer: Any) -> Tensor:
-        """The hidden states (N, H) alone: no logits are computed where the model has a part
-        without its head."""
+        """The hidden states (N, H); without logits, where the model has a part without its head."""
         if not self.interface.cache:  # a custom module
             return self.logits_and_states(model, batch, output_layer)[1]
         grid = batch.grid
@@ -106,11 +100,8 @@ def checked_pass(
     dtype: torch.dtype | None,
     logprobs: Callable[[Batch], Tensor],
 ) -> LeanPass:
-    """The fast path of a model, if it agrees with the model's own forward.
-
-    Args:
-        model, adapter, dtype: as for `LeanPass`.
-        logprobs: the log-probs (N,) of a batch by the model's own forward.
+    """The fast path of a model, if it agrees with `logprobs`, the model's own forward on a batch
+    (N,).
 
     Raises:
         NotLean: the model is not supported.

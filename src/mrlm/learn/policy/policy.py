@@ -5,44 +5,29 @@ elsewhere."""
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.learn import ops
-from mrlm.learn.critics.value_head import ValueHead
 from mrlm.learn.data.batch import Batch, Outputs
-from mrlm.learn.data.own_loop_ranks import Across
-from mrlm.learn.fast import full_kl as full_kl_module
+from mrlm.learn.fast import packed_pass
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
-from mrlm.learn.policy.lora import (
-    BASE,
-    adapter_of,
-    switch_adapter,
-    without_adapters,
-)
-from mrlm.learn.policy.own_forward import Disagrees, OwnForward, checked_pass
-from mrlm.learn.policy.reference import keep, load_reference, save_reference, standing
-from mrlm.learn.policy.saved_model import has_head, read_head, read_model, write_head, write_model
-from mrlm.learn.policy.shards import Shards
-from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
+from mrlm.learn.policy.lora import BASE, adapter_weights, changes_nothing, set_adapter_weights
+from mrlm.learn.policy.own_forward import Disagrees, checked_pass
+from mrlm.learn.policy.reference import freeze, renew, standing
+from mrlm.learn.policy.weights import AUTOCAST, PolicyWeights
 
-log: logging.Logger = logging.getLogger("mrlm")
-
-Precision = Literal["fp32", "bf16", "fp16"]
-AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+REFERENCE = "reference.safetensors"
+Which = Literal["own", "reference"]
 
 
-class Policy:
+class Policy(PolicyWeights):
     """A language model that completes, scores and trains: weights, tokenizer and an optional
     adapter.
 
@@ -62,162 +47,23 @@ class Policy:
             forward.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: Any,
-        tokenizer: Any,
-        *,
-        adapter: str | None = None,
-        precision: Precision = "fp32",
-        reference: Any = None,
-        chat: Chat | None = None,
-        lean: bool = True,
-    ) -> None:
-        self.name = name
-        self.model, wrapper = unwrap(model)
-        self.across: Across | None = None if wrapper is None else Across(wrapper)
-        self.tokenizer = tokenizer
-        self.adapter = adapter
-        self.precision: Precision = precision
-        self.reference: Any = reference
-        self.reference_adapter: str = BASE
-        self.reference_moved: bool = False
-        self.chat: Chat = chat or Chat(tokenizer)
-        self.value_head: ValueHead | None = None
-        self.lean: bool = lean and precision != "fp16"
-        self.other_ends: frozenset[int] = frozenset()
-        """Stop token ids in addition to the model's own."""
-        self.shards: Shards[Policy] | None = None
-        self._passes: dict[str, LeanPass | None] = {}
-        self.own_forward: OwnForward = OwnForward(interface_of(self.model))
-
-    # -- properties --------------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        if self.shards is not None:
-            return self.shards.device
-        return next(self.model.parameters()).device
-
-    @property
-    def whole(self) -> Policy:
-        """The unsharded policy on this rank."""
-        return self if self.shards is None else self.shards.whole
-
-    @property
-    def coarse(self) -> bool:
-        """Whether matrix products use 16 bits or fewer (also in float32 on a GPU with TF32): two
-        exact ways to compute a log-prob then differ by hundredths."""
-        if self.precision != "fp32" or self.model.dtype in (torch.bfloat16, torch.float16):
-            return True
-        return self.device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
-
-    @property
-    def max_context(self) -> int:
-        """Maximum sequence length of the model."""
-        config = getattr(self.model, "config", None)
-        for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
-            if getattr(config, name, None):
-                return int(getattr(config, name))
-        return 1 << 20
-
-    @property
-    def pad_id(self) -> int:
-        """A padding token id; masks mark padding, so it may be the end token."""
-        pad = self.tokenizer.pad_token_id
-        return self.tokenizer.eos_token_id or 0 if pad is None else pad
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """All token ids that end a completion."""
-        found: set[int] = set(self.other_ends)
-        generation = getattr(self.model, "generation_config", None)
-        for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
-            found.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore
-        found.discard(None)  # pyright: ignore[reportArgumentType]
-        return frozenset(found)
-
-    def modules(self) -> list[nn.Module]:
-        """All modules with weights: the model, its heads, and the reference if there is one."""
-        found = (self.model, self.value_head, self.reference)
-        return [module for module in found if module is not None]
-
-    def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The policy's own parameters: those of the model or its adapter, and those of its
-        heads."""
-        named = dict(self.model.named_parameters())
-        if self.adapter is not None:
-            named = {key: value for key, value in named.items() if adapter_of(key) == self.adapter}
-        if self.value_head is not None:
-            heads = self.value_head.named_parameters()
-            named |= {f"value_head.{key}": value for key, value in heads}
-        return named
-
-    def parameters(self) -> list[nn.Parameter]:
-        """The trainable ones of `named_parameters`."""
-        return [value for value in self.named_parameters().values() if value.requires_grad]
-
-    def add_value_head(self) -> None:
-        """Adds a value head if there is none."""
-        if self.value_head is None:
-            self.value_head = ValueHead(self.output_layer.weight.shape[-1]).to(self.device)
-
-    @property
-    def output_layer(self) -> Any:
-        """The layer that maps hidden states to logits."""
-        return output_layer(self.model, len(self.tokenizer))
-
-    def keep_reference(self) -> None:
-        """Freezes the current policy as the reference, unless it has one."""
-        keep(self)
-
-    def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight changes."""
-        if self.shards is not None:
-            return self.shards.fingerprint()
-        named = self.named_parameters()
-        if self.adapter == BASE:
-            named = {k: v for k, v in self.model.named_parameters() if adapter_of(k) is None}
-        with torch.no_grad():
-            sums = [value.detach().double().sum() for value in named.values()]
-            squares = [value.detach().double().square().sum() for value in named.values()]
-            return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
+    def over(self, model: Any, adapter: str | None, name: str | None = None) -> Policy:
+        """A policy with the settings of this one and other weights."""
+        return Policy(
+            name or self.name,
+            model,
+            self.tokenizer,
+            adapter=adapter,
+            precision=self.precision,
+            chat=self.chat,
+            lean=self.lean,
+        )
 
     def alike(self) -> Policy:
         """Another policy with the same weights."""
         other = copy.copy(self)
-        other._passes = {}
+        other.passes = {}
         return other
-
-    # -- computation -------------------------------------------------------------------------------
-
-    @contextmanager
-    def active(self) -> Iterator[Any]:
-        """Yields the model with this policy's weights active, under its precision."""
-        if self.adapter:
-            switch_adapter(self.model, self.adapter)
-        bare = without_adapters(self.model) if self.adapter == BASE else nullcontext()
-        with self._autocast(), bare:
-            yield self.model
-
-    @contextmanager
-    def scoring(self) -> Iterator[None]:
-        """Disables dropout and gradients; restores the model's mode afterwards."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            self.model.train(was_training)
-            if self.shards is not None:
-                self.shards.rest()
-
-    @cached_property
-    def size(self) -> int:
-        """Number of parameters of the model, base included."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def lean_pass(self) -> LeanPass | None:
@@ -251,8 +97,7 @@ class Policy:
         return Outputs(logprobs, entropy, values)
 
     def values(self, batch: Batch) -> Tensor:
-        """Values (N,) at the positions that predict the trained tokens, without computing logits;
-        requires a value head."""
+        """Values (N,) where trained tokens are predicted, without logits; needs a value head."""
         head = self.value_head
         assert head is not None
         return head(self.hidden(batch))
@@ -275,56 +120,50 @@ class Policy:
         lean = self._pass("reference")
         if lean is not None:
             return lean.outputs(batch).logprobs
-        return self._reference_logprobs(batch)
+        return ops.token_logprobs(self._logits("reference", batch), batch.tokens)
 
     @torch.no_grad()
     def full_kl(self, batch: Batch) -> Tensor:
-        """KL divergence (N,) from the frozen reference over the whole vocabulary, at the trained
-        tokens."""
+        """KL divergence (N,) from the reference over the whole vocabulary, at trained tokens."""
         self._need_reference()
         own, reference = self.lean_pass, self._pass("reference")
         if own is not None and reference is not None:
-            return full_kl_module.full_kl(own, reference, batch)
-        with self.active() as model:
-            logits = self.own_forward.logits(model, batch)
-        return ops.full_kl(logits, self._reference_logits(batch))
+            return packed_pass.full_kl(own, reference, batch)
+        return ops.full_kl(self._logits("own", batch), self._logits("reference", batch))
 
     def _need_reference(self) -> None:
         if self.adapter is None and self.reference is None:
             raise ModelError(f"policy {self.name!r} has no reference; call keep_reference first")
 
-    def _reference_logprobs(self, batch: Batch) -> Tensor:
-        return ops.token_logprobs(self._reference_logits(batch), batch.tokens)
-
-    def _reference_logits(self, batch: Batch) -> Tensor:
-        """Logits (N, V) of the frozen reference that predict the trained tokens."""
-        with self._autocast(), standing(self) as model:
+    def _logits(self, which: Which, batch: Batch) -> Tensor:
+        """Logits (N, V) that predict the trained tokens, by the model's own forward."""
+        own = self.active() if which == "own" else standing(self)
+        with self.autocast(), own as model:
             return self.own_forward.logits(model, batch)
 
-    def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
+    def _pass(self, which: Which) -> LeanPass | None:
         """The fast path, if supported: built and checked at first use, and permanently
         disabled when the model is modified in a way that it would miss."""
-        if which not in self._passes:
-            self._passes[which] = self._lean_pass(which) if self.lean else None
-        found = self._passes[which]
+        if which not in self.passes:
+            self.passes[which] = self._lean_pass(which) if self.lean else None
+        found = self.passes[which]
         if found is not None:
             try:
                 found.check()
             except NotLean as reason:
                 take_general_way(self.model, reason)
-                found = self._passes[which] = None
+                found = self.passes[which] = None
         return found
 
-    def forget_pass(self, which: Literal["own", "reference"]) -> None:
-        """Rebuilds the fast path at next use."""
-        self._passes.pop(which, None)
-
-    def _lean_pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
+    def _lean_pass(self, which: Which) -> LeanPass | None:
         own = which == "own"
         model, adapter = self.model, self.adapter if own else self.reference_adapter
         if not own and self.reference is not None:
             model, adapter = self.reference, BASE
-        logprobs = self._own_logprobs if own else self._reference_logprobs
+
+        def logprobs(batch: Batch) -> Tensor:
+            return ops.token_logprobs(self._logits(which, batch), batch.tokens)
+
         try:
             with self.scoring():
                 return checked_pass(model, adapter, AUTOCAST.get(self.precision), logprobs)
@@ -333,50 +172,40 @@ class Policy:
                 take_general_way(model, reason)
             return None
 
-    def _own_logprobs(self, batch: Batch) -> Tensor:
-        with self.active() as model:
-            return ops.token_logprobs(self.own_forward.logits(model, batch), batch.tokens)
-
-    def _autocast(self) -> Any:
-        dtype = AUTOCAST.get(self.precision)
-        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
-
-    # -- checkpoints -------------------------------------------------------------------------------
-
-    def save(self, folder: Path, heads: bool = True) -> None:
-        """Writes a folder that `from_pretrained` loads: the model (or adapter), tokenizer,
-        generation settings, and heads."""
-        if self.shards is not None:
-            self.shards.whole.save(folder)
+    def keep_reference(self) -> None:
+        """Freezes the current policy as the reference, unless it has one."""
+        if self.reference is not None or self.reference_adapter or self.adapter == BASE:
             return
-        write_model(self.model, self.adapter, folder)
-        self.tokenizer.save_pretrained(folder)
-        if heads:
-            write_head(self.value_head, folder)
+        # an adapter that is still a no-op uses the base with all adapters disabled
+        if self.adapter is None or not changes_nothing(self.model, self.adapter):
+            freeze(self)
 
     def save_reference(self, folder: Path) -> None:
-        """Writes the reference if it changed during training; an unchanged one is rebuilt on
-        load."""
-        save_reference(self, folder)
+        """Writes the reference if it changed; an unchanged one is rebuilt on load."""
+        from safetensors.torch import save_file, save_model
 
+        if not self.reference_moved:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        file = str(folder / REFERENCE)
+        if self.adapter is None:
+            save_model(self.reference, file)
+        else:
+            save_file(adapter_weights(self.model, self.reference_adapter), file)
+
+    @torch.no_grad()
     def load_reference(self, folder: Path) -> None:
         """Loads the reference that `save_reference` wrote, bit by bit, if any."""
-        load_reference(self, folder)
+        from safetensors.torch import load_file, load_model
 
-    def load(self, folder: Path) -> None:
-        """Loads the weights that `save` wrote, in place, bit by bit."""
-        if self.shards is not None:
-            self.shards.whole.load(folder)
-            self.shards.take()
+        file = folder / REFERENCE
+        if not file.is_file():
             return
-        read_model(self.model, self.adapter, folder)
-        self.load_heads(folder)
-
-    def load_heads(self, folder: Path) -> None:
-        """Loads the heads that `save` wrote, if any."""
-        if has_head(folder):
-            self.add_value_head()
-            read_head(self.value_head, folder)
+        renew(self)
+        if self.adapter is None:
+            load_model(self.reference, file)
+        else:
+            set_adapter_weights(self.model, self.reference_adapter, load_file(file))
 
 
 def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = None) -> Policy:
@@ -386,8 +215,8 @@ def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = Non
         name: of a new policy.
         model: a causal language model, a PEFT model (with its active adapter), a `Policy`, or a
             tuple `(model, tokenizer)` or `(model, tokenizer, adapter)`.
-        tokenizer: its tokenizer, where `model` is not a tuple.
-        reference: a frozen reference model.
+        tokenizer, reference: its tokenizer, where `model` is not a tuple, and a frozen reference
+            model.
     """
     if isinstance(model, Policy):
         return model

@@ -6,66 +6,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
-import torch
-
-from mrlm.learn.policy.loading import import_peft
 from mrlm.learn.policy.lora import (
-    BASE,
-    adapter_weights,
-    changes_nothing,
     copy_adapter,
     switch_adapter,
+    unused_name,
     without_adapters,
 )
+from mrlm.learn.policy.weights import PolicyWeights
 
 
-class Referenced(Protocol):
-    """The parts of a policy that its reference depends on: model, adapter and current reference."""
-
-    model: Any
-    adapter: str | None
-    reference: Any
-    reference_adapter: str
-    reference_moved: bool
-
-    @property
-    def whole(self) -> Referenced:
-        """The unsharded policy on this rank."""
-        ...
-
-    def forget_pass(self, which: Literal["own", "reference"]) -> None:
-        """Rebuilds the fast path at next use."""
-        ...
-
-
-def keep(policy: Referenced) -> None:
-    """Ensures that there is a reference: a given one, or the current policy. An adapter that is
-    still a no-op uses the base with all adapters disabled."""
-    if policy.reference is not None or policy.reference_adapter or policy.adapter == BASE:
-        return
-    if policy.adapter is None or not changes_nothing(policy.model, policy.adapter):
-        freeze(policy)
-
-
-def freeze(policy: Referenced) -> None:
+def freeze(policy: PolicyWeights) -> None:
     """Freezes the current policy as its reference."""
     if policy.adapter is None:
         policy.reference = copy.deepcopy(policy.whole.model).eval().requires_grad_(False)
-        policy.forget_pass("reference")
+        policy.passes.pop("reference", None)
         return
     if not policy.reference_adapter:
-        name = f"{policy.adapter}-reference"
-        while name in policy.model.peft_config:
-            name += "-reference"
-        policy.reference_adapter = name
+        policy.reference_adapter = unused_name(policy.model, policy.adapter, "-reference")
     copy_adapter(policy.model, policy.adapter, policy.reference_adapter)
-    policy.forget_pass("reference")
+    policy.passes.pop("reference", None)
 
 
-def renew(policy: Referenced) -> None:
+def renew(policy: PolicyWeights) -> None:
     """Updates the reference to the current policy, in place if it has its own copy."""
     if policy.adapter is not None:
         policy.reference = None
@@ -78,7 +42,7 @@ def renew(policy: Referenced) -> None:
 
 
 @contextmanager
-def standing(policy: Referenced) -> Iterator[Any]:
+def standing(policy: PolicyWeights) -> Iterator[Any]:
     """Yields the reference model of a policy, ready to compute with."""
     if policy.reference is not None:
         yield policy.reference
@@ -91,33 +55,3 @@ def standing(policy: Referenced) -> Iterator[Any]:
     finally:
         if policy.adapter:
             switch_adapter(policy.model, policy.adapter)
-
-
-def save_reference(policy: Referenced, folder: Path) -> None:
-    """Writes the reference if it changed during training; an unchanged one is rebuilt on load."""
-    from safetensors.torch import save_file, save_model
-
-    if not policy.reference_moved:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    file = str(folder / "reference.safetensors")
-    if policy.adapter is None:
-        save_model(policy.reference, file)
-        return
-    save_file(adapter_weights(policy.model, policy.reference_adapter), file)
-
-
-@torch.no_grad()
-def load_reference(policy: Referenced, folder: Path) -> None:
-    """Loads the reference that `save_reference` wrote, bit by bit, if any."""
-    from safetensors.torch import load_file, load_model
-
-    file = folder / "reference.safetensors"
-    if not file.is_file():
-        return
-    renew(policy)
-    if policy.adapter is None:
-        load_model(policy.reference, file)
-        return
-    peft, name = import_peft(), policy.reference_adapter
-    peft.set_peft_model_state_dict(policy.model, load_file(file), adapter_name=name)

@@ -7,20 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mrlm.learn.policy.loading import import_peft, quietly
-from mrlm.learn.policy.lora import adapter_weights, write_config
+from mrlm.learn.policy.loading import quietly
+from mrlm.learn.policy.lora import adapter_weights, set_adapter_weights, write_config
 
 HEADS = "value_head.safetensors"
 """File name of the heads."""
 
 
-def write_model(model: Any, adapter: str | None, folder: Path) -> None:
-    """Writes a model, or one adapter of it, so that `from_pretrained` loads it."""
+def write_model(
+    model: Any, adapter: str | None, folder: Path, head: nn.Module | None = None
+) -> None:
+    """Writes a model, or one adapter of it, and a value head, for `from_pretrained`."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    if head is not None:
+        save_file(head.state_dict(), folder / HEADS)
     if adapter is None:
         with quietly():
             model.save_pretrained(folder)
@@ -44,26 +48,12 @@ def read_model(model: Any, adapter: str | None, folder: Path) -> None:
             saved = type(model).from_pretrained(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
         return
-    tensors = load_file(folder / "adapter_model.safetensors")
-    import_peft().set_peft_model_state_dict(model, tensors, adapter_name=adapter)
+    set_adapter_weights(model, adapter, load_file(folder / "adapter_model.safetensors"))
 
 
-def write_head(head: nn.Module | None, folder: Path) -> None:
-    """Writes a value head, if there is one."""
-    from safetensors.torch import save_file
-
-    if head is not None:
-        save_file(head.state_dict(), folder / HEADS)
-
-
-def has_head(folder: Path) -> bool:
-    """Whether a value head was saved there."""
-    return (folder / HEADS).is_file()
-
-
-def read_head(head: nn.Module | None, folder: Path) -> None:
-    """Loads a saved value head."""
+def read_heads(folder: Path) -> dict[str, Tensor] | None:
+    """The state of a value head that was saved there, if any."""
     from safetensors.torch import load_file
 
-    assert head is not None
-    head.load_state_dict(load_file(folder / HEADS))
+    path = folder / HEADS
+    return load_file(path) if path.is_file() else None

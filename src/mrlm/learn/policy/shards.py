@@ -32,13 +32,11 @@ class Shards(Protocol[Whole]):
         ...
 
     def rest(self) -> None:
-        """Called after passes without gradients: frees gathered weights, so that the parameters are
-        shards again."""
+        """Called after passes without gradients: frees gathered weights."""
         ...
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
-        """Clips the gradient of sharded and unsharded parameters together to a norm; returns the
-        norm before clipping."""
+        """Clips the gradient of all parameters together to a norm; returns the norm before."""
         ...
 
     def fingerprint(self) -> tuple[float, ...]:
@@ -54,8 +52,7 @@ class Shards(Protocol[Whole]):
         ...
 
     def place(self, weight: nn.Parameter, value: Tensor) -> Tensor:
-        """Shards a tensor that belongs to a weight (an optimiser moment) as the weight is
-        sharded."""
+        """Shards a tensor (an optimiser moment) as its weight is sharded."""
         ...
 
 

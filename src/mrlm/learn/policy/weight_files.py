@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mrlm.core.errors import ModelError
-from mrlm.learn.policy.loading import first_line, import_peft, load_model
-from mrlm.learn.policy.lora import BASE, adapter_weights
+from mrlm.learn.policy.loading import first_line, load_model
+from mrlm.learn.policy.lora import BASE, adapter_weights, set_adapter_weights
 from mrlm.learn.policy.policy import Policy
 
 SHOWN = 3
@@ -40,11 +40,8 @@ def write_weights(policy: Policy, file: Path) -> None:
 
 @torch.no_grad()
 def take_file(policy: Policy, file: Path) -> None:
-    """Loads weights written by `write_weights` for a policy of the same shape, in place.
-
-    Raises:
-        ModelError: the weights do not match; nothing has changed then.
-    """
+    """Loads weights written by `write_weights` for a policy of the same shape, in place; a
+    `ModelError`, and no change, if they do not match."""
     own = spoken_weights(policy)
     try:
         with safe_open(file, "pt") as saved:
@@ -60,11 +57,7 @@ def take_file(policy: Policy, file: Path) -> None:
 
 @torch.no_grad()
 def take_folder(policy: Policy, folder: Path) -> None:
-    """Loads the weights of a Hugging Face folder: of a model, or of an adapter of the same shape.
-
-    Raises:
-        ModelError: the weights do not match; nothing has changed then.
-    """
+    """The same from a Hugging Face folder: of a model, or of an adapter of the same shape."""
     if policy.adapter:
         take_file(policy, folder / "adapter_model.safetensors")
         return
@@ -92,7 +85,7 @@ def _check(
 
 def _take(policy: Policy, found: dict[str, Tensor]) -> None:
     if policy.adapter:
-        import_peft().set_peft_model_state_dict(policy.model, found, adapter_name=policy.adapter)
+        set_adapter_weights(policy.model, policy.adapter, found)
         return
     for name, value in policy.model.named_parameters():
         value.copy_(found[name])

@@ -15,11 +15,7 @@ from mrlm.core.errors import ModelError
 
 
 def unwrap(model: Any) -> tuple[Any, DistributedDataParallel | None]:
-    """Returns the inner module, and the `DistributedDataParallel` wrapper if there was one.
-
-    Raises:
-        ModelError: the wrapper itself was compiled.
-    """
+    """Returns the inner module, and the `DistributedDataParallel` wrapper if there was one."""
     if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
         raise ModelError(
             "torch.compile(DistributedDataParallel(model)) hides the wrapper; compile inside: "
@@ -33,18 +29,12 @@ def unwrap(model: Any) -> tuple[Any, DistributedDataParallel | None]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether calling a module bypasses its class's forward: it was compiled, or its `forward` was
-    replaced."""
+    """Whether a module was compiled, or its `forward` replaced."""
     return module._compiled_call_impl is not None or "forward" in module.__dict__
 
 
 class Structure:
-    """Snapshot of a model's modules that detects later replacements (such as adapters), hooks and
-    compilation.
-
-    Args:
-        model: the model.
-    """
+    """Snapshot of a model that detects later replacements of modules, hooks and compilation."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
@@ -97,11 +87,7 @@ class Interface:
 
 
 def interface_of(model: Any) -> Interface:
-    """Reads the interface of a model.
-
-    Raises:
-        ModelError: it is not callable.
-    """
+    """Reads the interface of a model; a `ModelError` if it is not callable."""
     inner: Any = _plain(model)
     forward = inner.forward if hasattr(inner, "forward") else inner
     if not callable(forward):
@@ -114,13 +100,16 @@ def interface_of(model: Any) -> Interface:
     foreign = not hasattr(inner, "base_model_prefix")
     named = "input_ids" in accepted or (open_ended and not foreign)
 
+    backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
+    inside = {} if backbone is None else inspect.signature(backbone.forward).parameters
+
     def takes(name: str) -> bool:
         return name in accepted or (open_ended and not foreign)
 
     return Interface(
         ids="input_ids" if named else None,
         mask=takes("attention_mask"),
-        positions="position_ids" in accepted or (open_ended and _has_position_ids(inner)),
+        positions="position_ids" in accepted or (open_ended and "position_ids" in inside),
         keep="logits_to_keep" in accepted,
         cache=takes("past_key_values"),
     )
@@ -128,11 +117,7 @@ def interface_of(model: Any) -> Interface:
 
 def logits_of(output: Any) -> Tensor:
     """Extracts logits (B, T, V) from a module's output: a tensor, a tuple that starts with them, or
-    an object or mapping with `logits`.
-
-    Raises:
-        ModelError: the output is none of these.
-    """
+    an object or mapping with `logits`."""
     found = output
     if isinstance(output, Mapping):
         found = output.get("logits")
@@ -149,15 +134,8 @@ def logits_of(output: Any) -> Tensor:
 
 
 def output_layer(model: Any, vocabulary: int) -> Any:
-    """The layer that maps hidden states to logits, whose input a value head reads.
-
-    Args:
-        model: a causal language model.
-        vocabulary: size of the tokenizer, used if the model does not name the layer.
-
-    Raises:
-        ModelError: the layer cannot be identified.
-    """
+    """The layer that maps hidden states to logits, whose input a value head reads: the one that the
+    model names, else its only linear layer as wide as the vocabulary."""
     named = getattr(model, "get_output_embeddings", None)
     if named is not None and named() is not None:
         return named()
@@ -176,8 +154,3 @@ def _plain(model: Any) -> Any:
     """The module with the original signature: without adapters and compile wrappers."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return getattr(inner, "_orig_mod", inner)
-
-
-def _has_position_ids(inner: Any) -> bool:
-    backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
-    return backbone is not None and "position_ids" in inspect.signature(backbone.forward).parameters

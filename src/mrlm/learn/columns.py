@@ -1,0 +1,107 @@
+"""Columns of numbers that a model computes for turns before credit assignment; each rank computes
+its part and gets the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from mrlm.core.episodes import Group
+from mrlm.core.timing import span
+from mrlm.core.types import Turn
+from mrlm.learn.bases.spec import Spec
+from mrlm.learn.credit.groups import column
+from mrlm.learn.data.batch import Batch, Sample
+from mrlm.learn.data.data_parallel import exchange_columns, micro_batches, parts, write_column
+from mrlm.learn.data.samples import openings, samples_of
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy
+
+OWN = ("old_logprobs", "values", "entropies")
+"""Columns from the policy's own forward, all computed in one pass."""
+
+
+def fill_columns(
+    body: Policy,
+    settings: LearnerSettings,
+    samples: Sequence[Sample],
+    compute: Callable[[Batch], dict[str, Tensor]],
+    names: Sequence[str],
+    title: str,
+) -> None:
+    """Writes columns on the turns of samples, for a model with the process group and the sizes of
+    micro-batches in `settings`. `compute` gives the columns (N,) of a micro-batch, by name; `title`
+    is their owner in profiles."""
+    if not samples:
+        return
+    with body.scoring(), span(names[0], title):
+        for batch, _, _ in micro_batches(body, settings, samples):
+            for name, numbers in compute(batch).items():
+                write_column(batch, name, numbers)
+        shared = parts(samples, settings.peers.size, body.packed)
+        exchange_columns(settings.peers, shared, names)
+
+
+def annotate(
+    policy: Policy,
+    settings: LearnerSettings,
+    spec: Spec,
+    groups: Sequence[Group],
+    needs: frozenset[str],
+) -> None:
+    """Writes the columns in `needs`, and old log-probs where the sampler's do not suffice."""
+    samples = samples_of(groups, policy.name, "turn", credited=False)
+    if spec.critic.topology != "shared":
+        needs -= {"values"}  # computed by a critic
+    jobs = {(need,): samples for need in sorted(needs)}
+    if ("old_logprobs",) not in jobs and spec.reads_old:
+        # the sampler's log-probs suffice unless missing, truncated, or from older weights
+        jobs["old_logprobs",] = [
+            sample for sample in samples if any(_unscored(turn, spec) for turn in sample.turns)
+        ]
+    # columns that one pass can compute share it
+    whole = [need for need in OWN if samples and len(jobs.get((need,), ())) == len(samples)]
+    if len(whole) > 1:
+        jobs = {names: chosen for names, chosen in jobs.items() if names[0] not in whole}
+        jobs[tuple(whole)] = samples
+    elif ("values",) in jobs and spec.critic.per_turn and policy.packed:
+        jobs["values",] = openings(samples)
+    for names, chosen in jobs.items():
+        fill_own(policy, settings, chosen, names)
+    if jobs.get(("values",), samples) is not samples:
+        turns = (turn for sample in samples for turn in sample.turns)
+        for turn, opening in zip(turns, jobs["values",], strict=True):
+            turn.values = float(column(opening.turns[0], "values")[0])
+
+
+def rescore(policy: Policy, settings: LearnerSettings, groups: Sequence[Group]) -> None:
+    """Writes `new_logprobs`, the log-probs under the current weights, on a policy's turns."""
+    samples = samples_of(groups, policy.name, "turn", credited=False)
+    fill_own(policy, settings, samples, ("new_logprobs",))
+
+
+def fill_own(
+    policy: Policy, settings: LearnerSettings, samples: Sequence[Sample], names: Sequence[str]
+) -> None:
+    """Writes columns of a policy on the turns of samples: any of `OWN`, or a single other one."""
+
+    def compute(batch: Batch) -> dict[str, Tensor]:
+        (first, *others) = names
+        if first == "ref_logprobs":
+            return {first: policy.reference_logprobs(batch)}
+        if first == "full_kl":
+            return {first: policy.full_kl(batch)}
+        if first == "values" and not others:
+            return {first: policy.values(batch)}
+        outputs = policy.forward(batch)
+        found = (outputs.logprobs, outputs.logprobs, outputs.values, outputs.entropy)
+        known = zip(("new_logprobs", *OWN), found, strict=True)
+        return {name: column for name, column in known if name in names and column is not None}
+
+    fill_columns(policy, settings, samples, compute, names, policy.name)
+
+
+def _unscored(turn: Turn, spec: Spec) -> bool:
+    aged = spec.rescores_lagged and turn.lag > 0
+    return turn.logprobs is None or turn.sampling.truncates or aged

@@ -1,0 +1,202 @@
+"""The weights of a policy: a whole model, or one LoRA adapter of a base shared by several policies,
+with the tokenizer and heads. Nothing is scored here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from mrlm.core.chat import Chat
+from mrlm.learn.critics.value_head import ValueHead
+from mrlm.learn.data.own_loop_ranks import Across
+from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
+from mrlm.learn.policy.own_forward import OwnForward
+from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
+from mrlm.learn.policy.shards import Shards
+from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
+
+Precision = Literal["fp32", "bf16", "fp16"]
+AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class PolicyWeights:
+    """Base of policies: the weights. Arguments are those of `Policy`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        *,
+        adapter: str | None = None,
+        precision: Precision = "fp32",
+        reference: Any = None,
+        chat: Chat | None = None,
+        lean: bool = True,
+    ) -> None:
+        self.name = name
+        self.model, wrapper = unwrap(model)
+        self.across: Across | None = None if wrapper is None else Across(wrapper)
+        self.tokenizer = tokenizer
+        self.adapter = adapter
+        self.precision: Precision = precision
+        self.reference: Any = reference
+        self.reference_adapter: str = BASE
+        self.reference_moved: bool = False
+        self.chat: Chat = chat or Chat(tokenizer)
+        self.value_head: ValueHead | None = None
+        self.lean: bool = lean and precision != "fp16"
+        self.other_ends: frozenset[int] = frozenset()
+        """Stop token ids in addition to the model's own."""
+        self.shards: Shards[Any] | None = None
+        self.own_forward: OwnForward = OwnForward(interface_of(self.model))
+        self.passes: dict[str, LeanPass | None] = {}
+
+    @property
+    def device(self) -> torch.device:
+        if self.shards is not None:
+            return self.shards.device
+        return next(self.model.parameters()).device
+
+    @property
+    def whole(self) -> PolicyWeights:
+        """The unsharded policy on this rank."""
+        return self if self.shards is None else self.shards.whole
+
+    @property
+    def coarse(self) -> bool:
+        """Whether matrix products use 16 bits or fewer (also in float32 on a GPU with TF32): two
+        exact ways to compute a log-prob then differ by hundredths."""
+        if self.precision != "fp32" or self.model.dtype in (torch.bfloat16, torch.float16):
+            return True
+        return self.device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
+
+    @property
+    def max_context(self) -> int:
+        """Maximum sequence length of the model."""
+        config = getattr(self.model, "config", None)
+        for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
+            if getattr(config, name, None):
+                return int(getattr(config, name))
+        return 1 << 20
+
+    @property
+    def pad_id(self) -> int:
+        """A padding token id; masks mark padding, so it may be the end token."""
+        pad = self.tokenizer.pad_token_id
+        return self.tokenizer.eos_token_id or 0 if pad is None else pad
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """All token ids that end a completion."""
+        found: set[int] = set(self.other_ends)
+        generation = getattr(self.model, "generation_config", None)
+        for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
+            found.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore
+        found.discard(None)  # pyright: ignore[reportArgumentType]
+        return frozenset(found)
+
+    def modules(self) -> list[nn.Module]:
+        """All modules with weights: the model, its heads, and the reference if there is one."""
+        found = (self.model, self.value_head, self.reference)
+        return [module for module in found if module is not None]
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of the model or its adapter, and of its heads."""
+        named = dict(self.model.named_parameters())
+        if self.adapter is not None:
+            named = {key: value for key, value in named.items() if adapter_of(key) == self.adapter}
+        if self.value_head is not None:
+            heads = self.value_head.named_parameters()
+            named |= {f"value_head.{key}": value for key, value in heads}
+        return named
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable ones of `named_parameters`."""
+        return [value for value in self.named_parameters().values() if value.requires_grad]
+
+    def add_value_head(self) -> None:
+        """Adds a value head if there is none."""
+        if self.value_head is None:
+            self.value_head = ValueHead(self.output_layer.weight.shape[-1]).to(self.device)
+
+    @property
+    def output_layer(self) -> Any:
+        """The layer that maps hidden states to logits."""
+        return output_layer(self.model, len(self.tokenizer))
+
+    def fingerprint(self) -> tuple[float, ...]:
+        """A few numbers that change when any weight changes."""
+        if self.shards is not None:
+            return self.shards.fingerprint()
+        named = self.named_parameters()
+        if self.adapter == BASE:
+            named = {k: v for k, v in self.model.named_parameters() if adapter_of(k) is None}
+        with torch.no_grad():
+            sums = [value.detach().double().sum() for value in named.values()]
+            squares = [value.detach().double().square().sum() for value in named.values()]
+            return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
+
+    @contextmanager
+    def active(self) -> Iterator[Any]:
+        """Yields the model with this policy's weights active, under its precision."""
+        if self.adapter:
+            switch_adapter(self.model, self.adapter)
+        bare = without_adapters(self.model) if self.adapter == BASE else nullcontext()
+        with self.autocast(), bare:
+            yield self.model
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Disables dropout and gradients; restores the model's mode afterwards."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(was_training)
+            if self.shards is not None:
+                self.shards.rest()
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters of the model, base included."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def autocast(self) -> Any:
+        """The context of its precision."""
+        dtype = AUTOCAST.get(self.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
+    def save(self, folder: Path, heads: bool = True) -> None:
+        """Writes a folder that `from_pretrained` loads, with tokenizer, settings and heads."""
+        if self.shards is not None:
+            self.shards.whole.save(folder)
+            return
+        write_model(self.model, self.adapter, folder, self.value_head if heads else None)
+        self.tokenizer.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        """Loads the weights that `save` wrote, in place, bit by bit."""
+        if self.shards is not None:
+            self.shards.whole.load(folder)
+            self.shards.take()
+            return
+        read_model(self.model, self.adapter, folder)
+        self.load_heads(folder)
+
+    def load_heads(self, folder: Path) -> None:
+        """Loads the heads that `save` wrote, if any."""
+        found = read_heads(folder)
+        if found is not None:
+            self.add_value_head()
+            assert self.value_head is not None
+            self.value_head.load_state_dict(found)
