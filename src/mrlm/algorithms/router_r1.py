@@ -31,7 +31,7 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import all_members
-from mrlm.learn.credit.rolling_range import Window
+from mrlm.learn.credit.running_stats import Window
 
 COST = "cost"
 """Reward component by which an environment reports the cost of queries."""

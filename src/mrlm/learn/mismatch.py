@@ -93,6 +93,11 @@ def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
     return torch.nan_to_num(torch.expm1(gap) - gap, nan=MOST).clamp(max=MOST)
 
 
+def _divergence_of(turn: Turn) -> Tensor:
+    one, two = (as_column(each, len(turn)) for each in (turn.logprobs, turn.old_logprobs))
+    return divergence(torch.as_tensor(one), torch.as_tensor(two))
+
+
 def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
     """Mismatch from the `old_logprobs` columns, which were computed before the update. `versions`
     has those of the weights by policy; turns of other policies are skipped."""
@@ -102,8 +107,7 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
             continue
         if not comparable(turn, versions[turn.policy]):
             continue
-        one, two = (as_column(each, len(turn)) for each in (turn.logprobs, turn.old_logprobs))
-        value = float(divergence(torch.as_tensor(one), torch.as_tensor(two)).sum())
+        value = float(_divergence_of(turn).sum())
         total, count = found.get((turn.policy, turn.agent), (0.0, 0.0))
         found[turn.policy, turn.agent] = (total + value, count + len(turn))
     return found
@@ -141,10 +145,7 @@ def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[
 def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
     """`lag/kl`: divergence of policies from the older weights that sampled, if known."""
     gaps = [
-        divergence(
-            torch.as_tensor(as_column(turn.logprobs, len(turn))),
-            torch.as_tensor(as_column(turn.old_logprobs, len(turn))),
-        ).numpy()
+        _divergence_of(turn).numpy()
         for turn in turns
         if turn.lag > 0 and turn.trained and turn.old_logprobs is not None
         if comparable(turn, turn.version)

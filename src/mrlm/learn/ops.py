@@ -35,9 +35,6 @@ LOG_RATIO_LIMIT = 20.0
 TURN_LOG_RATIO_LIMIT = 3.0
 
 
-# -- distributions ---------------------------------------------------------------------------------
-
-
 def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
     """Log-probs (N,) of `targets` (N,) under `logits` (N, V), in float32."""
     logits = logits.float()
@@ -49,9 +46,6 @@ def entropy(logits: Tensor) -> Tensor:
     logits = logits.float()
     top = logits.logsumexp(-1)
     return top - torch.einsum("nv,nv->n", (logits - top[:, None]).exp(), logits)
-
-
-# -- sums over parts of a batch --------------------------------------------------------------------
 
 
 def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
@@ -112,9 +106,6 @@ def token_weights(
         return ones / in_turn / totals.turns
     turns = segment_sum(ones / in_turn, batch.sequence, batch.num_sequences)[batch.sequence]
     return sequences / in_turn / turns
-
-
-# -- ratios and surrogates -------------------------------------------------------------------------
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
@@ -253,9 +244,6 @@ def value_loss(
     return error / 2
 
 
-# -- advantages, on arrays of numbers --------------------------------------------------------------
-
-
 def gae(
     rewards: np.ndarray,
     values: np.ndarray,
@@ -320,9 +308,6 @@ def n_step(
         found[here] = returns[:-1] - value[:-1]
         start += size
     return found
-
-
-# -- statistics of the whole batch, over all ranks -------------------------------------------------
 
 
 _COMPLETE: ContextVar[bool] = ContextVar("complete", default=False)

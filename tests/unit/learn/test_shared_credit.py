@@ -27,7 +27,7 @@ from mrlm.build.run import build
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.learn.credit.rolling_range import Window
+from mrlm.learn.credit.running_stats import Window
 from mrlm.runs import run_to_end
 from test_group_credit import close, found, group
 

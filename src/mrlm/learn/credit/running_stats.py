@@ -1,9 +1,12 @@
-"""Running mean and deviation, for reward scaling during training."""
+"""Statistics of a growing sample: mean and deviation, or the position in a sliding window."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from mrlm.learn.ops import Moments
 
@@ -44,3 +47,35 @@ class RunningStats:
     def std(self) -> float:
         """Unbiased standard deviation; 0 for fewer than two numbers."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+
+@dataclass(slots=True)
+class Window:
+    """Sliding window over the latest numbers.
+
+    Args:
+        size: of the window.
+        numbers: oldest first.
+
+    Example:
+        >>> window = Window(1000)
+        >>> window.add(range(101))
+        >>> window.place(50.0), window.place(-3.0), window.place(100.0)
+        (0.5, 0.0, 1.0)
+    """
+
+    size: int
+    numbers: list[float] = field(default_factory=list)
+
+    def add(self, numbers: Iterable[float]) -> None:
+        """Adds numbers in any order; the oldest are dropped."""
+        self.numbers = [*self.numbers, *sorted(map(float, numbers))][-self.size :]
+
+    def place(self, number: float) -> float:
+        """0 up to the 5th percentile, 1 from the 95th, linear between; 0.5 if they are equal."""
+        if not self.numbers:
+            return 0.5
+        low, high = np.percentile(self.numbers, (5, 95))
+        if low == high:
+            return 0.5
+        return float((min(max(number, low), high) - low) / (high - low))

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from mrlm.core.chat import Chat
@@ -289,9 +290,5 @@ def opening_of(play: Play) -> Any:
         return tuple((agent, opening_of(rollout)) for agent, rollout in play.items())
     if play.task_id is not None:
         return play.task_id
-    opening = []
-    for message in play.messages:
-        if message.role is Role.ASSISTANT:
-            break
-        opening.append((str(message.role), message.content))
-    return tuple(opening)
+    opening = takewhile(lambda message: message.role is not Role.ASSISTANT, play.messages)
+    return tuple((str(message.role), message.content) for message in opening)

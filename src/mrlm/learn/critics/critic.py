@@ -185,12 +185,13 @@ class AnswerCritic(Critic):
         found: list[Sample] = []
         for turn in (turn for each in super().samples(groups, credited) for turn in each.turns):
             alone = ContextFreeTurn(
-                turn.agent, turn.policy, turn.prompt_ids[-1:], turn.completion_ids, given=turn
-            )
-            alone.values, alone.returns, alone.advantages = (
-                turn.values,
-                turn.returns,
-                turn.advantages,
+                turn.agent,
+                turn.policy,
+                turn.prompt_ids[-1:],
+                turn.completion_ids,
+                values=turn.values,
+                returns=turn.returns,
+                given=turn,
             )
             found += merge([alone], unit=len(found), rollout=len(found))
         return found

@@ -117,10 +117,8 @@ class FeatureReader:
         """Features of all episodes that did not fail; `None` if no agent has a turn."""
         played = [(number, e) for number, group in enumerate(groups) for e in group.valid]
         features = self._features([episode for _, episode in played])
-        steps: list[JointStep] = []
+        steps: list[tuple[JointStep, _Features, int, int]] = []  # with its features and group
         slots: list[dict[int, list[Turn]]] = []
-        reads: list[tuple[_Features, int]] = []
-        keys: list[int] = []
         for (group, episode), read in zip(played, features, strict=True):
             first = 0
             found = joint_steps(episode)
@@ -128,27 +126,18 @@ class FeatureReader:
                 step, taken = as_one(part), {}
                 for turn in step.turns:
                     taken.setdefault(self._slot(turn), []).append(turn)
-                steps.append(step)
+                steps.append((step, read, first, group))
                 slots.append(taken)
-                reads.append((read, first))
-                keys.append(group)
                 first += len(part)
-        return self._stacked(steps, slots, reads, keys) if steps else None
-
-    def _stacked(
-        self,
-        steps: list[JointStep],
-        slots: list[dict[int, list[Turn]]],
-        reads: Sequence[tuple[_Features, int]],
-        groups: Sequence[int],
-    ) -> FeatureRows:
+        if not steps:
+            return None
         count, device = len(self.slots), self.body.device
         chosen = torch.zeros(len(steps), count, self.width, device=device)
         expected = torch.zeros_like(chosen)
         active = torch.zeros(len(steps), count, dtype=torch.bool)
         decision = torch.arange(len(steps) * count).view(len(steps), count) + len(steps) * count
         known: dict[tuple[int, ...], int] = {}
-        for row, (taken, (read, _), group) in enumerate(zip(slots, reads, groups, strict=True)):
+        for row, (taken, (_, read, _, group)) in enumerate(zip(slots, steps, strict=True)):
             for slot, turns in taken.items():
                 chosen[row, slot] = read.chosen[id(turns[-1])]
                 expected[row, slot] = read.expected[id(turns[0])]
@@ -156,9 +145,17 @@ class FeatureReader:
                 question = (group, slot, *turns[0].prompt_ids)
                 decision[row, slot] = known.setdefault(question, len(known))
         nothing = torch.zeros(0, device=device)
-        states = [read.states.get(number, nothing) for read, number in reads]
+        states = [read.states.get(number, nothing) for _, read, number, _ in steps]
         active, decision = active.to(device), decision.to(device)
-        return FeatureRows(steps, slots, chosen, expected, torch.stack(states), active, decision)
+        return FeatureRows(
+            [step for step, *_ in steps],
+            slots,
+            chosen,
+            expected,
+            torch.stack(states),
+            active,
+            decision,
+        )
 
     def _slot(self, turn: Turn) -> int:
         if turn.agent not in self.slots:

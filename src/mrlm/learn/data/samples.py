@@ -56,9 +56,7 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
             turn.completion_ids[:1],
             sampling=turn.sampling,
         )
-        found.append(
-            Sample([*turn.prompt_ids, *first.completion_ids], [first], [len(turn.prompt_ids)])
-        )
+        found += merge([first])
     return found
 
 
