@@ -3,7 +3,6 @@ end together."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -34,7 +33,7 @@ from mrlm.learn import ops
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.data.data_parallel import parts
-from mrlm.learn.joint_update import JointUpdate
+from mrlm.learn.joint_update import StepSums, Updating, Work, run_together
 from places import IMPORTS, ROOT
 from test_golden import Letters, config_of
 
@@ -240,19 +239,16 @@ def test_learners_add_up_in_one_order_however_much_each_has_to_do(
     monkeypatch.setattr("mrlm.learn.joint_update.accumulate", lambda works: [None] * len(works))
     peers = Played(0, 2)
     peers.add_numbers = lambda tables: [dict(table) for table in tables]  # type: ignore[method-assign]
-    meeting = JointUpdate(2, peers)
+    work = Work(*[None] * 4)  # type: ignore[arg-type]
 
-    async def learner(name: str, works: int, steps: int) -> None:
+    def learner(name: str, works: int, steps: int) -> Updating:
         for _ in range(steps):
             for _ in range(works):
-                await meeting.accumulate(object())  # type: ignore[arg-type]
-            assert await meeting.add_up(name, [name], {"loss": 1.0}) == {"loss": 1.0}  # type: ignore[list-item]
-        meeting.leave()
+                yield work
+            assert (yield StepSums(name, [name], {"loss": 1.0})) == {"loss": 1.0}  # type: ignore[list-item]
+        return {}
 
-    async def both() -> None:
-        await asyncio.gather(learner("b", 3, 1), learner("a", 0, 2))
-
-    asyncio.run(both())
+    assert run_together([learner("b", 3, 1), learner("a", 0, 2)], peers) == [{}, {}]
     assert peers.added == [["a", "b"], ["a"]]
 
 

@@ -231,17 +231,14 @@ class Learner(Trainee):
     async def update(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """Trains on credited samples for `update_epochs` epochs of `num_minibatches` optimiser
-        steps.
+        """Trains on credited samples for the algorithm's epochs of `num_minibatches` optimiser
+        steps; returns metrics, averaged over these.
 
         Args:
             samples: training samples.
             algorithm: its loss, epochs and mini-batches.
             step: iteration, for the learning rate schedule.
             seed: for the order of mini-batches and dropout.
-
-        Returns:
-            Metrics, averaged over optimiser steps.
         """
         (metrics,) = await update_together([(self, samples, seed)], algorithm, step)
         return metrics

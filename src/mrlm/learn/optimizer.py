@@ -189,13 +189,8 @@ class Stepper:
 
 
 class Trainee:
-    """Base of learners and critics: trained weights with their optimiser.
-
-    Args:
-        learned: the trained module.
-        settings: optimisation settings.
-        title: name in messages.
-    """
+    """Base of learners and critics: trained weights with their optimiser. `title` is their name in
+    messages."""
 
     rate: ClassVar[str] = "the learning rate"
     """The setting to lower if steps are not finite."""
@@ -217,16 +212,10 @@ class Trainee:
     def finish_step(
         self, metrics: dict[str, float], samples: Sequence[Sample] = ()
     ) -> tuple[float, bool]:
-        """Steps with the accumulated gradient unless it or the loss is not finite; returns its
-        norm, and whether it stepped. An overflow of the loss scale does not count.
-
-        Args:
-            metrics: of the step, with its `loss`.
-            samples: of the step, to be saved if it ends the run.
-
-        Raises:
-            NonFiniteError: too many steps in a row were not finite.
-        """
+        """Steps with the accumulated gradient unless it or the loss (of `metrics`) is not finite;
+        returns its norm, and whether it stepped. An overflow of the loss scale does not count;
+        several other failures in a row end the run with a `NonFiniteError`, and save the
+        `samples`."""
         loss = metrics["loss"]
         norm = self.stepper.norm()
         finite = math.isfinite(loss) and math.isfinite(norm)

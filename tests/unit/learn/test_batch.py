@@ -251,13 +251,13 @@ def test_every_column_of_a_batch() -> None:
         assert column.tolist() == expected, name
         whole = all(isinstance(number, int) for number in expected)
         assert column.dtype == (torch.int64 if whole else torch.float32), name
-    assert batch.agents == ["b", "a"] and batch.truncated_sampling and batch.pad_id == 11
+    assert batch.agents == ["b", "a"] and batch.pad_id == 11
     assert (len(batch), batch.num_sequences, batch.num_turns) == (6, 2, 3)
     assert batch.trained_token_ids() == [[3, 4, 5], [7], [9, 1]]
     assert batch.totals == Totals(6, 2, 3, 2, {"b": 5, "a": 1}, 6)
     totals = Totals(99)
     later = pack(samples[1:], totals)
-    assert later.totals is totals and not later.truncated_sampling and later.pad_id == 0
+    assert later.totals is totals and later.pad_id == 0
 
 
 def test_the_rectangle_of_a_batch() -> None:

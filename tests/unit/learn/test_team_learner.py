@@ -31,7 +31,7 @@ from mrlm import (
 from mrlm.algorithms.happo import HAPPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.learn.credit.team_episodes import _episode
+from mrlm.learn.credit.team_episodes import TeamReader
 from mrlm.learn.optimizer import LearnerSettings
 
 RATE = 0.05
@@ -271,8 +271,8 @@ def test_an_episode_that_is_given_keeps_its_own_rewards(model: Any, tokenizer: A
     (play,) = generated(agents)[:1]
     task = registry.load("environments", "relay")().task(0)
     given = Episode("0", task, play, 1.0, [0.25, 0.75], "done")
-    policies: Any = {name: SimpleNamespace(name=name) for name in play}
-    found = _episode(0, "k", given, {name: each.turns for name, each in play.items()}, policies)
+    policies: Any = {name: SimpleNamespace(name=name, chat=None) for name in play}
+    found = TeamReader(policies, frozenset(play)).episode(given, 0, "k", [])
     assert found.step_rewards == given.step_rewards == [0.25, 0.75]
     found.step_rewards[0] = 9.0
     assert given.step_rewards == [0.25, 0.75]

@@ -45,7 +45,11 @@ class Comparison:
     owners: np.ndarray
     pool: np.ndarray
     pool_owners: np.ndarray
-    flat: bool
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        one = len(np.unique(self.pool_owners)) < 2
+        self.flat |= one or bool(self.pool.max() == self.pool.min())
 
     def advantages(self, statistic: Statistic) -> np.ndarray:
         """Returns minus their baseline (n,): zero, the pool's mean, the mean over its other
@@ -98,10 +102,11 @@ def comparisons(
     if by == "episode":
         pool_owners = np.arange(len(numbers))
         pool = np.array([exact_mean(every[whose == number]) for number in pool_owners])
-    flat = _flat(pool, pool_owners) or (
-        by != "batch" and all(np.array_equal(rows[0], row) for row in rows)
-    )
-    return [Comparison(turns, every, whose, pool, pool_owners, flat)] if turns else []
+    if not turns:
+        return []
+    whole = Comparison(turns, every, whose, pool, pool_owners)
+    whole.flat |= by != "batch" and all(np.array_equal(rows[0], row) for row in rows)
+    return [whole]
 
 
 def exact_mean(values: np.ndarray) -> float:
@@ -167,8 +172,7 @@ def _by_place(
             pool = np.append(values, [rows[number][-1] for number in others])
             pool_owners = np.append(whose, [owners[number] for number in others]).astype(np.int64)
         turns = [members[number][entry] for number, entry in entries]
-        flat = _flat(pool, pool_owners)
-        made.append(Comparison(turns, values, whose, pool, pool_owners, flat))
+        made.append(Comparison(turns, values, whose, pool, pool_owners))
     return made
 
 
@@ -187,10 +191,5 @@ def _by_node(found: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Compar
         pool_owners, first = np.unique(whose, return_index=True)
         pool = values[first]
         turns = [turn for turn, _, _ in entries]
-        flat = _flat(pool, pool_owners)
-        made.append(Comparison(turns, values, whose, pool, pool_owners, flat))
+        made.append(Comparison(turns, values, whose, pool, pool_owners))
     return made
-
-
-def _flat(pool: np.ndarray, owners: np.ndarray) -> bool:
-    return len(np.unique(owners)) < 2 or bool(pool.max() == pool.min())

@@ -1,1 +1,1 @@
-"""Critics: value models, mixers, value heads."""
+"""Critics: value models and mixers."""

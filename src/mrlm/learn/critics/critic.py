@@ -40,13 +40,8 @@ TEAM = "team"
 
 
 class Critic(Trainee):
-    """The critic of one policy, with the same input as the policy.
-
-    Args:
-        name: the policy whose turns it values.
-        body: the network; it gets a value head.
-        settings: optimisation settings, with `critic_learning_rate`.
-    """
+    """The critic of one policy (`name`), with the same input as the policy. `body` is its network,
+    which gets a value head."""
 
     rate: ClassVar[str] = "training.critic_learning_rate"
 
@@ -191,6 +186,7 @@ class AnswerCritic(Critic):
                 turn.completion_ids,
                 values=turn.values,
                 returns=turn.returns,
+                advantages=turn.advantages,
                 given=turn,
             )
             found += merge([alone], unit=len(found), rollout=len(found))
@@ -215,12 +211,7 @@ class CentralCritic(Critic):
 
     The states of an episode extend one another, so an episode is one sequence in which each state
     ends in a mark. Text beyond the network's positions is truncated from the left, with one
-    warning.
-
-    Args:
-        body: the network, with its tokenizer.
-        settings: optimisation settings.
-        chats: policy -> renderer of its conversations, to decode tokens of any policy.
+    warning. `chats` are the renderers of each policy's conversations, to decode its tokens.
     """
 
     def __init__(self, body: Policy, settings: LearnerSettings, chats: Mapping[str, Chat]) -> None:

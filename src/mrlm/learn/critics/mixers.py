@@ -148,15 +148,10 @@ class Mixing:
 
 class TeamValue(nn.Module):
     """The trained part on top of frozen features: a head per agent and kind of value, the reduction
-    of the joint state, and the mixer.
+    of the joint state, and the mixer. An agent keeps its slot in steps without it.
 
     Values are in units of `scale`, the root mean square of the first returns, so that learning
     rates do not depend on the scale of rewards.
-
-    Args:
-        num_agents: number of slots; an agent keeps its slot in steps without it.
-        features: width of the features.
-        mixing: settings of the mixer.
     """
 
     scale: Tensor

@@ -35,17 +35,9 @@ is not set."""
 class MixedCritic(CentralCritic):
     """One critic for the team that values every agent separately and mixes the values.
 
-    The network is frozen: once per iteration it reads each agent's conversation and the joint
-    states (`FeatureReader`) with its own tokenizer. The small trained part (`TeamValue`) is stepped
-    on whole episodes.
-
-    Args:
-        body: the network, with its tokenizer; frozen by the critic.
-        settings: optimisation settings of heads and mixer, with `critic_learning_rate`.
-        chats: policy -> renderer of its conversations, to decode tokens of any policy.
-        agents: names of the team, one slot each.
-        mixing: settings of the mixer.
-        seed: of the initial weights.
+    The network (`body`) is frozen: once per iteration it reads each agent's conversation and the
+    joint states (`FeatureReader`) with its own tokenizer. The small trained part (`TeamValue`),
+    which starts from `seed` and has a slot for each of the `agents`, is stepped on whole episodes.
     """
 
     def __init__(

@@ -102,7 +102,6 @@ class Batch:
         old_logprobs: (N,) log-probs at the start of the update.
         advantages, returns, values, ref_logprobs: (N,) credit columns; zeros where not computed.
         turns: the turns, in order of `turn`.
-        truncated_sampling: whether any token was sampled with top-p, top-k or min-p.
         totals: denominators over the whole optimiser batch.
     """
 
@@ -124,7 +123,6 @@ class Batch:
     ref_logprobs: Tensor
     turns: list[Turn]
     agents: list[str]
-    truncated_sampling: bool
     totals: Totals
 
     def __len__(self) -> int:
@@ -356,7 +354,6 @@ def pack(
         pad_id=pad_id,
         turns=turns,
         agents=list(agents),
-        truncated_sampling=any(turn.sampling.truncates for turn in turns),
         totals=totals or Totals.of(samples),
         **tensors,
         **floats,

@@ -140,9 +140,7 @@ def flat(columns: object) -> np.ndarray:
 def weights_of(policies: Sequence[HasModules], critics: Sequence[HasModules]) -> Iterator[Any]:
     """The tensors of policies and critics, each once: equal on all ranks before training."""
     seen: set[int] = set()
-    modules = [module for policy in policies for module in policy.modules()]
-    modules += [module for critic in critics for module in critic.modules()]
-    for module in modules:
+    for module in (module for each in (*policies, *critics) for module in each.modules()):
         for tensor in (*module.parameters(), *module.buffers()):
             if id(tensor) not in seen:
                 seen.add(id(tensor))

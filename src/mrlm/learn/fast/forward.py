@@ -45,6 +45,7 @@ class _Owned:
     adapter: str | None
 
 
+@dataclass(eq=False)
 class LeanForward:
     """Computes hidden states of packed tokens. Trees of several policies on one base run together:
     products with the base weights are computed once, and each adapter adds to its own tokens.
@@ -54,9 +55,8 @@ class LeanForward:
         dtype: compute dtype; weights keep their own.
     """
 
-    def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
-        self.anatomy = anatomy
-        self.dtype = dtype
+    anatomy: Anatomy
+    dtype: torch.dtype
 
     def hidden(self, forest: Sequence[PackedTree], checkpointing: bool = False) -> list[Tensor]:
         """Hidden states (N, H) that the head reads at each tree's `predictors`. With

@@ -21,12 +21,8 @@ LossOf = Callable[[Batch, Outputs], Loss]
 
 class LeanPass:
     """Log-probs, entropies and values of a batch, and gradients of losses on them, for a model of a
-    supported family (otherwise `NotLean`) or a PEFT model around one.
-
-    Args:
-        adapter: the active adapter; `None` and `""` for none.
-        dtype: compute dtype; `None` for that of the weights.
-    """
+    supported family (otherwise `NotLean`) or a PEFT model around one, with its `adapter` active
+    (`None` and `""` for none). `dtype` is the compute dtype, by default that of the weights."""
 
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)

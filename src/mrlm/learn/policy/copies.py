@@ -74,29 +74,22 @@ def adopt(policy: Policy, source: str) -> None:
     """Loads the weights of another run or model (a hub id, model folder, adapter folder or run
     folder) into a copy made by `stand_in`; a `ModelError` if they do not have its shapes."""
     path = run_model(source)
-    if policy.adapter is not None:
-        if adapter_base(path) is None:
-            raise ModelError(
-                f"opponents.source={source!r}: policy {policy.name!r} is an adapter on a shared "
-                "base, and this is not an adapter folder; give one, or play against a whole model "
-                "as a policy of its own (policies.<name>: {model: ..., trainable: false})"
-            )
-        try:
-            policy.load(Path(path))
-        except (RuntimeError, OSError) as error:
-            raise _other_shape(source, error) from error
-        return
-    dtype = str(policy.model.dtype).removeprefix("torch.")
-    loaded = load_model(path, dtype, device=str(policy.device))
+    if policy.adapter is not None and adapter_base(path) is None:
+        raise ModelError(
+            f"opponents.source={source!r}: policy {policy.name!r} is an adapter on a shared "
+            "base, and this is not an adapter folder; give one, or play against a whole model "
+            "as a policy of its own (policies.<name>: {model: ..., trainable: false})"
+        )
     try:
+        if policy.adapter is not None:
+            policy.load(Path(path))
+            return
+        dtype = str(policy.model.dtype).removeprefix("torch.")
+        loaded = load_model(path, dtype, device=str(policy.device))
         policy.model.load_state_dict(loaded.state_dict())
-    except RuntimeError as error:
-        raise _other_shape(source, error) from error
-
-
-def _other_shape(source: str, error: Exception) -> ModelError:
-    lines = str(error).strip().split("\n")
-    return ModelError(
-        f"opponents.source={source!r} does not fit the weights of the policy it plays against: "
-        f"{lines[min(1, len(lines) - 1)].strip()}"
-    )
+    except (RuntimeError, OSError) as error:
+        lines = str(error).strip().split("\n")
+        raise ModelError(
+            f"opponents.source={source!r} does not fit the weights of the policy it plays against: "
+            f"{lines[min(1, len(lines) - 1)].strip()}"
+        ) from error

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
-from mrlm.learn.critics.value_head import ValueHead
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
@@ -24,6 +23,25 @@ from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ValueHead(nn.Module):
+    """`V(h) = w.h + b`, initialised to zero, so that the first advantages equal the rewards.
+
+    Args:
+        hidden_size: width of the hidden states.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear: nn.Linear = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., H) -> (...), in float32 whatever the policy's precision."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.linear(hidden.float()).squeeze(-1)
 
 
 class PolicyWeights:
