@@ -1,5 +1,4 @@
-"""Columns of numbers that a model computes for turns before credit assignment; each rank computes
-its part and gets the others'."""
+"""Columns that a model computes for turns before credit assignment, each rank its part."""
 
 from __future__ import annotations
 

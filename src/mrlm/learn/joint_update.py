@@ -1,5 +1,4 @@
-"""Simultaneous updates of learners: micro-batches of policies on a shared base run through it in
-one pass. Results do not depend on the batching."""
+"""Joint updates of learners: policies on a shared base run through it in one pass."""
 
 from __future__ import annotations
 
@@ -40,14 +39,9 @@ class Member(Protocol):
 class Work:
     """A micro-batch whose gradient is added to a policy's parameters.
 
-    Args:
-        policy: the trained policy.
-        batch: the micro-batch.
-        loss_of: the loss; may be called on parts of the batch, whose losses add up.
-        backward: runs backward from a loss over the whole batch.
-        entropy_gradient: whether the loss differentiates the entropy.
-        max_tokens: maximum tokens per forward pass.
-        last: whether it is the last one of its optimiser step.
+    `loss_of` may be called on parts of the batch, whose losses add up; `backward` runs backward
+    from a loss over the whole batch. `max_tokens` is the limit of a joint pass; `last` marks the
+    end of an optimiser step.
     """
 
     policy: Policy

@@ -1,5 +1,4 @@
-"""The learner of one policy: annotates turns, computes the loss and steps the optimiser. Used by
-the library's trainers and by custom training loops; independent of the source of turns."""
+"""The learner of one policy: annotates turns, computes the loss and steps the optimiser."""
 
 from __future__ import annotations
 
@@ -112,9 +111,8 @@ class Learner(Trainee):
         renew(self.weights_of)
 
     def weights(self) -> Policy:
-        """Weights for an engine after an update: the live weights, or a copy of their current state
-        if engines sample during training or the policy is sharded (then collective: every rank must
-        call it)."""
+        """Weights for an engine: the live ones, or a copy of their current state if engines sample
+        during training or the policy is sharded (then collective: every rank must call it)."""
         shards = self.weights_of.shards
         if shards is not None:
             shards.refresh()

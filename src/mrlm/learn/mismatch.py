@@ -33,8 +33,7 @@ Tally = dict[tuple[str, str], tuple[float, float]]
 
 def comparable(turn: Turn, version: int) -> bool:
     """Whether the log-probs of a turn are those of the full distribution at a weight version:
-    sampled by an engine, neither truncated (top-p, top-k, min-p) nor greedy, with no older
-    weights."""
+    sampled by an engine, neither truncated nor greedy, with no older weights."""
     sampling = turn.sampling
     known = turn.logprobs is not None and len(turn) > 0
     return known and not (sampling.truncates or sampling.greedy) and turn.version == version

@@ -1,7 +1,4 @@
-"""Pure functions of losses and advantages, over flat vectors with one entry per trained token.
-
-Independent of agents, episodes and models; `global_*` reduce over ranks.
-"""
+"""Pure functions of losses and advantages, over flat vectors with one entry per trained token."""
 
 from __future__ import annotations
 

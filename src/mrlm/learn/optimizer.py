@@ -1,5 +1,4 @@
-"""Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling.
-Independent of the loss."""
+"""Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling."""
 
 from __future__ import annotations
 

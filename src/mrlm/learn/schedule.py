@@ -1,8 +1,5 @@
-"""Schedule of policy updates (one after the other or together) and of the roles that policies play.
-
-The schedule is a function of the iteration (and a seed), so resuming needs no saved state.
-Independent of models and environments.
-"""
+"""Schedule of policy updates, and of the roles that policies play: a function of the iteration (and
+a seed), so that resuming needs no saved state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Custom PyTorch loops for a team of policies: one loss for all of them and for a critic that sees
-every agent."""
+"""Custom PyTorch loops for a team: one loss for all its policies and critics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Base of policy gradients with learned values: critic settings, value loss, value normalisation
-and critic warm-up."""
+"""Base of policy gradients with learned values: critic, value loss, normalisation, warm-up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The algorithm interface: credit assignment (`credit`), the loss (`loss`), and requirements
-(`spec`)."""
+"""The algorithm interface: `credit`, `loss`, and requirements (`spec`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Base of policy gradient algorithms: the surrogate loss and its settings. Credit assignment is
-left to subclasses."""
+"""Base of policy gradients: the surrogate loss and its settings; subclasses assign credit."""
 
 from __future__ import annotations
 

@@ -27,12 +27,8 @@ State = tuple[str, str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class PreferencePair:
-    """Two answers of one policy to one prompt.
-
-    Args:
-        chosen, rejected: the turns of each; several in a longer conversation.
-        weight: of the pair's loss.
-    """
+    """Two answers of one policy to one prompt: the turns of each, several in a longer conversation,
+    and the `weight` of the pair's loss."""
 
     chosen: list[Turn]
     rejected: list[Turn]
@@ -95,12 +91,7 @@ def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
 
 @dataclass(slots=True)
 class ScoredAnswer:
-    """An answer to a state, and its returns.
-
-    Args:
-        turn: the answer.
-        returns: return from there on, in each episode through it.
-    """
+    """An answer to a state, and the return from there on in each episode through it."""
 
     turn: Turn
     returns: list[float] = field(default_factory=list)

@@ -1,5 +1,4 @@
-"""Requirements of an algorithm as data: derived from its settings by `Algorithm.spec`, and read by
-builders and training loops."""
+"""Requirements of an algorithm as data, derived from its settings."""
 
 from __future__ import annotations
 

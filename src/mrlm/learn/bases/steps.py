@@ -1,5 +1,4 @@
-"""Optional steps of an iteration. The training loops call the functions, which do nothing for an
-algorithm without the step."""
+"""Optional steps of an iteration; the functions do nothing for an algorithm without the step."""
 
 from __future__ import annotations
 

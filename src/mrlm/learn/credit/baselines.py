@@ -1,5 +1,4 @@
-"""Baselines: the reference values that returns are compared with, shared by all algorithms that
-compare episodes. Independent of algorithms and models."""
+"""Baselines that returns are compared with. Independent of algorithms and models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions over groups: the partition into compared rollouts, their rewards and metrics.
-
-Independent of algorithms, models and gradients.
-"""
+"""Functions over groups: the partition into compared rollouts, their rewards and metrics."""
 
 from __future__ import annotations
 

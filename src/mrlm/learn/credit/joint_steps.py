@@ -1,5 +1,4 @@
-"""Joint steps of an episode, and the joint state before each of them as text. Independent of
-models: the caller provides the tokenizers."""
+"""Joint steps of an episode, and the joint state before each of them as text."""
 
 from __future__ import annotations
 
@@ -15,13 +14,9 @@ Decode = Callable[[Turn, Sequence[int]], str]
 
 @dataclass(slots=True)
 class JointStep:
-    """A step of the environment in which at least one agent has a turn.
-
-    Args:
-        turns: of all agents, frozen policies included; by agent, then in order.
-        reward: team reward from this step up to the next one with a turn.
-        discount: of later rewards.
-    """
+    """A step of the environment in which at least one agent has a turn: the turns of all agents,
+    frozen policies included, by agent, then in order; the team reward from this step up to the next
+    one with a turn; and the discount of later rewards."""
 
     turns: list[Turn]
     reward: float = 0.0

@@ -1,5 +1,4 @@
-"""Reward shaping during credit assignment. Rewards are restored afterwards: metrics and records
-keep those of the environment."""
+"""Reward shaping during credit assignment only: metrics and records keep the rewards."""
 
 from __future__ import annotations
 

@@ -14,12 +14,7 @@ from mrlm.learn.policy.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class TeamReader(PlayReader):
-    """Reads episodes for the policies of a team.
-
-    Args:
-        policies: agent -> its policy.
-        trained: agents that are trained.
-    """
+    """Reads episodes for the policies of a team, by agent; `trained` are the agents that learn."""
 
     policies: Mapping[str, Policy]
     trained: Collection[str]

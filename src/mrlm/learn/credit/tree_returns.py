@@ -1,5 +1,4 @@
-"""Forked episodes: returns of answers, and answers grouped by state. Works on paths and rewards,
-independent of algorithms."""
+"""Forked episodes: returns of answers, and answers grouped by state."""
 
 from __future__ import annotations
 

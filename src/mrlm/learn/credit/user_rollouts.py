@@ -52,16 +52,9 @@ class PlayReader:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> tuple[list[Group], Sources]:
-        """Groups of episodes, and the turns read from every rollout.
-
-        Args:
-            plays: episodes or rollouts; a `Group` stays one.
-            rewards: one per play; the turns' own rewards if `None`.
-            group_by: key of the plays that are compared.
-
-        Raises:
-            ConfigError: wrong number of rewards, or no usable reward.
-        """
+        """Groups of episodes, and the turns read from every rollout. A `Group` stays one; without
+        `rewards` (one per play) the turns keep their own; `group_by` gives the key of plays that
+        are compared. An error for a wrong number of rewards, or none that is usable."""
         if rewards is not None and len(rewards) != len(plays):
             raise ConfigError(
                 f"{len(plays)} {self.unit}s but {len(rewards)} rewards; "
@@ -97,13 +90,8 @@ class PlayReader:
 
 @dataclass(frozen=True, slots=True)
 class RolloutReader(PlayReader):
-    """Reads user rollouts for one policy.
-
-    Args:
-        policy: its name.
-        chat: renders hand-written messages.
-        agents: agents whose messages are trained on; all if `None`.
-    """
+    """Reads user rollouts for one policy; `agents` are those whose messages are trained on, all if
+    `None`."""
 
     policy: str
     chat: Chat

@@ -1,9 +1,5 @@
-"""Value networks separate from the policy: one per policy, or one for the team. A value head on the
-policy itself does not use this module.
-
-A critic defines its input and its optimisation; which return a value predicts is defined by the
-algorithm.
-"""
+"""Value networks separate from the policy: one per policy, or one for the team. Algorithms define
+which return a value predicts."""
 
 from __future__ import annotations
 
@@ -199,8 +195,8 @@ class AnswerCritic(Critic):
 
 @dataclass(slots=True)
 class CriticState(Turn):
-    """A joint state as a turn of a critic: the prompt is the state's text, the completion its end
-    mark; `taken` are the turns taken in this state."""
+    """A joint state as a turn of a critic: the prompt is its text, the completion an end mark;
+    `taken` are the turns in this state."""
 
     taken: list[Turn] = field(default_factory=list)
 

@@ -1,5 +1,4 @@
-"""Mixers: modules that combine the values of agents into a value of the team, for the library's
-critics and for custom training loops."""
+"""Mixers: modules that combine the values of agents into a value of the team."""
 
 from __future__ import annotations
 

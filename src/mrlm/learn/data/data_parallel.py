@@ -1,5 +1,4 @@
-"""Data parallelism: the split of samples over ranks, and the exchange of computed columns. The
-split never changes results."""
+"""The split of samples over ranks, which never changes results, and exchange of columns."""
 
 from __future__ import annotations
 

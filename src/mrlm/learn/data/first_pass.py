@@ -1,5 +1,4 @@
-"""Cache of rollout columns from the first loss computed in a custom training loop; later epochs
-over the same rollouts reuse them."""
+"""Cache of columns from the first loss of a rollout in a custom loop, for later epochs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Custom training loops on several ranks: losses normalised over all rollouts of all ranks, and
-gradients averaged after `backward`."""
+"""Custom loops on several ranks: losses over all rollouts, gradients averaged afterwards."""
 
 from __future__ import annotations
 

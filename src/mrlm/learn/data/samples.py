@@ -1,5 +1,4 @@
-"""Selection of turns for training: samples, units and minibatches. Works on recorded turns, without
-tensors."""
+"""Selection of turns for training: samples, units and minibatches, without tensors."""
 
 from __future__ import annotations
 

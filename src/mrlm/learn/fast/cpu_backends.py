@@ -91,9 +91,8 @@ def onednn_serves() -> bool:
 
 
 def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether `product(a, b)`, meant to be `a @ b.T`, is computed in float32. A CPU that computes
-    float32 products in a shorter type exceeds the limit by far. False if the operation is
-    missing."""
+    """Whether `product(a, b)`, meant to be `a @ b.T`, is computed in float32; a shorter type
+    exceeds the limit by far. False if the operation is missing."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(320, 512, generator=generator)
     wanted = a.double() @ b.double().t()

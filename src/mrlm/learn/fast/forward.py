@@ -25,12 +25,8 @@ Masks = Mapping[tuple[int, int | None], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PackedTree:
-    """One tree of a forest: the packed tokens of one policy.
-
-    Args:
-        tree: the tokens.
-        adapter: their LoRA adapter; `None` and `""` for the base weights alone.
-    """
+    """One tree of a forest: the packed tokens of one policy, and their LoRA adapter (`None` and
+    `""` for the base weights alone)."""
 
     tree: PrefixTree
     adapter: str | None
@@ -47,13 +43,9 @@ class _Owned:
 
 @dataclass(eq=False)
 class LeanForward:
-    """Computes hidden states of packed tokens. Trees of several policies on one base run together:
-    products with the base weights are computed once, and each adapter adds to its own tokens.
-
-    Args:
-        anatomy: the parts of the model.
-        dtype: compute dtype; weights keep their own.
-    """
+    """Computes hidden states of packed tokens in `dtype`; weights keep their own. Trees of several
+    policies on one base run together: products with the base weights are computed once, and each
+    adapter adds to its own tokens."""
 
     anatomy: Anatomy
     dtype: torch.dtype

@@ -55,14 +55,8 @@ def take_general_way(model: Any, reason: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A low-rank update of a linear map: `x -> scaling * dropout(x) @ down.T @ up.T`.
-
-    Args:
-        down: (r, in).
-        up: (out, r).
-        scaling: factor.
-        dropout: applied to the input while training; `None` for none.
-    """
+    """A low-rank update of a linear map, `x -> scaling * dropout(x) @ down.T @ up.T`: `down` is (r,
+    in), `up` (out, r); `dropout` acts while training, `None` for none."""
 
     down: Tensor
     up: Tensor

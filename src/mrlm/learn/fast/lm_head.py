@@ -24,12 +24,8 @@ def rows_at_once(vocabulary: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The map from hidden states to logits.
-
-    Args:
-        weight: (V, H).
-        softcap: `c` of `c tanh(x / c)`, or `None`.
-    """
+    """The map from hidden states to logits: `weight` (V, H), and `softcap`, the `c` of `c tanh(x /
+    c)`."""
 
     weight: Tensor
     softcap: float | None = None

@@ -56,13 +56,9 @@ class PrefixPiece:
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """The distinct tokens of some samples.
-
-    Args:
-        ids, positions: (P,) packed tokens and their positions in their sequences.
-        pieces: of attention; together they hold every token once as a query, in order.
-        predictors: (N,) packed indices whose outputs predict the trained tokens.
-    """
+    """The distinct tokens of some samples: (P,) packed ids and positions in their sequences; pieces
+    of attention, which together hold every token once as a query, in order; and the (N,) packed
+    indices whose outputs predict the trained tokens."""
 
     ids: Tensor
     positions: Tensor

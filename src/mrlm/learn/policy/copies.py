@@ -1,5 +1,4 @@
-"""Copies of policies, allocated once beside the trained policy and overwritten with the weights to
-sample from."""
+"""Copies of policies, to sample from or to train separately."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Loading of causal language models and tokenizers from a hub id, a folder or a live object. Errors
-name what is missing and where."""
+"""Loading of models and tokenizers. Errors name what is missing and where."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Several LoRA adapters on one base model: adding, switching and disabling them. All adapters stay
-trainable for their own learners."""
+"""Several LoRA adapters on one base model, all of them trainable for their own learners."""
 
 from __future__ import annotations
 

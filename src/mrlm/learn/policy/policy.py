@@ -1,6 +1,4 @@
-"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model: a whole
-model, or one LoRA adapter of a base shared by several policies. Rewards and optimisers are handled
-elsewhere."""
+"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model."""
 
 from __future__ import annotations
 

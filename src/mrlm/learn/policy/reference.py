@@ -1,5 +1,5 @@
-"""Reference policies: frozen snapshots of a policy. A whole model is copied; an adapter is compared
-with its base while it is a no-op, otherwise with a second adapter on the same base."""
+"""References, frozen snapshots of policies: a copy of a model, or a second adapter (the base alone
+while the adapter is still a no-op)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Weights of a policy as one safetensors file, loaded all or none into a copy of the policy
-elsewhere."""
+"""Weights of a policy as one file, loaded all or none into a copy elsewhere."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The weights of a policy: a whole model, or one LoRA adapter of a base shared by several policies,
-with the tokenizer and heads. Nothing is scored here."""
+"""The weights of a policy, with its tokenizer and heads. Nothing is scored here."""
 
 from __future__ import annotations
 

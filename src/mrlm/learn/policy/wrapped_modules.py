@@ -116,8 +116,8 @@ def interface_of(model: Any) -> Interface:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Extracts logits (B, T, V) from a module's output: a tensor, a tuple that starts with them, or
-    an object or mapping with `logits`."""
+    """Logits (B, T, V) of a module's output: a tensor, a tuple that begins with them, or
+    `.logits`."""
     found = output
     if isinstance(output, Mapping):
         found = output.get("logits")
