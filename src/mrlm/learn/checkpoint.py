@@ -91,8 +91,7 @@ def read_checkpoint(
     shards_of: Callable[[str, Owner], dict[str, Tensor]] | None = None,
 ) -> dict[str, Any]:
     """Loads weights and optimisers in place from a verified checkpoint folder; returns its state
-    (`step`, `parts`). `shards_of("learner" or "critic", name)` reads sharded state.
-    """
+    (`step`, `parts`). `shards_of("learner" or "critic", name)` reads sharded state."""
     from safetensors.torch import load_file
 
     state = read_state(folder)
@@ -133,11 +132,7 @@ def step_of(checkpoint: Path) -> int:
 
 def newest_verified(folder: Path) -> Path:
     """The newest checkpoint of a run's folder (or the given one) whose files are complete and
-    unchanged; logs the skipped ones and clears stale temporaries.
-
-    Raises:
-        CheckpointError: no checkpoint is valid.
-    """
+    unchanged, else a `CheckpointError`; logs the skipped ones and clears stale temporaries."""
     clear_temporaries(folder)
     candidates = [folder] if (folder / MANIFEST).is_file() else checkpoints(folder)
     for candidate in candidates:
@@ -171,7 +166,13 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     temporary.mkdir(parents=True)
     try:
         fill(temporary)
-        _seal(temporary)
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        digests = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
+        (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
+        for path in [*files, temporary / MANIFEST]:
+            _flush(path)
+        for place in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
+            _flush(place)
     except BaseException:  # interrupts included: no partial folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -227,17 +228,6 @@ def _refusal(error: Exception) -> str | None:
         return error.strerror or str(error)
     found = re.search(r"([^:]*) \(os error \d+\)", str(error))
     return found[1].strip() if found else None
-
-
-def _seal(folder: Path) -> None:
-    """Adds the digests of all files and flushes everything to disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
-    (folder / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
-    for path in [*files, folder / MANIFEST]:
-        _flush(path)
-    for place in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
-        _flush(place)
 
 
 def clear_temporaries(folder: Path) -> None:

@@ -29,9 +29,8 @@ def fill_columns(
     names: Sequence[str],
     title: str,
 ) -> None:
-    """Writes columns on the turns of samples, for a model with the process group and the sizes of
-    micro-batches in `settings`. `compute` gives the columns (N,) of a micro-batch, by name; `title`
-    is their owner in profiles."""
+    """Writes columns on the turns of samples: `compute` gives those (N,) of a micro-batch, by name.
+    `title` is their owner in profiles."""
     if not samples:
         return
     with body.scoring(), span(names[0], title):

@@ -230,14 +230,8 @@ class Learner(Trainee):
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
         """Trains on credited samples for the algorithm's epochs of `num_minibatches` optimiser
-        steps; returns metrics, averaged over these.
-
-        Args:
-            samples: training samples.
-            algorithm: its loss, epochs and mini-batches.
-            step: iteration, for the learning rate schedule.
-            seed: for the order of mini-batches and dropout.
-        """
+        steps; returns metrics, averaged over these. `step` is the iteration of the learning rate
+        schedule, `seed` that of the order of mini-batches and of dropout."""
         (metrics,) = await update_together([(self, samples, seed)], algorithm, step)
         return metrics
 
@@ -271,8 +265,7 @@ class Learner(Trainee):
         return metrics
 
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
-        """Measures the sampler mismatch in the first pass; with dropout, in an extra one
-        without."""
+        """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
         look = FirstLook(self.version)
         if drops(self.weights_of.model):
             with self.weights_of.scoring():

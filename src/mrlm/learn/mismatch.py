@@ -59,8 +59,7 @@ class FirstLook:
 
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
-        """Adds a batch, with the trainer's log-probs (N,); `tally` has turns with
-        `old_logprobs`."""
+        """Adds a batch with the trainer's log-probs (N,); `tally` has turns with `old_logprobs`."""
         turns = [
             turn.old_logprobs is None and comparable(turn, self.version) for turn in batch.turns
         ]
@@ -160,9 +159,8 @@ def content_version(policy: Policy) -> int:
 
 
 def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, float]:
-    """`mismatch_kl` of a loss in a custom loop from existing log-probs: the `old_logprobs` kept at
-    the first loss, else those of this loss. Empty if no turn was sampled with the current weights,
-    or dropout changes the loss."""
+    """`mismatch_kl` of a loss in a custom loop from existing log-probs: those kept at the first
+    loss, else its own. Empty if no turn is comparable, or dropout changes the loss."""
     if not any(turn.logprobs is not None for turn in batch.turns):
         return {}
     version = content_version(policy)

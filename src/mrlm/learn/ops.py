@@ -292,7 +292,7 @@ def n_step(
 ) -> np.ndarray:
     """`A_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V_{t+n} - V_t` (N,),
     truncated at the end of the row (arXiv 1602.01783). Arguments as in `gae`, with `gamma` (N,),
-    `bootstrap` (R,) and the number of `steps`."""
+    `bootstrap` (R,)."""
     found = np.empty_like(values)
     start = 0
     for size, last in zip(lengths, bootstrap, strict=True):

@@ -113,11 +113,6 @@ class Stepper:
         """The trained parameters, in the order that names them in the state."""
         return [weight for group in self.optimizer.param_groups for weight in group["params"]]
 
-    @property
-    def scale(self) -> float:
-        """The loss scale; above 1, an overflowing gradient lowers it for the next step."""
-        return self.scaler.get_scale()
-
     def begin(self, step: int) -> float:
         """Sets the learning rates of an iteration; returns the policy's."""
         share = self.schedule(step) * self.settings.rate_factor
@@ -188,7 +183,7 @@ class Stepper:
 
 
 class Trainee:
-    """Base of learners and critics: trained weights with their optimiser. `title` is their name in
+    """Base of learners and critics: weights with their optimiser; `title` names them in
     messages."""
 
     rate: ClassVar[str] = "the learning rate"
@@ -218,7 +213,7 @@ class Trainee:
         loss = metrics["loss"]
         norm = self.stepper.norm()
         finite = math.isfinite(loss) and math.isfinite(norm)
-        overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
+        overflow = self.stepper.scaler.get_scale() > 1.0 and math.isfinite(loss)
         self.stepper.step(apply=finite)
         if finite:
             self.nonfinite = 0

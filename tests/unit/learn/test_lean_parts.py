@@ -649,7 +649,7 @@ def test_how_weights_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def precision() -> str:
-    return cpu_backends._products().fp32_precision
+    return torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
 
 
 def test_when_products_go_through_the_quick_library(monkeypatch: pytest.MonkeyPatch) -> None:

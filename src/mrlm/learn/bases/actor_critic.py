@@ -174,9 +174,8 @@ class ActorCritic(PolicyGradient):
         return (errors * first).sum() / batch.totals.turns
 
     def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
-        """Logs the explained variance of returns before the update (1 at most; 0 if returns do not
-        vary), and decides whether the policies wait for the critic. Collective: every rank must
-        call it."""
+        """Logs the explained variance of returns before the update (at most 1), and decides whether
+        the policies wait for the critic. Collective: every rank must call it."""
         table = {"returns": returns, "residuals": residuals}
         moments = ops.global_moments({key: np.concatenate(x) for key, x in table.items() if x})
         if "returns" in moments:

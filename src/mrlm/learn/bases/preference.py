@@ -27,8 +27,8 @@ State = tuple[str, str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class PreferencePair:
-    """Two answers of one policy to one prompt: the turns of each, several in a longer conversation,
-    and the `weight` of the pair's loss."""
+    """Two answers of one policy to one prompt, each of one or several turns; `weight` is of the
+    loss."""
 
     chosen: list[Turn]
     rejected: list[Turn]
@@ -103,8 +103,7 @@ class ScoredAnswer:
 
 
 def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
-    """The pairs of a policy as samples: a unit per pair, with advantages of its weight, negated for
-    the rejected side."""
+    """The pairs of a policy as samples: a unit per pair, advantages of plus or minus its weight."""
     found: list[Sample] = []
     for unit, pair in enumerate(pairs):
         if pair.policy != policy:

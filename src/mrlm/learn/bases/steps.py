@@ -42,8 +42,8 @@ class CarryOver:
     async def carry(
         self, stage: Sequence[Rescoring], waiting: Sequence[Rescoring], groups: Sequence[Group]
     ) -> dict[str, float]:
-        """Recomputes columns for the learners still `waiting`, after the update of those of
-        `stage`; returns metrics."""
+        """Recomputes columns for learners still `waiting`, after those of `stage`; returns
+        metrics."""
         raise NotImplementedError(f"{type(self).__name__} must define carry")
 
 

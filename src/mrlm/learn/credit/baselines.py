@@ -67,9 +67,8 @@ class Comparison:
 
 
 def deviation(compared: Sequence[Comparison]) -> float:
-    """Unbiased deviation of returns from their comparison means, pooled over all comparisons. A
-    deviation per turn index would give a turn with little influence the weight of a decisive
-    one."""
+    """Unbiased deviation of returns from their comparison means, pooled: with one per turn index, a
+    turn with little influence would weigh as much as a decisive one."""
     squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
     count = sum(len(each.pool) - 1 for each in compared)
     flat = all(each.flat for each in compared)
@@ -141,9 +140,8 @@ def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) 
 def greedy_baselines(
     returns: Sequence[float], rollout: Rollout, by: Literal["turn", "episode"]
 ) -> list[float]:
-    """Baseline of each trained turn of a rollout from the agent's `returns` in a greedy episode:
-    that of the turn with the same index (the last one if the greedy episode is shorter), or their
-    mean."""
+    """Baseline of each trained turn from the agent's `returns` in a greedy episode: that of the
+    turn with the same index (the last one if there are fewer), or their mean."""
     if by == "episode":
         return [sum(returns) / len(returns)] * len(trained_turns(rollout))
     index = {id(turn): place for place, turn in enumerate(rollout.turns)}

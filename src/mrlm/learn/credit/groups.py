@@ -139,8 +139,8 @@ def _constant(x: np.ndarray) -> bool:
 
 
 def overlong_penalty(length: int, max_length: int, cache: int) -> float:
-    """0 up to `max_length - cache` tokens, then linearly down to -1 at `max_length` (DAPO, arXiv
-    2503.14476, eq. 13)."""
+    """0 to `max_length - cache` tokens, then linearly to -1 at `max_length` (arXiv 2503.14476, eq.
+    13)."""
     over = length - (max_length - cache)
     return -min(1.0, over / cache if cache else 1.0) if over > 0 else 0.0
 
@@ -185,9 +185,9 @@ def sampled_kl(turn: Turn) -> np.ndarray:
 
 
 def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Shares of the comparisons (an agent in a group) without a training signal, over all ranks:
-    `frac_zero_variance` (every advantage is 0) and `frac_small_groups` (fewer than two rollouts
-    left)."""
+    """Shares of the comparisons (an agent in a group) over all ranks without a signal: every
+    advantage is 0 (`frac_zero_variance`), or fewer than two rollouts are left
+    (`frac_small_groups`)."""
     flags = [0, 0, 0]
     for group in groups:
         compared = members(group)

@@ -14,9 +14,8 @@ Decode = Callable[[Turn, Sequence[int]], str]
 
 @dataclass(slots=True)
 class JointStep:
-    """A step of the environment in which at least one agent has a turn: the turns of all agents,
-    frozen policies included, by agent, then in order; the team reward from this step up to the next
-    one with a turn; and the discount of later rewards."""
+    """A step of the environment with a turn: the turns of all agents, frozen policies included, by
+    agent; the team reward up to the next such step; and the discount of later rewards."""
 
     turns: list[Turn]
     reward: float = 0.0
@@ -44,9 +43,8 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
 
 
 def chain(episode: Episode) -> Rollout:
-    """All agents' turns as one rollout: the agents of a joint step are consecutive decisions, in
-    the order of their requests (by name for simultaneous ones), followed by those of the next
-    step."""
+    """All agents' turns as one rollout: consecutive decisions by joint step, in the order of their
+    requests (by name for simultaneous ones)."""
     turns = sorted(episode.turns, key=lambda turn: (turn.step, turn.order, turn.agent, turn.index))
     return Rollout(task_id=episode.task.id, turns=turns)
 

@@ -83,15 +83,14 @@ class PlayReader:
         return [grouped(episodes) for episodes in found.values()], sources
 
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
-        """A play as an episode with one rollout per agent and no credit; adds the turns read from
-        each rollout to `sources`."""
+        """A play as an episode without credit; adds the turns read from each rollout to
+        `sources`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutReader(PlayReader):
-    """Reads user rollouts for one policy; `agents` are those whose messages are trained on, all if
-    `None`."""
+    """Reads user rollouts for one policy; `agents` are those that are trained, all if `None`."""
 
     policy: str
     chat: Chat
@@ -164,8 +163,14 @@ def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[
     """Groups in the form that an algorithm requires; an error if it cannot compare them."""
     if plan.siblings:
         groups = _compared(groups, algorithm)
-    if plan.tree:
-        _check_trees(groups, algorithm)
+    for episode in (episode for group in groups for episode in group):
+        # answers to one state are compared
+        if plan.tree and len(episode.path) < 2 and any(turn.step for turn in episode.turns):
+            raise ConfigError(
+                f"{algorithm} compares several answers to one state, but from their second turn "
+                "on these rollouts have different states; give episodes of the workflow `tree`, or "
+                "use grpo or magrpo"
+            )
     return _with_greedy(groups, algorithm) if plan.greedy else groups
 
 
@@ -180,17 +185,6 @@ def _compared(groups: list[Group], algorithm: str) -> list[Group]:
         )
     log.info("no two rollouts start alike, so all %d are compared as one group", len(groups))
     return [grouped([episode for group in groups for episode in group])]
-
-
-def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
-    """Checks that multi-turn plays that are compared at each state were forked."""
-    for episode in (episode for group in groups for episode in group):
-        if len(episode.path) < 2 and any(turn.step for turn in episode.turns):
-            raise ConfigError(
-                f"{algorithm} compares several answers to one state, but from their second turn "
-                "on these rollouts have different states; give episodes of the workflow `tree`, or "
-                "use grpo or magrpo"
-            )
 
 
 def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
@@ -223,9 +217,8 @@ def grouped(episodes: list[Episode]) -> Group:
 
 
 def booked(episode: Episode, reward: TeamReward) -> Episode:
-    """The episode with a reward instead of those of its turns. A missing reward excludes its agents
-    from baselines and training; a non-finite one makes the episode a failed one; one for an agent
-    without a turn is an error."""
+    """The episode with a reward instead of those of its turns. Agents with a missing reward are not
+    trained; a non-finite one makes the episode a failed one."""
     rollouts = episode.rollouts
     own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
     for agent in own.keys() - rollouts.keys():
@@ -270,8 +263,7 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
 
 
 def opening_of(play: Play) -> Any:
-    """The key that compared plays share: their task, else the text before the first MODEL
-    message."""
+    """The key that compared plays share: their task, else the text before the first MODEL one."""
     if isinstance(play, Episode):
         return play.task.id
     if isinstance(play, Mapping):

@@ -241,8 +241,13 @@ class CentralCritic(Critic):
         found: list[CriticState] = []
         for step, text in joint_texts(episode, self._text_of):
             ids = [*ids, *chat.encode_text(text)]
-            if len(ids) > limit:
-                self._say_cut(limit)
+            if len(ids) > limit and not self._cut:
+                self._cut = True
+                log.warning(
+                    "joint states exceed the %d tokens of the central critic and are truncated on "
+                    "the left; set training.critic_model to a model with more positions",
+                    limit,
+                )
             state = CriticState(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
             state.values, state.returns = step.turns[0].values, step.turns[0].returns
             found.append(state)
@@ -251,12 +256,3 @@ class CentralCritic(Critic):
 
     def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
         return self.chats[turn.policy].decode(ids)
-
-    def _say_cut(self, limit: int) -> None:
-        if not self._cut:
-            self._cut = True
-            log.warning(
-                "joint states exceed the %d tokens of the central critic and are truncated on the "
-                "left; set training.critic_model to a model with more positions",
-                limit,
-            )

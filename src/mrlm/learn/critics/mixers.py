@@ -66,8 +66,7 @@ class QMIXMixer(nn.Module):
         )
 
     def forward(self, q: Tensor, active: Tensor, state: Tensor | None = None) -> Tensor:
-        """Q_tot (B,) of `q` (B, n) in joint states `state` (B, state_size); `active` as in
-        `VDNMixer`."""
+        """Q_tot (B,) of `q` (B, n) in joint states (B, state_size); `active` as in `VDNMixer`."""
         if state is None:
             raise ValueError("QMIX needs the joint state: give state=(B, state_size)")
         rows = self.rows(state).abs().unflatten(-1, (self.num_agents, self.embed))  # (B, n, E)

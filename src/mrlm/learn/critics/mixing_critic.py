@@ -106,8 +106,8 @@ class MixedCritic(CentralCritic):
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
-        """The target network's value of every row (B,); with `bon`, of each agent's best answer to
-        its prompt."""
+        """Values of the target network (B,); with `bon`, for each agent's best answer to its
+        prompt."""
         network = self.target or self.team
         if self.mixing.mode != "bon":
             return self._mixed(network, rows) * self.scale

@@ -80,20 +80,12 @@ class _Features:
 @dataclass
 class FeatureReader:
     """Computes features of conversations and joint states as text, independent of the policies'
-    tokenizers.
+    tokenizers; each of the `peers` reads a part.
 
     A text's features are the hidden state of its last token and the mean over its tokens, each
     normalised (F = 2H): the last token has seen all of the context, the mean represents the text
-    apart from its end. Text beyond the network's positions is truncated from the left.
-
-    Args:
-        body: the network, with its tokenizer.
-        decode: decodes ids of a turn.
-        agents: the team, in order of its slots.
-        max_tokens: tokens per micro-batch.
-        rounds: treat each round (`in_rounds`) as one step.
-        states: also read joint states.
-        peers: the process group; each rank reads a part.
+    apart from its end. Text beyond the network's positions is truncated from the left. With
+    `rounds`, each round (`in_rounds`) is one step; with `states`, joint states are read too.
     """
 
     body: Policy
@@ -201,8 +193,8 @@ class FeatureReader:
         return found
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
-        """Consecutive texts as turns: the prompt is the text before, the completion the text and an
-        end mark."""
+        """Texts as turns: the prompt is the text before, the completion the text and an end
+        mark."""
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
@@ -210,8 +202,13 @@ class FeatureReader:
         for text in texts:
             ids = [*self.body.chat.encode_text(text), mark]
             kept = ids[-(limit - 1) :]
-            if len(before) + len(ids) > limit:
-                self._say_cut(limit)
+            if len(before) + len(ids) > limit and not self._cut:
+                self._cut = True
+                log.warning(
+                    "conversations exceed the %d tokens of the mixed critic and are truncated on "
+                    "the left; set training.critic_model to a model with more positions",
+                    limit,
+                )
             found.append(Turn("reader", "reader", before[-(limit - len(kept)) :], kept))
             before = [*before, *ids]
         return found
@@ -225,12 +222,3 @@ class FeatureReader:
                 start, end = end, end + len(turn)
                 both = torch.stack([hidden[end - 1], hidden[start:end].mean(0)])
                 yield turn, layer_norm(both, both.shape[-1:]).flatten()
-
-    def _say_cut(self, limit: int) -> None:
-        if not self._cut:
-            self._cut = True
-            log.warning(
-                "conversations exceed the %d tokens of the mixed critic and are truncated on the "
-                "left; set training.critic_model to a model with more positions",
-                limit,
-            )

@@ -57,9 +57,8 @@ class Totals:
             for turn in sample.turns:
                 totals.turns += 1
                 totals.tokens += len(turn)
-                totals.tokens_by_agent[turn.agent] = totals.tokens_by_agent.get(
-                    turn.agent, 0
-                ) + len(turn)
+                known = totals.tokens_by_agent.get(turn.agent, 0)
+                totals.tokens_by_agent[turn.agent] = known + len(turn)
         totals.units = len(units)
         totals.seen = totals.tokens
         return totals

@@ -33,9 +33,8 @@ class HasModules(Protocol):
 
 
 def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sample]]:
-    """Splits samples into `size` parts of about equal cost without splitting units; a part may be
-    empty. With `packed`, samples with a common prefix stay together and cost their new tokens;
-    otherwise a sample costs its length."""
+    """Splits samples into `size` parts of about equal cost without splitting units; some may be
+    empty. With `packed`, shared prefixes stay together and cost once."""
     if size == 1:
         return [list(samples)]
     units = units_of(samples)
@@ -83,9 +82,8 @@ def micro_batches(
     totals: Totals | None = None,
     least: int = 1,
 ) -> Iterator[tuple[Batch, bool, bool]]:
-    """The packed micro-batches of this rank, in at least so many; whether each has data of its own,
-    and whether it is the last. A sharded model needs equally many calls per rank: one without data
-    reuses a sample."""
+    """The packed micro-batches of this rank; whether each has data of its own (a sharded model
+    needs equally many per rank, so that some reuse a sample); and whether it is the last."""
     shared = parts(samples, settings.peers.size, policy.packed)
     micros = rounds(policy, settings.peers, shared, settings.max_tokens, least)
     for number, micro in enumerate(micros, 1):

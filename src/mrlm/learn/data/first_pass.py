@@ -29,7 +29,7 @@ class FirstPass:
         annotate: Callable[[], None],
         again: bool = False,
     ) -> None:
-        """Writes cached columns to turns; `annotate` computes them if any is missing, or
+        """Writes cached columns to turns; `annotate` computes them if one is missing, or
         `again`."""
         known = [self.recall(*source) for source in sources]
         if again or not all(known):

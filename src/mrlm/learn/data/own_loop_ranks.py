@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,16 +35,15 @@ class Across:
     def totals(self, samples: Sequence[Sample]) -> Totals:
         """Loss denominators over all ranks. Collective: every rank must call it."""
         parts = ops.global_gather(asdict(Totals.of(samples)))
-        agents: dict[str, int] = {}
+        agents: Counter[str] = Counter()
         for part in parts:
-            for agent, count in part["tokens_by_agent"].items():
-                agents[agent] = agents.get(agent, 0) + count
+            agents.update(part["tokens_by_agent"])
         names = ("tokens", "sequences", "turns", "units", "seen")
         sums = {name: sum(part[name] for part in parts) for name in names}
-        return Totals(**sums, tokens_by_agent=agents)
+        return Totals(**sums, tokens_by_agent=dict(agents))
 
     def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """The loss with a hook that averages gradients over ranks after `backward`, except in
+        """The loss, with a hook that averages gradients over ranks in `backward`, unless in
         `no_sync()`."""
         if not self.wrapper.require_backward_grad_sync:
             return loss

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
@@ -19,7 +20,7 @@ def samples_of(
     without advantages."""
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
-    count = 0
+    rollouts = count()
     for number, group in enumerate(groups):
         for place, episode in enumerate(group.episodes):
             if episode.failed:
@@ -32,8 +33,7 @@ def samples_of(
                     and turn.trained
                     and (not credited or turn.advantages is not None)
                 ]
-                count += 1
-                for sample in merge(turns, rollout=count - 1):
+                for sample in merge(turns, rollout=next(rollouts)):
                     keys: dict[str, tuple[object, ...]] = {
                         "turn": (len(samples),),
                         "pair": (number, agent),

@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ _shared = threading.Event()
 
 @contextmanager
 def shared_processor() -> Iterator[None]:
-    """Context in which other threads may compute: the choice of the library is a process-wide
-    switch."""
+    """Context in which other threads may compute: the library is chosen for the whole process."""
     _shared.set()
     try:
         yield
@@ -47,30 +46,29 @@ def quick_products(device: torch.device, size: int) -> Iterator[None]:
     if device.type != "cpu" or size < WORTHWHILE or _shared.is_set() or not onednn_serves():
         yield
         return
-    section = _products()
-    before = section.fp32_precision
-    section.fp32_precision = (
-        "bf16"  # allows bf16 if faster; `onednn_serves` checked that float32 is kept
-    )
-    try:
+    # allows bf16 if faster; `onednn_serves` checked that float32 is kept
+    with _precision("bf16"):
         yield
-    finally:
-        section.fp32_precision = before
 
 
 @contextmanager
 def small_products() -> Iterator[None]:
     """Runs products through the default library inside the context, also within `quick_products`:
     the start-up cost of oneDNN would slow many small products."""
-    section = _products()
+    quick = torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # pyright: ignore
+    with _precision("ieee") if quick else nullcontext():
+        yield
+
+
+@contextmanager
+def _precision(kind: str) -> Iterator[None]:
+    section: Any = torch.backends.mkldnn.matmul  # pyright: ignore
     before = section.fp32_precision
-    if before == "bf16":
-        section.fp32_precision = "ieee"
+    section.fp32_precision = kind
     try:
         yield
     finally:
-        if before == "bf16":
-            section.fp32_precision = before
+        section.fp32_precision = before
 
 
 @functools.cache
@@ -81,18 +79,13 @@ def onednn_serves() -> bool:
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or _vendor() != "AuthenticAMD":
         return False
-    section = _products()
-    before = section.fp32_precision
-    section.fp32_precision = "bf16"
-    try:
+    with _precision("bf16"):
         return exact(lambda a, b: a @ b.t())
-    finally:
-        section.fp32_precision = before
 
 
 def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether `product(a, b)`, meant to be `a @ b.T`, is computed in float32; a shorter type
-    exceeds the limit by far. False if the operation is missing."""
+    """Whether `product(a, b)`, meant to be `a @ b.T`, is available and computed in float32; a
+    shorter type exceeds the limit by far."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(320, 512, generator=generator)
     wanted = a.double() @ b.double().t()
@@ -102,11 +95,6 @@ def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
         except (AttributeError, NotImplementedError, RuntimeError):
             return False
     return float((found - wanted).abs().max() / wanted.abs().max()) < EXACT
-
-
-def _products() -> Any:
-    backend: Any = torch.backends.mkldnn
-    return backend.matmul
 
 
 def _vendor() -> str:

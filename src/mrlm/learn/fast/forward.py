@@ -267,8 +267,7 @@ class _Norm(torch.autograd.Function):
 
 
 class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), with backward in few rows at a time, which stay in
-    cache."""
+    """`silu(gate) * up` (arXiv 2002.05202), with backward in few rows at a time, for the cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:

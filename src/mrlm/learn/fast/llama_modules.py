@@ -187,12 +187,8 @@ class Anatomy:
 
 
 def anatomy_of(model: Any) -> Anatomy:
-    """Reads the parts of a causal language model, or of a PEFT model around one.
-
-    Raises:
-        NotLean: the model is not one of `FAMILIES`, or has a modification that the fast path would
-            miss.
-    """
+    """Reads the parts of a causal language model, or of a PEFT model around one; `NotLean` if it is
+    not one of `FAMILIES`, or has a modification that the fast path would miss."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     family = _family(inner)
     config = inner.config

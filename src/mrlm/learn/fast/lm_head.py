@@ -24,8 +24,7 @@ def rows_at_once(vocabulary: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The map from hidden states to logits: `weight` (V, H), and `softcap`, the `c` of `c tanh(x /
-    c)`."""
+    """The map to logits: `weight` (V, H), and `softcap`, the `c` of `c tanh(x / c)`."""
 
     weight: Tensor
     softcap: float | None = None
@@ -92,12 +91,11 @@ class _Scores(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Tensor, cap: Any
     ) -> tuple[Tensor, Tensor]:
         head = Head(weight, cap)
-        pieces = [
-            (each.logprobs, each.entropy) for each in chunks(head, hidden, tokens, temperature)
-        ]
+        found = chunks(head, hidden, tokens, temperature)
+        logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in found), strict=True)
         ctx.save_for_backward(hidden, weight, tokens, temperature)
         ctx.cap = cap
-        return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+        return torch.cat(logprobs), torch.cat(entropies)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

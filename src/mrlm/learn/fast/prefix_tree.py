@@ -76,6 +76,10 @@ class _TokenChunk:
     parent: int
     place: int = -1
 
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
 
 def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
     """Length of the common prefix of two sequences."""
@@ -100,11 +104,11 @@ def plant(
     for group in groups:
         for index in group:
             stretches[index].place = placed
-            placed += stretches[index].stop - stretches[index].start
+            placed += stretches[index].size
     ids = np.empty(placed, dtype=np.int64)
     positions = np.empty(placed, dtype=np.int64)
     for each in stretches:
-        here = slice(each.place, each.place + each.stop - each.start)
+        here = slice(each.place, each.place + each.size)
         ids[here] = arrays[each.sample][each.start : each.stop]
         positions[here] = np.arange(each.start, each.stop)
     whole = [_places(stretches, path) for path in paths]
@@ -161,30 +165,22 @@ def _cut(
 
 def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray:
     """Packed indices of the tokens of a path."""
-    parts = [
-        np.arange(stretches[i].place, stretches[i].place + stretches[i].stop - stretches[i].start)
-        for i in path
-    ]
-    return np.concatenate(parts)
+    chosen = [stretches[index] for index in path]
+    return np.concatenate([np.arange(each.place, each.place + each.size) for each in chosen])
 
 
 def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
     """Groups of chunks that can be computed together with little padding."""
     order = sorted(
         range(len(stretches)),
-        key=lambda i: (
-            stretches[i].start > 0,
-            stretches[i].stop - stretches[i].start,
-            stretches[i].stop,
-            i,
-        ),
+        key=lambda i: (stretches[i].start > 0, stretches[i].size, stretches[i].stop, i),
     )
     groups: list[list[int]] = []
     asking = known = content = 0
     root = True
     for index in order:
         each = stretches[index]
-        size, reach = each.stop - each.start, each.stop
+        size, reach = each.size, each.stop
         wide, deep = max(asking, size), max(known, reach)
         full = (len(groups[-1]) + 1) * wide * deep if groups else 0
         if not groups or root != (each.start == 0) or full > WASTE * (content + size * reach):
@@ -197,7 +193,7 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
 
 def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
-    sizes = np.array([each.stop - each.start for each in chosen])
+    sizes = np.array([each.size for each in chosen])
     before = np.array([each.start for each in chosen])
     asking, known = int(sizes.max()), int((sizes + before).max())
     start = chosen[0].place

@@ -54,9 +54,8 @@ def load_model(
     device: str = "auto",
     scores: bool = False,
 ) -> Any:
-    """Loads a causal language model from a hub id, a folder, a run folder or an adapter folder
-    (adapters are merged into their base); with `scores` a sequence classifier. A `ModelError` names
-    the path and the cause of a failure."""
+    """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
+    folder: of a model, a run, or an adapter, which is merged into its base."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -111,8 +110,7 @@ def damaged_files(folder: Path) -> list[Path]:
 
 
 def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file is shorter than it states: 8 bytes of length, the header, the
-    tensors."""
+    """Whether a safetensors file is shorter than it states: 8 bytes, the header, the tensors."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -203,15 +201,13 @@ def first_line(error: BaseException) -> str:
 
 def _require_folder(path: str) -> None:
     """Raises if an explicit path is not a model folder; anything else may be a hub id."""
-    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(
-        path
-    ).expanduser().is_dir():
+    explicit = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if explicit and not Path(path).expanduser().is_dir():
         raise ModelError(
             f"{path}: the folder does not exist; give a folder with config.json, or a hub id"
         )
-    if Path(path).is_dir() and not any(
-        (Path(path) / name).is_file() for name in ("config.json", "adapter_config.json")
-    ):
+    files = [Path(path) / name for name in ("config.json", "adapter_config.json")]
+    if Path(path).is_dir() and not any(file.is_file() for file in files):
         raise ModelError(
             f"{path}: the folder has no config.json; give a folder with a Hugging Face model"
         )

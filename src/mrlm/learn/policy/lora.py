@@ -34,9 +34,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     )
     _check_targets(model, name, settings["target_modules"])
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # PEFT and transformers warn about each other
+        warnings.simplefilter("ignore", FutureWarning)  # of PEFT about transformers
         if not isinstance(model, peft.PeftModel):
             return peft.get_peft_model(model, config, adapter_name=name)
         model.add_adapter(name, config)

@@ -100,13 +100,8 @@ def checked_pass(
     dtype: torch.dtype | None,
     logprobs: Callable[[Batch], Tensor],
 ) -> LeanPass:
-    """The fast path of a model, if it agrees with `logprobs`, the model's own forward on a batch
-    (N,).
-
-    Raises:
-        NotLean: the model is not supported.
-        Disagrees: the log-probs differ.
-    """
+    """The fast path of a model; `NotLean` if it is not supported, `Disagrees` if its log-probs
+    differ from `logprobs`, the model's own forward on a batch (N,)."""
     found = LeanPass(model, adapter, dtype)
     probe = _probe(model.config.vocab_size, found.anatomy.embedding.device)
     gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())

@@ -116,8 +116,7 @@ def interface_of(model: Any) -> Interface:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Logits (B, T, V) of a module's output: a tensor, a tuple that begins with them, or
-    `.logits`."""
+    """Logits (B, T, V) of an output: a tensor, a tuple that begins with them, or `.logits`."""
     found = output
     if isinstance(output, Mapping):
         found = output.get("logits")
