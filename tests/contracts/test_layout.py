@@ -412,11 +412,6 @@ LINES, FUNCTION, METHODS = 400, 80, 20
 """The most lines of a file, of a function, and the most methods of a class."""
 
 LARGER = {
-    "learn/critics/mixing_critic.py MixedCritic": 21,
-    "learn/learner.py": 485,
-    "learn/learner.py Learner": 27,
-    "learn/ops.py": 442,
-    "learn/policy/policy.py Policy": 38,
     "selfplay/opponent_pool.py": 430,
     "selfplay/opponent_pool.py Population": 27,
 }

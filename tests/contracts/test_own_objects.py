@@ -33,9 +33,10 @@ FOREIGN: dict[str, set[str]] = {
     "learn/mismatch.py": {"model", "getattr(model, 'config', None)"},
     "learn/policy/loading.py": {"model"},
     "learn/policy/own_forward.py": {"model"},
-    "learn/policy/policy.py": {"config", "model", "self.model"},
+    "learn/policy/policy.py": {"model"},
     "learn/policy/saved_model.py": {"model"},
     "learn/policy/shards.py": {"tensor"},
+    "learn/policy/weights.py": {"config", "self.model"},
     "learn/policy/wrapped_modules.py": {"inner", "model", "output"},
     "build/arguments.py": {"usual"},
     # libraries, and what they answer
