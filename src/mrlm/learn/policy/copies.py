@@ -53,7 +53,7 @@ def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[s
             found[name] = policy
             continue
         memo |= {id(each): each for each in policy.model.parameters() if id(each) not in learned}
-        found[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter)
+        found[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter, name)
     return found
 
 
@@ -79,13 +79,15 @@ def adopt(policy: Policy, source: str) -> None:
             "base, and this is not an adapter folder; give one, or play against a whole model "
             "as a policy of its own (policies.<name>: {model: ..., trainable: false})"
         )
-    try:
-        if policy.adapter is not None:
-            policy.load(Path(path))
-            return
+    loaded = None
+    if policy.adapter is None:
         dtype = str(policy.model.dtype).removeprefix("torch.")
         loaded = load_model(path, dtype, device=str(policy.device))
-        policy.model.load_state_dict(loaded.state_dict())
+    try:
+        if loaded is None:
+            policy.load(Path(path))
+        else:
+            policy.model.load_state_dict(loaded.state_dict())
     except (RuntimeError, OSError) as error:
         lines = str(error).strip().split("\n")
         raise ModelError(

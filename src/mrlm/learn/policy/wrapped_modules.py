@@ -101,7 +101,8 @@ def interface_of(model: Any) -> Interface:
     named = "input_ids" in accepted or (open_ended and not foreign)
 
     backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
-    inside = {} if backbone is None else inspect.signature(backbone.forward).parameters
+    hidden = open_ended and backbone is not None
+    inside = inspect.signature(backbone.forward).parameters if hidden else ()
 
     def takes(name: str) -> bool:
         return name in accepted or (open_ended and not foreign)
@@ -109,7 +110,7 @@ def interface_of(model: Any) -> Interface:
     return Interface(
         ids="input_ids" if named else None,
         mask=takes("attention_mask"),
-        positions="position_ids" in accepted or (open_ended and "position_ids" in inside),
+        positions="position_ids" in accepted or "position_ids" in inside,
         keep="logits_to_keep" in accepted,
         cache=takes("past_key_values"),
     )
