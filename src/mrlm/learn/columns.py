@@ -52,7 +52,7 @@ def annotate(
     samples = samples_of(groups, policy.name, "turn", credited=False)
     if spec.critic.topology != "shared":
         needs -= {"values"}  # computed by a critic
-    jobs = {(need,): samples for need in sorted(needs)}
+    jobs: dict[tuple[str, ...], Sequence[Sample]] = {(x,): samples for x in sorted(needs)}
     if ("old_logprobs",) not in jobs and spec.reads_old:
         # the sampler's log-probs suffice unless missing, truncated, or from older weights
         jobs["old_logprobs",] = [

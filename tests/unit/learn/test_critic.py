@@ -32,8 +32,8 @@ from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn import columns as learn_columns
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
-from mrlm.learn.critics import critic as critic_module
 from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic
+from mrlm.learn.data import data_parallel
 from mrlm.learn.data.batch import Batch, Sample, merge, pack
 from mrlm.learn.data.data_parallel import rounds
 from mrlm.learn.data.samples import minibatches, samples_of
@@ -855,7 +855,7 @@ def test_micro_batches_that_are_empty_add_nothing(
     policy, groups, found = Policy("a", model, tokenizer), learned(tokenizer), []
     for padding in ([], [[], []]):
         monkeypatch.setattr(
-            critic_module, "rounds", lambda *given, more=padding: [*rounds(*given), *more]
+            data_parallel, "rounds", lambda *given, more=padding: [*rounds(*given), *more]
         )
         critic = Critic("a", beside(policy), FAST)
         metrics = critic.update(groups, regression(critic_epochs=1), 0, 0)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
+from mrlm.learn.policy.shards import Shards
+
 MixingMode = Literal["vdac", "factored", "bon"]
 """Quantity to mix, and its use: see `Mixing`."""
 
@@ -155,7 +157,7 @@ class TeamValue(nn.Module):
     scale: Tensor
     value_head: None = None
     precision: str = "fp32"
-    shards: None = None
+    shards: Shards[Any] | None = None
 
     def __init__(self, num_agents: int, features: int, mixing: Mixing) -> None:
         super().__init__()
