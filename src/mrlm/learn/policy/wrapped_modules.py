@@ -101,8 +101,10 @@ def interface_of(model: Any) -> Interface:
     named = "input_ids" in accepted or (open_ended and not foreign)
 
     backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
-    hidden = open_ended and backbone is not None
-    inside = inspect.signature(backbone.forward).parameters if hidden else ()
+    if not open_ended or backbone is None:
+        inside = accepted
+    else:
+        inside = inspect.signature(backbone.forward).parameters
 
     def takes(name: str) -> bool:
         return name in accepted or (open_ended and not foreign)
