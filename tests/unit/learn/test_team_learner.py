@@ -111,7 +111,7 @@ def of_the_run(keep: Keep, name: str, tokenizer: Any, seed: int = 0) -> TeamLear
     team = TeamLearner(agents, algorithm, seed=seed)
     for critic, known in zip(team.critics, keep.heads, strict=True):
         if algorithm.spec.critic.topology == "mixed":
-            critic.learned.network.load_state_dict(known.network.state_dict())  # type: ignore[attr-defined]
+            critic.learned.load_state_dict(known.state_dict())  # type: ignore[attr-defined]
     return team
 
 
