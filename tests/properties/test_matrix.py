@@ -189,7 +189,7 @@ def by_team(trained: Trained, plays: list[Any], rewards: Any = None) -> np.ndarr
         if (
             trained.algorithm_again().spec.critic.topology == "mixed"
         ):  # other critics begin as the policy is
-            critic.learned.network.load_state_dict(known.network.state_dict())  # type: ignore[attr-defined]
+            critic.learned.load_state_dict(known.state_dict())  # type: ignore[attr-defined]
     return advantages(team.credited(plays, rewards))
 
 

@@ -44,7 +44,7 @@ class PlayReader:
     """Base of readers of user rollouts."""
 
     unit: ClassVar[str] = "rollout"
-    """What messages call a play."""
+    """Name of a play in messages."""
 
     def groups(
         self,

@@ -62,7 +62,7 @@ class Critic(Trainee):
         return samples_of(groups, self.name, "turn", credited)
 
     def record(self, turn: Turn) -> None:
-        """Copies the values of a turn of `samples` to the turns that it stands for."""
+        """Copies the values of a turn of `samples` to the turns that it represents."""
 
     def loss(
         self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
