@@ -2,7 +2,7 @@
 from a data set.
 
 The environment is in `environment.py`, generated problems in `generator.py`, `templates.py` and
-`families/`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
+`families.py`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
 """
 
 from __future__ import annotations

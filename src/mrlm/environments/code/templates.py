@@ -11,13 +11,6 @@ from dataclasses import dataclass, field
 from string import Template as Text
 from typing import Any
 
-NUMBER = ("a", "b", "m", "n", "p", "q", "x", "y", "z")
-TEXT = ("s", "text", "phrase", "line", "title", "message", "sentence", "note")
-LIST = ("values", "nums", "items", "xs", "data", "series", "sample", "entries")
-TABLE = ("table", "d", "scores", "stock", "prices", "counts", "record", "book")
-GRID = ("grid", "matrix", "board", "field", "cells", "plane")
-"""Parameter names by type of value. Solutions use none of them for anything else."""
-
 Args = tuple[Any, ...]
 Values = Mapping[str, Any]
 PLACES = "abcde"
@@ -142,42 +135,3 @@ def _spread(calls: list[tuple[Args, Any]]) -> list[tuple[Args, Any]]:
         by_result.setdefault(repr(call[1]), []).append(call)
     rounds = max(map(len, by_result.values()), default=0)
     return [group[i] for i in range(rounds) for group in by_result.values() if i < len(group)]
-
-
-# -- arguments -------------------------------------------------------------------------------------
-
-WORDS = (
-    "apple", "river", "stone", "cloud", "tiger", "lemon", "paper", "light", "ocean", "green",
-    "house", "mouse", "plant", "bread", "chair", "table", "horse", "train", "queen", "robot",
-    "level", "radar", "kayak", "anna", "noon", "eye", "pear", "fig", "sea", "oak", "ice", "red",
-    "sun",
-)  # fmt: skip
-KEYS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
-
-
-def ints(rng: random.Random, low: int = -9, high: int = 20, least: int = 1, most: int = 7) -> Any:
-    """A list of whole numbers."""
-    return [rng.randint(low, high) for _ in range(rng.randint(least, most))]
-
-
-def letters(rng: random.Random, alphabet: str = "abcde", least: int = 1, most: int = 8) -> str:
-    """A string of letters of a small alphabet."""
-    return "".join(rng.choice(alphabet) for _ in range(rng.randint(least, most)))
-
-
-def words(rng: random.Random, between: str = " ", least: int = 1, most: int = 5) -> str:
-    """Several words joined by a separator."""
-    return between.join(rng.choice(WORDS) for _ in range(rng.randint(least, most)))
-
-
-def table(rng: random.Random, low: int = 0, high: int = 20, least: int = 1, most: int = 5) -> Any:
-    """A dictionary of names and whole numbers."""
-    keys = rng.sample(KEYS, rng.randint(least, most))
-    return {key: rng.randint(low, high) for key in keys}
-
-
-def grid(rng: random.Random, low: int = -9, high: int = 9, square: bool = False) -> Any:
-    """A list of lists of whole numbers, 2 to 4 rows and columns."""
-    height = rng.randint(2, 4)
-    width = height if square else rng.randint(2, 4)
-    return [[rng.randint(low, high) for _ in range(width)] for _ in range(height)]

@@ -1,0 +1,20 @@
+"""Content of environments that is data: texts, tables and templates in YAML files beside the modules
+that use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+try:
+    from yaml import CSafeLoader as Loader
+except ImportError:  # PyYAML was built without libyaml
+    from yaml import SafeLoader as Loader
+
+
+def content(module: str, name: str | None = None) -> Any:
+    """The values of the YAML file beside a module (its `__file__`), by default of the same name."""
+    path = Path(module).with_suffix(".yaml") if name is None else Path(module).with_name(name)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
