@@ -9,11 +9,16 @@ from typing import Literal
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
+from mrlm.environments.shared.content import content
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, one_of, penalty
 from mrlm.environments.shared.rows import at_least, is_held_out
 from mrlm.environments.shared.text import only_word
-from mrlm.environments.shared.things import ATTRIBUTES, TRUE
 
+_TABLE = content(__file__)
+ATTRIBUTES: dict[str, str] = _TABLE["attributes"]
+"""Attribute -> its description."""
+TRUE = {thing: frozenset(text.split()) for thing, text in _TABLE["things"].items()}
+"""Thing -> the attributes it has."""
 THINGS = tuple(TRUE)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CODES: dict[str, str] = dict(zip(LETTERS, ATTRIBUTES, strict=True)) | {

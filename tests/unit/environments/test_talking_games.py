@@ -16,8 +16,12 @@ from mrlm.environments.negotiation import (
     held_out,
     valuations,
 )
-from mrlm.environments.shared.things import ATTRIBUTES, TRUE
-from mrlm.environments.twenty_questions import SHORT, TwentyQuestionsEnvironment
+from mrlm.environments.twenty_questions import (
+    ATTRIBUTES,
+    SHORT,
+    TRUE,
+    TwentyQuestionsEnvironment,
+)
 from test_games import Speaks, expert, played, says, script
 
 # -- negotiation -----------------------------------------------------------------------------------

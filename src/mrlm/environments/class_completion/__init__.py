@@ -2,8 +2,7 @@
 
 The environment is in `environment.py`; `problems.py` reads rows in the form of ClassEval (Du et al.
 2023, arXiv 2308.01861), `dividing.py` assigns methods to writers, `merging.py` joins the writers'
-code, `scoring.py` computes rewards, `grading.py` runs the tests, `generator.py` and `plans.py`
-generate problems.
+code, `scoring.py` computes rewards, `grading.py` runs the tests, `generator.py` generates problems.
 """
 
 from __future__ import annotations

@@ -1,29 +1,81 @@
-"""Unlimited generated classes to complete, as rows in the form of ClassEval. Tests are sampled;
-their expected values are those of the reference class."""
+"""Unlimited generated classes to complete, as rows in the form of ClassEval, from the templates in
+`plans.json`. There `{k}` is a number that varies; `{a}` to `{d}` are numbers and `{u}`, `{v}` and
+`{w}` words sampled for each test. Expected values of tests are those of the reference class."""
 
 from __future__ import annotations
 
+import json
 import random
 import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.environments.class_completion.plans import PLANS, ClassPlan
-from mrlm.environments.shared.rows import is_held_out
+from mrlm.environments.shared.generators import first_of
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
 NUM_CASES = 3
 """Test cases per method."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A method of a plan.
+
+    Args:
+        name: its name.
+        params: source of its parameters.
+        asked: its docstring.
+        code: body of the reference implementation.
+        scripts: statements for tests, joined by `; `; the last is an expression.
+        needs: methods that the reference implementation calls.
+    """
+
+    name: str
+    params: str
+    asked: str
+    code: str
+    scripts: Sequence[str]
+    needs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPlan:
+    """A kind of class.
+
+    Args:
+        about: its purpose; it mentions `{k}`.
+        names: possible names.
+        init: its constructor.
+        methods: the methods to be written.
+        k: range of the number: the first, and one more than the last.
+    """
+
+    about: str
+    names: Sequence[str]
+    init: str
+    methods: Sequence[Written]
+    k: Sequence[int] = (2, 14)
+
+
+PLANS = [
+    ClassPlan(**{**plan, "methods": [Written(**method) for method in plan["methods"]]})
+    for plan in json.loads(Path(__file__).with_name("plans.json").read_text(encoding="utf-8"))
+]
+
+
 def row(seed: str, split: Split) -> dict[str, Any]:
     """A row. Held-out rows never occur in training, for any seed."""
     rng = random.Random(f"class_completion/{split}/{seed}")
-    while True:
-        plan = rng.choice(PLANS)
-        k = rng.choice(plan.k)
-        if is_held_out(f"{plan.about} {k}") == (split == "eval"):
-            return _row(plan, k, rng)
+    plan, k = first_of(split, lambda: _numbered(rng), lambda found: f"{found[0].about} {found[1]}")
+    return _row(plan, k, rng)
+
+
+def _numbered(rng: random.Random) -> tuple[ClassPlan, int]:
+    plan = rng.choice(PLANS)
+    return plan, rng.choice(range(*plan.k))
 
 
 def _row(plan: ClassPlan, k: int, rng: random.Random) -> dict[str, Any]:
@@ -79,7 +131,7 @@ def _case(
     name: str,
     method: str,
     number: int,
-    scripts: tuple[str, ...],
+    scripts: Sequence[str],
     space: dict[str, Any],
     rng: random.Random,
     k: int,

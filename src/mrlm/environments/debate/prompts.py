@@ -6,35 +6,11 @@ from typing import Literal
 
 from mrlm.environments.debate.judging import Speech
 from mrlm.environments.debate.topics import Side, Topic
+from mrlm.environments.shared.content import content
 
 Style = Literal["full", "short"]
 
-FRAMES = (
-    (
-        "First, according to several of the studies that we have, {0}, because small effects of "
-        "every day add up.",
-        "Second, recent data from places like ours suggest that {0}, which means that waiting has "
-        "its price.",
-        "Finally, a broad survey of the people concerned has found that {0}, therefore the balance "
-        "tips to our side.",
-    ),
-    (
-        "To begin with, for example, those who work with it report daily that {0}, since they "
-        "watch it happen.",
-        "Moreover, the official statistics of the last year show that {0}, so that most of the "
-        "doubts lose their ground.",
-        "In conclusion, experience from abroad confirms that {0}, hence it should weigh heavily "
-        "with us.",
-    ),
-    (
-        "First of all, independent research by many teams concludes that {0}, given that the "
-        "alternatives were tested.",
-        "Furthermore, careful measurements over a decade reveal that {0}, and this leads to "
-        "consequences that last.",
-        "Overall, the evidence that experts have reviewed implies that {0}, thus the earlier "
-        "objection fails.",
-    ),
-)
+FRAMES: list[list[str]] = content(__file__)["frames"]
 """One speech per row: sentence templates for a key point and its grounds."""
 
 

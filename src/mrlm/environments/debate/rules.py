@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, scored
 from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.shared.content import content
 from mrlm.environments.shared.rows import at_least
 
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "reasoning": 0.25, "structure": 0.15, "relevance": 0.15}
@@ -27,45 +29,22 @@ SAME = 0.6
 MAX_TEXT, MAX_SENTENCES = 6000, 40
 """Maximum numbers of characters and sentences of a speech that are read."""
 
-EVIDENCE = (
-    "according to|data|evidence|for example|for instance|measurements|percent|records|"
-    "report|reports|research|researchers|statistics|studies|study|survey|surveys|trials|experience"
-)
-REASONING = (
-    "as a result|because|consequently|follows that|for this reason|given that|hence|if|implies|"
-    "in order to|leads to|since|so that|that is why|therefore|thus|which means"
-)
-SIGNPOSTS = (
-    "first|firstly|first of all|to begin with",
-    "second|secondly|third|next|moreover|furthermore|in addition|besides",
-    "finally|lastly|in conclusion|to conclude|in sum|overall",
-)
-CONCESSIONS = (
-    "i agree with my opponent|i agree with the other side|my opponent is right|i concede|"
-    "i was wrong|i give up|i have no argument|i cannot defend|the other side is right"
-)
-_SMALL = (
-    "a about across after against all also always among an and any are as at away be because "
-    "been before between both but by can could did do does during each even every for from had "
-    "has have he her here his how i if in into is it its itself many may me might more most "
-    "must my near never no not of on one only or other our out over own per same she should "
-    "since so some still such than that the their them then there therefore these they this "
-    "those through to too under until up us was we were what when where which while who whose "
-    "why will with within without would yet you your"
-)
-SMALL = frozenset(_SMALL.split())
+_READ = content(__file__)
+SMALL: frozenset[str] = frozenset(_READ["function_words"].split())
 """Function words, which carry no topic."""
 
 
-def _phrases(alternatives: str) -> re.Pattern[str]:
+def _phrases(alternatives: Iterable[str]) -> re.Pattern[str]:
     """A pattern of alternatives, whole words only, longest first."""
-    listed = sorted(alternatives.split("|"), key=len, reverse=True)
+    listed = sorted(alternatives, key=len, reverse=True)
     return re.compile(r"\b(?:" + "|".join(map(re.escape, listed)) + r")\b")
 
 
-_EVIDENCE, _REASONING, _CONCEDES = map(_phrases, (EVIDENCE, REASONING, CONCESSIONS))
-_SIGNPOSTS = tuple(map(_phrases, SIGNPOSTS))
-_PAID = _phrases("|".join((EVIDENCE, REASONING, *SIGNPOSTS)))
+_EVIDENCE, _REASONING, _CONCEDES = (
+    _phrases(_READ[kind]) for kind in ("evidence", "reasoning", "concessions")
+)
+_SIGNPOSTS = tuple(map(_phrases, _READ["signposts"]))
+_PAID = _phrases([*_READ["evidence"], *_READ["reasoning"], *chain(*_READ["signposts"])])
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+(?:\.\d+)?")
 
 

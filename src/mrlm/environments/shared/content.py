@@ -1,5 +1,5 @@
-"""Content of environments that is data: texts, tables and templates in YAML files beside the modules
-that use them."""
+"""Content of environments that is data: texts, tables and templates in YAML files beside the
+modules that use them."""
 
 from __future__ import annotations
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import at_least, is_held_out
+
+T = TypeVar("T")
 
 
 def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
@@ -59,3 +63,12 @@ def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) 
     found = next((given for given in (max_attempts, max_turns) if given is not None), default)
     at_least("max_attempts", found, 1, whole=True)
     return found
+
+
+def first_of(split: Split, sample: Callable[[], T], key: Callable[[T], str]) -> T:
+    """The first sample that belongs to a split by its key. What is held out never occurs in
+    training, for any seed."""
+    while True:
+        found = sample()
+        if is_held_out(key(found)) == (split == "eval"):
+            return found

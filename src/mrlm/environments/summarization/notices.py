@@ -7,33 +7,10 @@ import random
 from dataclasses import dataclass
 
 from mrlm.core.environment import Split
-from mrlm.environments.shared.rows import is_held_out
+from mrlm.environments.shared.content import content
+from mrlm.environments.shared.generators import first_of
 
-KINDS = ("bridge", "library", "lighthouse", "mill", "theatre", "observatory", "harbour", "school")
-NAMES = ("Orsel", "Vanto", "Lirrow", "Quenby", "Tamsin", "Dovrek", "Halvor", "Merrin", "Sabeth")
-TOWNS = ("Ardholm", "Breve", "Castrel", "Dunmere", "Elvstad", "Farrow", "Grimsel", "Hesket")
-PEOPLE = ("Ada Morn", "Bruno Calt", "Cleo Varga", "Dario Finch", "Edda Lorne", "Felix Thane")
-PURPOSES = ("grain", "letters", "sailors", "travellers", "orphans", "astronomers", "weavers")
-OPENINGS = (
-    "People in {town} like to tell the story of their {kind}.",
-    "Visitors to {town} often stop at the {kind} on the hill.",
-    "There is a {kind} in {town} that everybody knows.",
-)
-KEY = (
-    "The {name} {kind} stands in {town}.",
-    "It was {person} who built it.",
-    "The year was {year}.",
-    "It was meant for {purpose} above all.",
-)
-ASIDES = (
-    "In {other_year} a storm took away a part of its roof.",
-    "{other_person} painted it twice and gave one of the pictures away.",
-    "The road from {other_town} is steep and closed in winter.",
-    "Nowadays children sell lemonade in front of it.",
-    "Cats sleep in its shadow when the days are warm.",
-    "For a time {other_purpose} were kept there, though nobody had planned that.",
-)
-SUMMARY = "{person} built the {name} {kind} in {town} for {purpose} in {year}."
+_WORDS = content(__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +35,26 @@ class Notice:
 def notice(seed: str, split: Split) -> Notice:
     """The text of a seed. Held-out texts never occur in training, for any seed."""
     rng = random.Random(f"summarization/{split}/{seed}")
-    while True:
-        found = _drawn(rng)
-        if is_held_out(found.summary) == (split == "eval"):
-            return found
+    return first_of(split, lambda: _drawn(rng), lambda found: found.summary)
 
 
 def _drawn(rng: random.Random) -> Notice:
-    person, other_person = rng.sample(PEOPLE, 2)
-    town, other_town = rng.sample(TOWNS, 2)
-    purpose, other_purpose = rng.sample(PURPOSES, 2)
+    person, other_person = rng.sample(_WORDS["people"], 2)
+    town, other_town = rng.sample(_WORDS["towns"], 2)
+    purpose, other_purpose = rng.sample(_WORDS["purposes"], 2)
     year, other_year = rng.sample(range(1810, 1990), 2)
     words = {
         "person": person, "town": town, "purpose": purpose, "year": str(year),
         "other_person": other_person, "other_town": other_town, "other_year": str(other_year),
-        "other_purpose": other_purpose, "kind": rng.choice(KINDS), "name": rng.choice(NAMES),
+        "other_purpose": other_purpose, "kind": rng.choice(_WORDS["kinds"]),
+        "name": rng.choice(_WORDS["names"]),
     }  # fmt: skip
-    lines = [rng.choice(OPENINGS), KEY[0], *_mixed(rng, list(KEY[1:]), list(ASIDES))]
+    first, *key = _WORDS["key"]
+    lines = [rng.choice(_WORDS["openings"]), first, *_mixed(rng, key, list(_WORDS["asides"]))]
     return Notice(
         source=" ".join(lines).format(**words),
         question=f"who built the {words['kind']}, where, when, and what for",
-        summary=SUMMARY.format(**words),
+        summary=_WORDS["summary"].format(**words),
         facts=(words["name"], town, person, str(year), purpose),
         others=(other_person, other_town, str(other_year), other_purpose),
     )

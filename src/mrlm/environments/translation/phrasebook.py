@@ -8,27 +8,12 @@ import random
 from dataclasses import dataclass
 
 from mrlm.core.environment import Split
-from mrlm.environments.shared.rows import is_held_out
+from mrlm.environments.shared.content import content
+from mrlm.environments.shared.generators import first_of
 
-NOUNS = {
-    "farmer": "tolme", "teacher": "sarvi", "sailor": "brunek", "child": "pil", "king": "otar",
-    "horse": "vekka", "dog": "hundri", "boat": "silma", "letter": "kirje", "apple": "ombel",
-    "lamp": "valos", "stone": "kave", "garden": "trelle", "river": "jokar", "book": "libbe",
-}  # fmt: skip
-ADJECTIVES = {
-    "old": "vanu", "red": "punet", "small": "mikko", "heavy": "raska", "quiet": "halin",
-    "young": "nuorel",
-}  # fmt: skip
-VERBS = {
-    "see": ("sees", "saw", "nakir"), "carry": ("carries", "carried", "kantel"),
-    "find": ("finds", "found", "loydan"), "love": ("loves", "loved", "armast"),
-    "follow": ("follows", "followed", "sekval"), "sell": ("sells", "sold", "myyrin"),
-}  # fmt: skip
-RULES = (
-    "The verb comes last: subject, object, verb. An adjective comes after its noun. Several of a "
-    "thing end in -ra. What is past has a verb in -it. There is no word for 'the'."
-)
-IRREGULAR = {"child": "children"}
+_BOOK = content(__file__)
+NOUNS, ADJECTIVES, VERBS = _BOOK["nouns"], _BOOK["adjectives"], _BOOK["verbs"]
+RULES: str = _BOOK["rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +28,7 @@ class PhrasePair:
 def pair(seed: str, split: Split) -> PhrasePair:
     """The sentence of a seed. Held-out sentences never occur in training, for any seed."""
     rng = random.Random(f"translation/{split}/{seed}")
-    while True:
-        found = _drawn(rng)
-        if is_held_out(found.norvi) == (split == "eval"):
-            return found
+    return first_of(split, lambda: _drawn(rng), lambda found: found.norvi)
 
 
 def _drawn(rng: random.Random) -> PhrasePair:
@@ -69,7 +51,7 @@ def _group(rng: random.Random, noun: str, entries: dict[str, str]) -> tuple[str,
     entries[noun] = NOUNS[noun]
     english, norvi = noun, NOUNS[noun]
     if several:
-        english, norvi = IRREGULAR.get(noun, f"{noun}s"), f"{norvi}ra"
+        english, norvi = _BOOK["irregular"].get(noun, f"{noun}s"), f"{norvi}ra"
     if rng.random() < 0.6:
         adjective = rng.choice(list(ADJECTIVES))
         entries[adjective] = ADJECTIVES[adjective]

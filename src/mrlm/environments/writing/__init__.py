@@ -2,7 +2,7 @@
 
 The environment is in `environment.py`, its rewards in `gates.py`, measures against reward hacking
 in `quality.py`, based on `words.py` and on word order (`order.py`); the parameters of each kind of
-work are in `presets.py`, the built-in texts in `posts.py` and `abstracts.py`.
+work are in `presets.py`, the built-in texts in `pieces.py`.
 """
 
 from __future__ import annotations

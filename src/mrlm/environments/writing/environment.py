@@ -14,17 +14,10 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
-from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import (
-    RowTable,
-    RowTasks,
-    is_held_out,
-    others,
-    row_matters,
-    seats,
-)
+from mrlm.environments.shared.generators import chosen, first_of
+from mrlm.environments.shared.rows import RowTable, RowTasks, others, row_matters, seats
 from mrlm.environments.writing.gates import GATES, gates
-from mrlm.environments.writing.posts import PostPiece
+from mrlm.environments.writing.pieces import sampled
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
 from mrlm.environments.writing.quality import MEASURES, quality
 
@@ -137,18 +130,12 @@ class WritingEnvironment(RowTasks):
             return Task(
                 f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
             )
-        piece = self._piece(seed, split)
+        rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
+        piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda one: one.document)
         texts = list(piece.texts) if len(self.agents) == len(piece.texts) else None
         name = f"{self._label}-{self.seed}-{split}-{seed}"
         info = {"document": piece.document}
         return Task(name, [Message(piece.document)], texts, seed, info)
-
-    def _piece(self, seed: int, split: Split) -> PostPiece:
-        rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
-        while True:
-            piece = self.preset.piece(rng)
-            if is_held_out(piece.key) == (split == "eval"):
-                return piece
 
     # -- play --------------------------------------------------------------------------------------
 

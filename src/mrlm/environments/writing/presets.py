@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from random import Random
 from typing import Any
 
 from mrlm.core.errors import ConfigError
-from mrlm.environments.writing import abstracts, posts
-from mrlm.environments.writing.posts import PostPiece
+from mrlm.environments.shared.content import content
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,13 @@ class WritingRules:
                 raise ConfigError(f"rules: unknown rule {name!r}; use {', '.join(sorted(known))}")
             if not _fits(name, value):
                 raise ConfigError(f"rules.{name}: invalid value {value!r}")
-        read = {
-            "words": tuple,
-            "characters": lambda v: LengthSpan(*v),
-            "unique": lambda v: LengthSpan(*v),
-        }
-        return replace(self, **{k: read.get(k, lambda v: v)(v) for k, v in given.items()})
+        return replace(self, **_rules(given))
+
+
+def _rules(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Rules as values of `WritingRules`."""
+    read = {"words": tuple} | dict.fromkeys(("characters", "unique"), lambda v: LengthSpan(*v))
+    return {name: read.get(name, lambda v: v)(value) for name, value in given.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,67 +85,20 @@ class WritingPreset:
         asked: prompt of each writer, before the text; further writers get `more`.
         more: prompt of further writers; `{before}` is the name of the previous writer.
         columns: columns of a row that may contain its text, in order of precedence.
-        piece: samples a built-in text with reference answers.
+        piece: kind of built-in texts, in `pieces.yaml`.
     """
 
     rules: WritingRules
-    agents: tuple[str, ...]
-    asked: tuple[str, ...]
+    agents: Sequence[str]
+    asked: Sequence[str]
     more: str
-    columns: tuple[str, ...]
-    piece: Callable[[Random], PostPiece]
+    columns: Sequence[str]
+    piece: str
 
 
-TEXTS = ("document", "text", "post", "abstract", "abstract_text", "article", "content")
-_LONGER = "Write one that is longer than that of the writer {before}, with other words."
 PRESETS: dict[str, WritingPreset] = {
-    "tldr": WritingPreset(
-        WritingRules((8, 256), LengthSpan(1.1, 1.6, 3.2, 5.0), LengthSpan(1.3, 2.0), overlap=0.03),
-        ("concise", "detailed"),
-        (
-            "Summarise the post below in a few concise sentences.",
-            "Summarise the post below in detail: about twice as long as a concise summary, with "
-            "other words than one would have, and with transition words between its sentences.",
-        ),
-        "Summarise the post below. " + _LONGER,
-        TEXTS,
-        posts.long_post,
-    ),
-    "arxiv": WritingPreset(
-        WritingRules(
-            (128, 256),
-            LengthSpan(0.8, 1.3, 1.6, 2.0),
-            LengthSpan(0.5, 0.7, 1.3, 1.7),
-            overlap=0.23,
-            relevant=0.2,
-        ),
-        ("background", "method"),
-        (
-            "Write the background and motivation of the paper with the abstract below, in 128 to "
-            "170 words. Another writer describes the method.",
-            "Write the method and its implications of the paper with the abstract below, in 170 "
-            "to 256 words. Another writer gives the background; keep to the same terms.",
-        ),
-        "Write a further part of the introduction of the paper below. " + _LONGER,
-        ("abstract", "abstract_text", *TEXTS),
-        abstracts.abstract,
-    ),
-    "short": WritingPreset(
-        WritingRules(
-            (8, 32),
-            LengthSpan(1.1, 1.6, 3.2, 5.0),
-            LengthSpan(1.0, 1.5),
-            overlap=0.03,
-            first=1.0,
-            step=0.0,
-            covered=2,
-        ),
-        ("concise", "detailed"),
-        ("Summarise in 8 to 12 words:", "Summarise in 18 to 32 words:"),
-        "Summarise, longer than {before}:",
-        TEXTS,
-        posts.short_post,
-    ),
+    name: WritingPreset(**{**row, "rules": WritingRules(**_rules(row["rules"]))})
+    for name, row in content(__file__).items()
 }
 """Summaries of posts, introductions of papers, and summaries that small models can write."""
 

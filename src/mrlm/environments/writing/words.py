@@ -6,40 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from mrlm.environments.shared.content import content
+
 
 def word_set(text: str) -> frozenset[str]:
     """The set of words of a space-separated text."""
     return frozenset(text.split())
 
 
-TRANSITIONS: dict[str, tuple[str, ...]] = {
-    "addition": ("also", "moreover", "furthermore", "additionally", "in addition", "besides"),
-    "contrast": ("however", "but", "whereas", "in contrast", "on the other hand", "conversely"),
-    "cause": ("because", "since", "due to", "owing to"),
-    "result": ("therefore", "thus", "consequently", "hence", "as a result", "accordingly", "so"),
-    "example": ("for example", "for instance", "such as", "namely"),
-    "order": ("first", "firstly", "second", "secondly", "next", "then", "finally", "lastly"),
-    "time": ("meanwhile", "afterwards", "later", "until", "eventually", "subsequently", "now"),
-    "likeness": ("similarly", "likewise", "in the same way", "equally"),
-    "condition": ("if", "unless", "otherwise", "provided that"),
-    "concession": ("although", "though", "despite", "nevertheless", "nonetheless", "even so"),
-    "emphasis": ("indeed", "in fact", "especially", "in particular", "above all", "clearly"),
-    "summary": ("overall", "in summary", "in short", "in conclusion", "to conclude", "altogether"),
-}
+_LISTS = content(__file__)
+TRANSITIONS: dict[str, list[str]] = _LISTS["transitions"]
 """Category -> words and phrases that belong only to it."""
 
-FUNCTION_WORDS = word_set(
-    "a an the and or but nor so yet if because since although though unless until while whereas "
-    "when where who whom whose which what why how that than as of in on at by for with without "
-    "from to into onto over under above below between among through during before after about "
-    "against near behind up down out off again further then once i me my mine myself you your "
-    "yours yourself he him his himself she her hers herself it its itself we us our ours "
-    "ourselves they them their theirs themselves this these those there here am is are was were "
-    "be been being do does did doing have has had having will would shall should can could may "
-    "might must not no each every either neither both all any some few more most many much "
-    "other another such own same only very too also just now one ones still even first second "
-    "next later however therefore thus hence moreover furthermore"
-)
+FUNCTION_WORDS = word_set(_LISTS["function_words"])
 
 _TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _SENTENCE = re.compile(r"[^.!?\n;]+")

@@ -1,0 +1,37 @@
+"""Built-in posts and abstracts with reference texts, generated from a few plots with varying
+people, things and places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from mrlm.environments.shared.content import content
+
+KINDS = content(__file__)
+"""`short_post`: posts of three sentences, with summaries of about 9 and about 24 words.
+`long_post`: posts in the style of the TL;DR data set, with a concise and a detailed summary.
+`abstract`: abstracts of fictional papers, with a background of about 130 words and a method of about
+180."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritingPiece:
+    """A text to write about.
+
+    Args:
+        document: the text.
+        texts: reference texts of the two writers of a preset.
+    """
+
+    document: str
+    texts: tuple[str, str]
+
+
+def sampled(kind: str, rng: Random) -> WritingPiece:
+    """A plot of a kind with its slots filled."""
+    plots = KINDS[kind]["plots"]
+    plot = plots[rng.randrange(len(plots))]
+    chosen = {name: rng.choice(words) for name, words in KINDS[kind]["slots"].items()}
+    document, first, second = (part.format(**chosen) for part in plot.values())
+    return WritingPiece(document, (first, second))
