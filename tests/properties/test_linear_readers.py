@@ -27,9 +27,9 @@ from mrlm.environments.writing import quality, words
 from mrlm.environments.writing.environment import MAX_TEXT
 from mrlm.environments.writing.presets import LengthSpan, WritingRules
 from mrlm.serving.policies.openai_fields import pieces, spoken
-from mrlm.workflows._posed import read_posed
 from mrlm.workflows.majority_vote import MajorityVote
 from mrlm.workflows.manager import parts_of
+from mrlm.workflows.propose_solve import read_posed
 from mrlm.workflows.router import names_in
 
 FEW = (1_000, 4_000, 16_000)

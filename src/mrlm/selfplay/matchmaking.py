@@ -126,6 +126,24 @@ def drawn(
     return found
 
 
+def loss_rate(form: Mapping[str, Mapping[str, Sequence[float]]], other: str) -> float:
+    """The fraction of all players' games against a past player that are lost; without games it
+    counts as a draw.
+
+    Args:
+        form: player -> past player -> number of games and their score.
+        other: the past player.
+    """
+    known = [against[other] for against in form.values() if other in against]
+    games, score = (sum(each[i] for each in known) for i in (0, 1))
+    return 1.0 - (score + 0.5) / (games + 1.0)
+
+
+def player_name(policy: str, step: int) -> str:
+    """Name of a policy as a player after `step` iterations."""
+    return f"{policy}@{step}"
+
+
 def earned(episode: Episode, agent: str) -> float:
     """Return of an agent, including rewards outside its turns."""
     rollout = episode.rollouts.get(agent)

@@ -9,9 +9,9 @@ is a fixed number. A run with a hundred snapshots therefore holds no more weight
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,10 @@ import numpy as np
 
 from mrlm.config import OpponentsConfig
 from mrlm.core.episodes import Group
-from mrlm.core.errors import CheckpointError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.statistics import Interval
 from mrlm.core.timing import span
-from mrlm.learn.checkpoint import (
-    MANIFEST,
-    checkpoints,
-    clear_temporaries,
-    read_state,
-    verify,
-    write_folder,
-    write_json,
-    writing,
-)
+from mrlm.learn.checkpoint import write_json, writing
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.policy.copies import adopt
 from mrlm.learn.policy.policy import Policy
@@ -40,28 +30,23 @@ from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-from mrlm.selfplay.matchmaking import MatchResult, drawn, heroes, match_number, results_of, seated
+from mrlm.selfplay.matchmaking import (
+    MatchResult,
+    drawn,
+    heroes,
+    loss_rate,
+    match_number,
+    player_name,
+    results_of,
+    seated,
+)
 from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
+from mrlm.selfplay.snapshots import PastPlayer, SnapshotFolder, members_of, thinned
 
-FOLDER = "snapshots"
 RATINGS = "ratings.json"
 MEMORY = 0.99
 """Decay per game of the weight of older games in the fraction lost (AlphaStar's)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PastPlayer:
-    """A past player: a snapshot of a policy.
-
-    Args:
-        name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
-        policy: the policy it is a past version of.
-        step: iterations completed when it was taken; `None` for one from an external source.
-    """
-
-    name: str
-    policy: str
-    step: int | None
+Exchange = Callable[[Sequence[Frozen]], Awaitable[None]]
 
 
 class Population:
@@ -89,7 +74,7 @@ class Population:
     ) -> None:
         self.peers: Peers = peers
         self.run_folder: Path = folder or Path()
-        self.folder: Path = self.run_folder / FOLDER
+        self.snapshots: SnapshotFolder = SnapshotFolder(self.run_folder, peers)
         self.seed: int = seed
         self.settings: OpponentsConfig = settings or OpponentsConfig()
         self.trained: dict[str, Policy] = dict(trained or {})
@@ -110,7 +95,7 @@ class Population:
         """policy -> past player -> discounted games against it and their score."""
         self.facing: dict[str, list[PastPlayer]] = {}
         """policy -> the past players loaded into its opponent policies."""
-        self.exchange: Callable[[Sequence[Frozen]], Awaitable[None]] = self._exchange
+        self.exchange: Exchange = partial(_send, self.engines)
         """Sends opponent weights to the engines; a run also verifies that they arrived."""
 
     def __bool__(self) -> bool:
@@ -147,7 +132,7 @@ class Population:
         wanted: dict[str, list[PastPlayer]] = {}
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
-            losses = {each.name: self._losses(each.name) for each in past}
+            losses = {each.name: loss_rate(self.form, each.name) for each in past}
             settings = self.settings
             chosen = drawn(
                 [each.name for each in past],
@@ -163,13 +148,6 @@ class Population:
         for name, chosen in wanted.items():
             del self.facing[name][len(chosen) :]
 
-    def _losses(self, other: str) -> float:
-        """The fraction of the trained policies' games against a past player that are lost; without
-        games it counts as a draw."""
-        known = [form[other] for form in self.form.values() if other in form]
-        games, score = (sum(each[i] for each in known) for i in (0, 1))
-        return 1.0 - (score + 0.5) / (games + 1.0)
-
     async def _load(self, wanted: Mapping[str, Sequence[PastPlayer]]) -> None:
         """Load past players into opponent policies, policy by policy; these lose the players they
         held before."""
@@ -180,15 +158,11 @@ class Population:
                 policy = self.stand_ins[name][place]
                 if past not in known[place : place + 1]:
                     with span("opponents"):
-                        policy.load(self.folder / past.name)
+                        policy.load(self.snapshots.folder / past.name)
                 loaded.append(Frozen(policy, past.step or 0))
             self.facing[name] = [*chosen, *known[len(chosen) :]]
         if loaded:
             await self.exchange(loaded)
-
-    async def _exchange(self, loaded: Sequence[Frozen]) -> None:
-        for each in loaded:
-            await self.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
 
     def standing(self) -> dict[str, str]:
         """Opponent policy -> name of the past player it holds."""
@@ -237,26 +211,26 @@ class Population:
         for name, results in found.items():
             for result in results:
                 self._rate(result)
-                player = self._as_of(name, step)
+                player = player_name(name, step)
                 self.results.add(player, result.other, result.score, result.reward)
             metrics[f"eval/opponents/{name}/score"] = float(np.mean([r.score for r in results]))
             metrics[f"eval/opponents/{name}/reward"] = float(np.mean([r.reward for r in results]))
         ratings = self.ratings()
         for name in self.trained:
-            if self._as_of(name, step) in ratings:
-                rating, low, high = ratings[self._as_of(name, step)]
+            if player_name(name, step) in ratings:
+                rating, low, high = ratings[player_name(name, step)]
                 metrics |= {f"rating/{name}": rating}
                 metrics |= {f"rating/{name}/low": low, f"rating/{name}/high": high}
                 metrics[f"rating/{name}/moving"] = self.moving[name]
         self.write()
-        meets = self._kept() | {self.anchor} | {self._as_of(name, step) for name in self.trained}
+        meets = self._kept() | {self.anchor} | {player_name(name, step) for name in self.trained}
         self.settled |= {name: each for name, each in ratings.items() if name not in meets}
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
         """Matches against the past player in the first opponent policy of a policy."""
         (past, *_), stands_in = self.facing[name], {name: self.stand_ins[name][0].name}
-        others = {each for each in self.trained if self._as_of(each, step) != past.name}
+        others = {each for each in self.trained if player_name(each, step) != past.name}
         found: list[MatchResult] = []
         for world in play.worlds:
             agents = heroes(world.template, play.seats, others, stands_in)
@@ -268,11 +242,6 @@ class Population:
                     game = [episode for group in groups[first : first + each] for episode in group]
                     found += results_of(game, others, standing)
         return found
-
-    @staticmethod
-    def _as_of(policy: str, step: int) -> str:
-        """Player name of a policy after `step` iterations."""
-        return f"{policy}@{step}"
 
     def ratings(self) -> dict[str, Interval]:
         """Player -> rating and its 95 % interval, from all evaluations; sorted by policy and age,
@@ -288,59 +257,33 @@ class Population:
         settings = self.settings
         for name in self.past:
             if settings.every is not None and step % settings.every == 0:
-                self._enter(PastPlayer(self._as_of(name, step), name, step))
+                self._enter(PastPlayer(player_name(name, step), name, step))
             for place, source in enumerate(settings.source if step == 0 else ()):
                 label = "source" if place == 0 else f"source-{place + 1}"
                 self._enter(PastPlayer(f"{name}@{label}", name, None), source)
-            self._thin(name)
+            self.past[name] = thinned(self.past[name], settings.keep)
         self.tidy()
 
     def tidy(self) -> None:
         """Remove snapshots that neither this run nor one of its checkpoints needs any more."""
         if self:
-            self.peers.first(self._tidy)
+            self.snapshots.tidy(self._kept())
 
     def _enter(self, past: PastPlayer, source: str | None = None) -> None:
         members = self.past[past.policy]
         if past in members:
             return
-        with span("opponents"), writing(self.folder / past.name):
+        with span("opponents"), writing(self.snapshots.folder / past.name):
             if source is None:
-                self._write_folder(past.name, self.trained[past.policy].save)
+                self.snapshots.add(past.name, self.trained[past.policy].save)
             else:
                 stand_in = self.stand_ins[past.policy][0]
                 self.facing.pop(past.policy, None)
                 adopt(stand_in, source)
-                self._write_folder(past.name, stand_in.save)
+                self.snapshots.add(past.name, stand_in.save)
         members.append(past)
         if source is None:
             self.moving.enter(past.name, past.policy)
-
-    def _write_folder(self, name: str, fill: Callable[[Path], None]) -> None:
-        self.peers.first(lambda: write_folder(self.folder / name, fill))
-
-    def _thin(self, name: str) -> None:
-        """Drop snapshots beyond `keep`: each time the one whose neighbours are closest together,
-        the older of ties; never the first or the newest."""
-        while True:
-            taken = [each for each in self.past[name] if each.step is not None]
-            if len(taken) <= self.settings.keep:
-                return
-            steps = [each.step or 0 for each in taken]
-            place = min(range(1, len(taken) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
-            self.past[name].remove(taken[place])
-
-    def _tidy(self) -> None:
-        """Remove folders of players that neither this run nor one of its checkpoints contains."""
-        needed = self._kept()
-        for checkpoint in checkpoints(self.run_folder):
-            try:
-                needed |= _members(read_state(checkpoint)["parts"]["population"])
-            except ValueError:  # the players of a damaged checkpoint are unknown: remove nothing
-                return
-        for folder in self.folder.glob("*@*"):
-            if folder.name not in needed:
-                shutil.rmtree(folder)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -387,42 +330,13 @@ class Population:
         settled = state.get("settled", {})
         self.settled = {name: (mean, low, high) for name, (mean, low, high) in settled.items()}
         self.form, self.facing = {k: dict(v) for k, v in state["form"].items()}, {}
-        if not self:
-            return
-        self.peers.first(lambda: self._find(sorted(_members(state)), run_folder))
-
-    def _find(self, names: Sequence[str], run_folder: Path) -> None:
-        """Verify the folders of past players, copying missing ones from `run_folder`."""
-        clear_temporaries(self.folder)
-        for name in names:
-            if not (self.folder / name).is_dir():
-                there = run_folder / FOLDER / name
-                write_folder(self.folder / name, _copying(there))
-            damage = verify(self.folder / name)
-            if damage is not None:
-                raise CheckpointError(
-                    f"{self.folder / name}: this opponent snapshot is damaged ({damage}); restore "
-                    "it from a copy, or start without --resume"
-                )
-        self._tidy()
+        if self:
+            self.snapshots.find(members_of(state), self._kept(), run_folder)
 
 
-def _members(state: Mapping[str, Any]) -> set[str]:
-    """Names of the past players in a saved state."""
-    return {row["name"] for rows in state["past"].values() for row in rows}
-
-
-def _copying(source: Path) -> Callable[[Path], None]:
-    """A function that fills a folder with the files of another one."""
-
-    def fill(temporary: Path) -> None:
-        if not source.is_dir():
-            raise CheckpointError(f"{source}: opponent snapshot is missing; restore it from a copy")
-        shutil.copytree(
-            source, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
-        )
-
-    return fill
+async def _send(engines: Mapping[str, Engine], loaded: Sequence[Frozen]) -> None:
+    for each in loaded:
+        await engines[each.policy].load_weights(each.policy, each.weights(), each.version)
 
 
 def _by_age(name: str) -> tuple[str, int]:

@@ -3,6 +3,7 @@ prompts written by a user's function between two joint steps."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,8 +11,9 @@ from typing import Any, ClassVar
 from mrlm.core.environment import TURN_SETTINGS
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
-from mrlm.core.types import Message, Observation, Task
+from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import row_messages
+from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue, Mode, Transition, check_mode, observed
 from mrlm.play.workflow import Workflow, WorkflowSpec
@@ -98,14 +100,23 @@ class Between(Workflow):
         names = [name for name in env.environment.agents if name in env.agents]
         return Dialogue(names or list(env.agents))
 
-    def answered(
-        self, seen: Seen, dialogue: Dialogue | None, actions: Mapping[str, Message]
-    ) -> None:
-        """Append the agents' answers to their conversations and to the histories."""
+    async def joint_step(
+        self, env: EpisodeRunner, agents: Agents, seen: Seen, dialogue: Dialogue | None
+    ) -> StepResult:
+        """Let all agents with an observation act concurrently, record their answers, and step the
+        environment."""
+        going = {n: each for n, each in env.result.observations.items() if not each.done}
+        for name, observation in going.items():
+            hear(seen[name], observation)
+            if dialogue is not None:
+                dialogue.show(name, observation.messages)
+        messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in going))
+        actions = dict(zip(going, messages, strict=True))
         for name, message in actions.items():
             seen[name].append(message)
             if dialogue is not None:
                 dialogue.answer(name, message)
+        return await env.step(actions)
 
     async def following(self, task: Task, env: EpisodeRunner, dialogue: Dialogue | None) -> None:
         """Replace the environment's messages by the prompts of the user's function, before the next

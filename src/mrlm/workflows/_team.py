@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Task
-from mrlm.play.agent import Agents
+from mrlm.core.types import Message, StepResult, Task
+from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.workflows._between import hear
@@ -172,3 +172,39 @@ def check_seat(env: EpisodeRunner, title: str) -> None:
             f"{title} requires a single-agent environment, and environment "
             f"{env.episode.environment!r} has {len(agents)} agents; use the workflow tree, or turns"
         )
+
+
+async def play_alone(
+    agent: Agent,
+    env: EpisodeRunner,
+    max_turns: int | None,
+    hints: Iterable[Message] = (),
+    task: Task | None = None,
+    share: Share = "own",
+) -> tuple[Message, list[StepResult]]:
+    """Let one agent play a single-agent environment from its start.
+
+    Args:
+        agent: the agent.
+        env: the environment.
+        max_turns: messages after which it stops; `None`: the environment's own limit.
+        hints: messages that it reads after the first observation.
+        task: the task; that of the episode when `None`.
+        share: assignment of the reward.
+
+    Returns:
+        The agent's last message, and the result of every step.
+    """
+    limit = env.num_steps + (max_turns or env.environment.max_turns or 64)
+    seen, results = [*shown(await env.reset(task)), *hints], list[StepResult]()
+    while True:
+        message = await agent.act(seen)
+        results.append(await env.step({agent.name: message}, share))
+        if results[-1].done or results[-1].truncated or env.num_steps >= limit:
+            return message, results
+        seen += [message, *shown(results[-1])]
+
+
+def shown(result: StepResult) -> list[Message]:
+    """All messages of a step's observations."""
+    return [message for each in result.observations.values() for message in each.messages]

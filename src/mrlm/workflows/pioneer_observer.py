@@ -4,14 +4,14 @@ Works with any single-agent environment; the environment is reset for the second
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, StepResult, Task
-from mrlm.play.agent import Agent, Agents
+from mrlm.core.types import Message, Task
+from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
+from mrlm.workflows._team import play_alone
 
 
 @dataclass
@@ -49,29 +49,10 @@ class PioneerObserver(Workflow):
         self.agents = (self.pioneer, self.observer)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
-        first, whole = await self._play(agents[self.pioneer], env, [])
+        first, taken = await play_alone(agents[self.pioneer], env, self.max_turns)
         hint = Message(self.template.replace("{answer}", first.content))
-        _, over = await self._play(agents[self.observer], env, [hint])
-        env.end(truncated=not (whole and over))
-
-    async def _play(
-        self, agent: Agent, env: EpisodeRunner, hints: Sequence[Message]
-    ) -> tuple[Message, bool]:
-        """Let one agent play the environment from its start: its last message, and whether the
-        environment was done."""
-        limit = env.num_steps + (self.max_turns or env.environment.max_turns or 64)
-        result = await env.reset()
-        seen = [*_shown(result), *hints]
-        while True:
-            message = await agent.act(seen)
-            result = await env.step({agent.name: message})
-            if result.done or result.truncated or env.num_steps >= limit:
-                return message, result.done
-            seen += [message, *_shown(result)]
-
-
-def _shown(result: StepResult) -> list[Message]:
-    return [message for each in result.observations.values() for message in each.messages]
+        _, more = await play_alone(agents[self.observer], env, self.max_turns, [hint])
+        env.end(truncated=not (taken[-1].done and more[-1].done))
 
 
 PLUGIN = PioneerObserver

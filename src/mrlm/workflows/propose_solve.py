@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +15,11 @@ from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._posed import Checker, read_posed
-from mrlm.workflows._team import Conference, ConferringTeam, Paid
+from mrlm.workflows._team import Conference, ConferringTeam, Paid, play_alone, shown
+
+Checker = Callable[[Task, str], Task | str]
+"""Turns the environment's own task and an agent's completion into the posed task, or returns the
+reason why it is not usable."""
 
 
 @dataclass
@@ -74,8 +78,7 @@ class ProposeSolve(ConferringTeam):
         share = self.check(agents, env)
         proposer, solver = list(agents.values())[:2]
         talk = Conference(agents, self.template)
-        for observation in (await env.reset()).observations.values():
-            talk.show(proposer.name, observation.messages)
+        talk.show(proposer.name, shown(await env.reset()))
         talk.show(proposer.name, self.ask)
         posed = self._checked(task, (await talk.say(proposer.name)).content)
         if isinstance(posed, Task):
@@ -97,16 +100,9 @@ class ProposeSolve(ConferringTeam):
         self, solver: Agent, env: EpisodeRunner, posed: Task | None, share: Share
     ) -> float:
         """Let the solver play the environment from its start; returns its total reward."""
-        limit = env.num_steps + (self.max_turns or env.environment.max_turns or 64)
-        result, seen, total = await env.reset(posed), [], 0.0
-        while True:
-            seen += [message for each in result.observations.values() for message in each.messages]
-            message = await solver.act(seen)
-            seen.append(message)
-            result = await env.step({solver.name: message}, share)
-            total += sum(validated_reward(r, self.title).value for r in result.rewards.values())
-            if result.done or result.truncated or env.num_steps >= limit:
-                return total
+        _, results = await play_alone(solver, env, self.max_turns, task=posed, share=share)
+        rewards = [each for result in results for each in result.rewards.values()]
+        return sum(validated_reward(each, self.title).value for each in rewards)
 
     def _checked(self, task: Task, text: str) -> Task | str:
         checker = self.checker or read_posed
@@ -119,6 +115,21 @@ class ProposeSolve(ConferringTeam):
                 "be solved, or a str with the reason of refusal"
             )
         return found
+
+
+def read_posed(task: Task, text: str) -> Task | str:
+    """The task posed by a text as `Problem: ...`, then `Answer: ...`; or the reason of refusal."""
+    *lines, last = text[:20_000].strip().splitlines() or [""]
+    stated = re.match(r"answer\s*:(.*)", last.strip(), re.IGNORECASE)
+    answer = stated[1].strip() if stated else ""
+    problem = re.sub(r"\Aproblem\s*:", "", "\n".join(lines).strip(), flags=re.IGNORECASE).strip()
+    if not (problem and answer):
+        return "there is no `Problem: ...` with an `Answer: ...` on the last line"
+    own = " ".join("\n".join(message.content for message in task.prompt).split()).casefold()
+    if " ".join(problem.split()).casefold() in own:
+        return "it is the question that was shown"
+    info = {"question": problem}
+    return Task(f"{task.id}/posed", [Message(problem)], answer, task.seed, info)
 
 
 PLUGIN = ProposeSolve

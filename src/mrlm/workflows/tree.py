@@ -16,7 +16,7 @@ from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._between import Between, Seen, hear
+from mrlm.workflows._between import Between, Seen
 
 
 @dataclass(slots=True)
@@ -144,17 +144,8 @@ class Tree(Between):
         return True
 
     async def _step(self, state: TreeState) -> None:
-        env, seen = state.world, state.seen
-        observations = env.result.observations
-        speakers = [name for name, each in observations.items() if not each.done]
-        for name in speakers:
-            hear(seen[name], observations[name])
-            if state.dialogue is not None:
-                state.dialogue.show(name, observations[name].messages)
-        messages = await asyncio.gather(*(env.agents[name].act(seen[name]) for name in speakers))
-        actions = dict(zip(speakers, messages, strict=True))
-        self.answered(seen, state.dialogue, actions)
-        result = await env.step(actions)
+        env = state.world
+        result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
         if result.done or result.truncated or env.num_steps >= self.limit(env):
             env.end(truncated=not result.done)
 

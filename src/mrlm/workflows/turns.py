@@ -4,13 +4,12 @@ Joint steps are limited by `max_turns`; an episode that reaches the limit ends a
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
-from mrlm.workflows._between import Between, Seen, hear
+from mrlm.workflows._between import Between, Seen
 
 
 @dataclass
@@ -26,15 +25,7 @@ class Turns(Between):
         result = await env.reset()
         solved = False
         while not (result.done or result.truncated or solved) and env.num_steps < limit:
-            speakers = [name for name, each in result.observations.items() if not each.done]
-            for name in speakers:
-                hear(seen[name], result.observations[name])
-                if dialogue is not None:
-                    dialogue.show(name, result.observations[name].messages)
-            messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in speakers))
-            actions = dict(zip(speakers, messages, strict=True))
-            self.answered(seen, dialogue, actions)
-            result = await env.step(actions)
+            result = await self.joint_step(env, agents, seen, dialogue)
             solved = self.solved(env)
             if not (result.done or result.truncated or solved) and env.num_steps < limit:
                 await self.following(task, env, dialogue)

@@ -33,9 +33,10 @@ from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, T
 from mrlm.learn.checkpoint import verify, write_folder
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import SamplingParams
-from mrlm.selfplay.matchmaking import heroes, results_of, seated
-from mrlm.selfplay.opponent_pool import PastPlayer, Population
+from mrlm.selfplay.matchmaking import heroes, loss_rate, results_of, seated
+from mrlm.selfplay.opponent_pool import Population
 from mrlm.selfplay.ratings import STEP
+from mrlm.selfplay.snapshots import PastPlayer, thinned
 from mrlm.train import iterate
 from mrlm.training.run import Run
 from places import ROOT
@@ -355,7 +356,7 @@ def test_those_who_beat_us_come_more_often() -> None:
     """`power` is 2; a game that nobody played yet is a draw."""
     population = league("weak", "strong", "new")
     population.form = {"live": {"weak": [9.0, 8.5], "strong": [9.0, 2.5]}}
-    chances = {name: population._losses(name) for name in ("weak", "strong", "new")}
+    chances = {name: loss_rate(population.form, name) for name in ("weak", "strong", "new")}
     assert chances == pytest.approx({"weak": 0.1, "strong": 0.7, "new": 0.5})
 
     async def sample(_: object) -> None:
@@ -387,13 +388,8 @@ def test_those_who_beat_us_come_more_often() -> None:
 def test_the_snapshot_whose_neighbours_are_closest_is_forgotten(
     steps: list[int | None], keep: int, kept: list[int | None]
 ) -> None:
-    population = league()
-    population.settings = OpponentsConfig(every=1, keep=keep)
-    population.past["live"] = [
-        PastPlayer(str(number), "live", step) for number, step in enumerate(steps)
-    ]
-    population._thin("live")
-    assert [past.step for past in population.past["live"]] == kept
+    past = [PastPlayer(str(number), "live", step) for number, step in enumerate(steps)]
+    assert [each.step for each in thinned(past, keep)] == kept
 
 
 def saved_player(folder: Path, text: str) -> None:

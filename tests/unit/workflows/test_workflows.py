@@ -24,12 +24,11 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
 from mrlm.experiment import run_experiment
 from mrlm.learn.data.batch import Totals, merge
-from mrlm.workflows._posed import read_posed
 from mrlm.workflows.chain import Chain
 from mrlm.workflows.majority_vote import MajorityVote
 from mrlm.workflows.manager import Manager, parts_of
 from mrlm.workflows.mixture import Mixture
-from mrlm.workflows.propose_solve import ProposeSolve
+from mrlm.workflows.propose_solve import ProposeSolve, read_posed
 from mrlm.workflows.refine import Refine
 from mrlm.workflows.router import Router, names_in
 from mrlm.workflows.self_play import SelfPlay

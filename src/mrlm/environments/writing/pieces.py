@@ -11,8 +11,8 @@ from mrlm.environments.shared.content import content
 KINDS = content(__file__)
 """`short_post`: posts of three sentences, with summaries of about 9 and about 24 words.
 `long_post`: posts in the style of the TL;DR data set, with a concise and a detailed summary.
-`abstract`: abstracts of fictional papers, with a background of about 130 words and a method of about
-180."""
+`abstract`: abstracts of fictional papers, with a background of about 130 words and a method of
+about 180."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""Snapshots of a run's policies: one folder each, which this run and its checkpoints refer to by
+name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import CheckpointError
+from mrlm.core.process_group import Peers
+from mrlm.learn.checkpoint import (
+    MANIFEST,
+    checkpoints,
+    clear_temporaries,
+    read_state,
+    verify,
+    write_folder,
+)
+
+FOLDER = "snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class PastPlayer:
+    """A past player: a snapshot of a policy.
+
+    Args:
+        name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
+        policy: the policy it is a past version of.
+        step: iterations completed when it was taken; `None` for one from an external source.
+    """
+
+    name: str
+    policy: str
+    step: int | None
+
+
+class SnapshotFolder:
+    """The folders of the snapshots of a run, written by the main process.
+
+    Args:
+        run_folder: folder of the run.
+        peers: the processes of the run.
+    """
+
+    def __init__(self, run_folder: Path, peers: Peers) -> None:
+        self.run_folder: Path = run_folder
+        self.folder: Path = run_folder / FOLDER
+        self.peers: Peers = peers
+
+    def add(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Write a snapshot with the function that fills its folder."""
+        self.peers.first(lambda: write_folder(self.folder / name, fill))
+
+    def tidy(self, kept: Collection[str]) -> None:
+        """Remove snapshots that are neither kept nor needed by a checkpoint of the run."""
+        self.peers.first(lambda: self._tidy(kept))
+
+    def find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
+        """Verify snapshots, copying missing ones from another run's folder, and tidy up.
+
+        Raises:
+            CheckpointError: a snapshot is damaged or missing.
+        """
+        self.peers.first(lambda: self._find(names, kept, run_folder))
+
+    def _tidy(self, kept: Collection[str]) -> None:
+        needed = set(kept)
+        for checkpoint in checkpoints(self.run_folder):
+            try:
+                needed |= members_of(read_state(checkpoint)["parts"]["population"])
+            except ValueError:  # the players of a damaged checkpoint are unknown: remove nothing
+                return
+        for folder in self.folder.glob("*@*"):
+            if folder.name not in needed:
+                shutil.rmtree(folder)
+
+    def _find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
+        clear_temporaries(self.folder)
+        for name in sorted(names):
+            if not (self.folder / name).is_dir():
+                write_folder(self.folder / name, _copying(run_folder / FOLDER / name))
+            damage = verify(self.folder / name)
+            if damage is not None:
+                raise CheckpointError(
+                    f"{self.folder / name}: this opponent snapshot is damaged ({damage}); restore "
+                    "it from a copy, or start without --resume"
+                )
+        self._tidy(kept)
+
+
+def members_of(state: Mapping[str, Any]) -> set[str]:
+    """Names of the past players in the saved state of a population."""
+    return {row["name"] for rows in state["past"].values() for row in rows}
+
+
+def thinned(past: Sequence[PastPlayer], keep: int) -> list[PastPlayer]:
+    """Past players with at most `keep` snapshots of this run: each time the one whose neighbours
+    are closest together is dropped, the older of ties; never the first or the newest."""
+    left = list(past)
+    while len(taken := [each for each in left if each.step is not None]) > keep:
+        steps = [each.step or 0 for each in taken]
+        place = min(range(1, len(taken) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
+        left.remove(taken[place])
+    return left
+
+
+def _copying(source: Path) -> Callable[[Path], None]:
+    """A function that fills a folder with the files of another one."""
+
+    def fill(temporary: Path) -> None:
+        if not source.is_dir():
+            raise CheckpointError(f"{source}: opponent snapshot is missing; restore it from a copy")
+        shutil.copytree(
+            source, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
+        )
+
+    return fill
