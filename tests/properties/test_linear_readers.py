@@ -15,7 +15,7 @@ from mrlm.core.types import Completion, Task
 from mrlm.data.final_answer import after_hashes, boxed
 from mrlm.environments import kuhn_poker, qa
 from mrlm.environments.code.answers import extract_code
-from mrlm.environments.debate.llm import LLMJudge, quoted
+from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import new_sentences, sentences
 from mrlm.environments.math import answers, units
 from mrlm.environments.math.environment import shows_working
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "harmless": routing.harmless,
     "winner": lambda text: LLMJudge(ask=str).read(text, ("pro", "con")),
     "scores": lambda text: LLMJudge(ask=str, mode="scores").read(text, ("pro", "con")),
-    "quoted": quoted,
+    "quoted": grading.quoted,
     "grade": grading.read,
     "sentences": sentences,
     "new_sentences": lambda text: new_sentences(text, sentences("it is so")),

@@ -98,15 +98,11 @@ class KuhnPokerEnvironment(TwoPlayerGame):
                 f"kuhn_poker: task {task.id!r} needs info['deals'], a list of {', '.join(DEALS)}"
             )
         self._deals, self._hand, self._history = tuple(deals), 0, ""
-        if self.style == "full":
-            for role in (0, 1):
-                self.tell(role, RULES)
+        self.explain(RULES)
 
     def words(self) -> tuple[str, str]:
         """The two legal moves now, the passive one first."""
-        if self.style == "short":
-            return ("p", "b")
-        return words_after(self._history)
+        return ("p", "b") if self.style == "short" else words_after(self._history)
 
     def question(self, role: int) -> str:
         return self._question(self._deals[self._hand][role], self._history)
@@ -127,7 +123,7 @@ class KuhnPokerEnvironment(TwoPlayerGame):
         said = only_word(text, words)
         if said is None:
             self.pay(role, -self.illegal, illegal=1.0)
-            self.tell(role, "No move: folded." if self.style == "full" else "!")
+            self.tell(role, "No move: folded.", "!")
             self._settle(1 - role, 1)
             return
         self._history += "pb"[words.index(said)]
@@ -144,8 +140,7 @@ class KuhnPokerEnvironment(TwoPlayerGame):
         """Reward a hand, and deal the next."""
         for role, won in ((winner, chips), (1 - winner, -chips)):
             self.pay(role, won, chips=won)
-            full = f"You {'win' if won > 0 else 'lose'} {chips}. Next hand."
-            self.tell(role, full if self.style == "full" else f"{won:+d}")
+            self.tell(role, f"You {'win' if won > 0 else 'lose'} {chips}. Next hand.", f"{won:+d}")
         self._hand, self._history = self._hand + 1, ""
         self.mover = 0 if self._hand < len(self._deals) else None
 
@@ -176,13 +171,13 @@ class KuhnPokerEnvironment(TwoPlayerGame):
 # -- strategies ------------------------------------------------------------------------------------
 
 
-def conversations(world: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
+def conversations(env: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
     """The conversation of a player in each of the twelve information sets."""
     found: dict[tuple[str, str], list[Message]] = {}
     for card, said in SEEN:
         other = CARDS.replace(card, "")[0]
         deal = other + card if len(said) % 2 else card + other
-        game = world.spawn()
+        game = env.spawn()
         result = game.reset(Task("read", info={"deals": [deal]}))
         read: dict[str, list[Message]] = {name: [] for name in game.agents}
         for move in [*said, None]:
@@ -198,39 +193,39 @@ def conversations(world: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Mes
 
 
 def read_strategy(
-    world: KuhnPokerEnvironment,
+    env: KuhnPokerEnvironment,
     scores: Callable[[list[Message], tuple[str, str]], Sequence[float]],
 ) -> dict[tuple[str, str], float]:
     """A player's probability of a bet or call in every information set, from its answer
     probabilities.
 
     Args:
-        world: environment with two agents, which defines the prompts.
+        env: environment with two agents, which defines the prompts.
         scores: (conversation, the two moves) -> their probabilities, which need not be normalised.
     """
     chances: dict[tuple[str, str], float] = {}
-    for seen, messages in conversations(world).items():
-        words = ("p", "b") if world.style == "short" else words_after(seen[1])
+    for seen, messages in conversations(env).items():
+        words = ("p", "b") if env.style == "short" else words_after(seen[1])
         passes, bets = scores(messages, words)
         chances[seen] = bets / (passes + bets)
     return chances
 
 
 def played_strategy(
-    world: KuhnPokerEnvironment, episodes: Iterable[Episode], policy: str | None = None
+    env: KuhnPokerEnvironment, episodes: Iterable[Episode], policy: str | None = None
 ) -> dict[tuple[str, str], float]:
     """The empirical strategy of a player: relative frequency of a bet or call in every information
     set. Illegal answers are left out, and an information set that never occurred counts as 0.5;
     with few games a player appears more exploitable than it is.
 
     Args:
-        world: environment of the episodes, with two agents.
+        env: environment of the episodes, with two agents.
         episodes: the episodes.
         policy: count only this policy's moves.
     """
     moves: dict[tuple[str, str], list[int]] = {seen: [] for seen in SEEN}
     for episode in episodes:
-        game = world.spawn()
+        game = env.spawn()
         game.reset(episode.task)
         for turn in sorted(episode.turns, key=lambda each: each.step):
             assert turn.message is not None and game.mover is not None

@@ -134,19 +134,15 @@ class NegotiationEnvironment(TwoPlayerGame):
         self._pool = tuple(pool)
         self._values = (tuple(values[0]), tuple(values[1]))
         self._offer, self._taken = None, 0
-        if self.style == "full":
-            for role in (0, 1):
-                self.tell(role, self._rules())
-
-    # -- messages ----------------------------------------------------------------------------------
-
-    def _rules(self) -> str:
-        return (
+        ones = " ".join("1" * len(self._pool))
+        self.explain(
             "Divide the items with the other player, who values them differently. Without a deal "
             f"after {self.turns} turns both get nothing. Answer with `propose` and how many of "
-            "each kind you want for yourself, in order, such as `propose "
-            f"{' '.join('1' * len(self._pool))}`, or with `accept` or `reject`."
+            f"each kind you want for yourself, in order, such as `propose {ones}`, or with "
+            "`accept` or `reject`."
         )
+
+    # -- messages ----------------------------------------------------------------------------------
 
     def question(self, role: int) -> str:
         return self._shown(self._pool, self._values[role], self._offer)
@@ -195,13 +191,13 @@ class NegotiationEnvironment(TwoPlayerGame):
         self._offer, self._taken = None, self._taken + 1
         if said is None or (said == "accept" and offer is None):
             self.pay(role, -self.illegal, illegal=1.0)
-            self.tell(role, "That was no valid answer." if self.style == "full" else "!")
-            self.tell(1 - role, "The other said nothing valid." if self.style == "full" else "-")
+            self.tell(role, "That was no valid answer.", "!")
+            self.tell(1 - role, "The other said nothing valid.", "-")
         elif said == "accept" and offer is not None:
             self._close(role, offer)
             return
         elif said == "reject":
-            self.tell(1 - role, "The other rejects." if self.style == "full" else "r")
+            self.tell(1 - role, "The other rejects.", "r")
         elif not isinstance(said, str):
             self._offer = said
         self.mover = 1 - role

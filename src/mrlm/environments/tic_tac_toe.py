@@ -106,9 +106,7 @@ class TicTacToeEnvironment(TwoPlayerGame):
             )
         self._board, self._erred = board, [0, 0]
         self.mover = turn_of(board)
-        if self.style == "full":
-            for role in (0, 1):
-                self.tell(role, RULES)
+        self.explain(RULES)
 
     def question(self, role: int) -> str:
         shown = numbered(self._board)
@@ -136,10 +134,9 @@ class TicTacToeEnvironment(TwoPlayerGame):
         self._erred[role] += 1
         if self._erred[role] > self.forgiven:
             self._end(1 - role)
-        elif self.style == "short":
-            self.tell(role, "!")
         else:
-            self.tell(role, f"Cell {said} is taken." if said else "That is no cell from 1 to 9.")
+            why = f"Cell {said} is taken." if said else "That is no cell from 1 to 9."
+            self.tell(role, why, "!")
 
     def _end(self, won: int) -> None:
         self.pay(won, 1.0, won=1.0)

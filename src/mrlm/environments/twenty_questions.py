@@ -145,7 +145,8 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         self._thing, self._offered = task.answer, tuple(offered)
         self._left = self._offered
         self._said, self._answers, self._true, self._pending = 0, 0, 0, None
-        self.tell(ASKER, self._opening(self._offered))
+        opening = self._opening(self._offered)
+        self.tell(ASKER, opening, opening)
 
     def _opening(self, offered: Sequence[str]) -> str:
         """The first prompt of the asker."""
@@ -183,12 +184,11 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
             self._pending, self.mover = said, ANSWERER
         elif said is None:
             self.pay(ASKER, -self.illegal, illegal=1.0)
-            full = "Name exactly one attribute or one thing."
-            self.tell(ASKER, full if self.style == "full" else "!")
+            self.tell(ASKER, "Name exactly one attribute or one thing.", "!")
         else:
             self.pay(ASKER, -self.wrong, wrong=1.0)
             self._left = tuple(thing for thing in self._left if thing != said)
-            self.tell(ASKER, f"It is not: {said}." if self.style == "full" else "x")
+            self.tell(ASKER, f"It is not: {said}.", "x")
         if self._said == self.max_questions:
             self._end(found=False)
 
@@ -211,8 +211,7 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         else:
             self._true += 1
         word = yes if truth else no
-        full = f"{asked}: {'yes' if truth else 'no'}."
-        self.tell(ASKER, word if self.style == "short" else full)
+        self.tell(ASKER, f"{asked}: {word}.", word)
         self._left = tuple(thing for thing in self._left if (asked in TRUE[thing]) == truth)
         self.mover = ASKER
 

@@ -35,50 +35,50 @@ class MatchResult:
         return 0.5 + 0.5 * ((self.reward > 0.0) - (self.reward < 0.0))
 
 
-def heroes(
-    world: Environment,
-    seats: Mapping[str, AgentSettings],
+def rated_agents(
+    env: Environment,
+    agents: Mapping[str, AgentSettings],
     players: Collection[str],
-    stands_in: Mapping[str, str],
+    opponents: Mapping[str, str],
 ) -> list[str]:
     """The agents of an environment that may be rated for `players`, one at a time, while opponent
     policies play others."""
-    names = [name for name in world.agents if name in seats]
+    names = [name for name in env.agents if name in agents]
     return [
         name
         for name in names
-        if seats[name].policy in players and _guests(names, name, seats, stands_in)
+        if agents[name].policy in players and _opposing(names, name, agents, opponents)
     ]
 
 
-def seated(
-    world: Environment, seats: Mapping[str, AgentSettings], hero: str, stands_in: Mapping[str, str]
+def with_opponents(
+    env: Environment, agents: Mapping[str, AgentSettings], rated: str, opponents: Mapping[str, str]
 ) -> dict[str, AgentSettings]:
     """The policy assignment of a match: the rated agent keeps its policy; the policies of other
     agents are replaced by their opponent policy, if they have one, and those agents are not
     trained.
 
     Args:
-        world: an environment with several agents.
-        seats: the usual assignment.
-        hero: the rated agent.
-        stands_in: policy -> the opponent policy that replaces it.
+        env: an environment with several agents.
+        agents: the usual assignment.
+        rated: the rated agent.
+        opponents: policy -> the opponent policy that replaces it.
     """
-    names = [name for name in world.agents if name in seats]
+    names = [name for name in env.agents if name in agents]
     taken = {
-        name: replace(seats[name], policy=stands_in[seats[name].policy], trained=False)
-        for name in _guests(names, hero, seats, stands_in)
+        name: replace(agents[name], policy=opponents[agents[name].policy], trained=False)
+        for name in _opposing(names, rated, agents, opponents)
     }
-    return {**seats, **taken}
+    return {**agents, **taken}
 
 
-def _guests(
+def _opposing(
     names: Sequence[str],
-    hero: str,
-    seats: Mapping[str, AgentSettings],
-    stands_in: Mapping[str, str],
+    rated: str,
+    agents: Mapping[str, AgentSettings],
+    opponents: Mapping[str, str],
 ) -> list[str]:
-    return [name for name in names if name != hero and seats[name].policy in stands_in]
+    return [name for name in names if name != rated and agents[name].policy in opponents]
 
 
 def match_number(task: int, share: float) -> int | None:
@@ -152,7 +152,7 @@ def earned(episode: Episode, agent: str) -> float:
 
 
 def results_of(
-    episodes: Sequence[Episode], players: Collection[str], stands_in: Mapping[str, str]
+    episodes: Sequence[Episode], players: Collection[str], opponents: Mapping[str, str]
 ) -> list[MatchResult]:
     """Results between players in one episode, or in several of one task that differ only in the
     role assignment: differences of returns are averaged over these, so that neither chance nor the
@@ -161,15 +161,15 @@ def results_of(
     Args:
         episodes: if one of them failed there is no result.
         players: policies that play with their own weights.
-        stands_in: opponent policy -> the player whose weights it has in these episodes.
+        opponents: opponent policy -> the player whose weights it has in these episodes.
     """
     if any(episode.failed for episode in episodes):
         return []
     gaps: dict[tuple[str, str], list[float]] = {}
     for episode in episodes:
-        for hero, policy in episode.policies.items():
-            for guest, other in episode.policies.items():
-                if policy in players and other in stands_in:
-                    gap = earned(episode, hero) - earned(episode, guest)
-                    gaps.setdefault((policy, stands_in[other]), []).append(gap)
+        for rated, policy in episode.policies.items():
+            for opponent, other in episode.policies.items():
+                if policy in players and other in opponents:
+                    gap = earned(episode, rated) - earned(episode, opponent)
+                    gaps.setdefault((policy, opponents[other]), []).append(gap)
     return [MatchResult(*pair, math.fsum(found) / len(found)) for pair, found in gaps.items()]

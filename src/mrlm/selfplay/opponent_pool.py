@@ -33,12 +33,12 @@ from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.selfplay.matchmaking import (
     MatchResult,
     drawn,
-    heroes,
     loss_rate,
     match_number,
     player_name,
+    rated_agents,
     results_of,
-    seated,
+    with_opponents,
 )
 from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
 from mrlm.selfplay.snapshots import PastPlayer, SnapshotFolder, members_of, thinned
@@ -112,14 +112,14 @@ class Population:
         number = match_number(task, 1.0 - self.settings.self)
         if number is None:
             return seats
-        stands_in = self._stand_ins(0)
-        agents = heroes(world.template, seats, players, stands_in)
+        opponents = self._opponents(0)
+        agents = rated_agents(world.template, seats, players, opponents)
         if not agents:
             return seats
         turn, place = divmod(number, len(agents))
-        return seated(world.template, seats, agents[place], self._stand_ins(turn))
+        return with_opponents(world.template, seats, agents[place], self._opponents(turn))
 
-    def _stand_ins(self, turn: int) -> dict[str, str]:
+    def _opponents(self, turn: int) -> dict[str, str]:
         """policy -> the opponent policy that replaces it; several are used in turn."""
         return {
             name: self.stand_ins[name][turn % len(past)].name
@@ -229,15 +229,15 @@ class Population:
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
         """Matches against the past player in the first opponent policy of a policy."""
-        (past, *_), stands_in = self.facing[name], {name: self.stand_ins[name][0].name}
+        (past, *_), opponents = self.facing[name], {name: self.stand_ins[name][0].name}
         others = {each for each in self.trained if player_name(each, step) != past.name}
         found: list[MatchResult] = []
-        for world in play.worlds:
-            agents = heroes(world.template, play.seats, others, stands_in)
-            lineups = [seated(world.template, play.seats, each, stands_in) for each in agents]
+        for env in play.worlds:
+            agents = rated_agents(env.template, play.seats, others, opponents)
+            lineups = [with_opponents(env.template, play.seats, each, opponents) for each in agents]
             if lineups:
-                each, standing = self.settings.tasks_per_game, {stands_in[name]: past.name}
-                groups = await play.matches(world, lineups, self.settings.games * each, greedy)
+                each, standing = self.settings.tasks_per_game, {opponents[name]: past.name}
+                groups = await play.matches(env, lineups, self.settings.games * each, greedy)
                 for first in range(0, len(groups), each):
                     game = [episode for group in groups[first : first + each] for episode in group]
                     found += results_of(game, others, standing)

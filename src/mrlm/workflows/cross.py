@@ -30,31 +30,31 @@ class Cross(Workflow):
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         result = await env.reset()
         speakers = list(result.observations)
-        worlds = env.open()
-        places = list(itertools.product(range(len(worlds)), speakers))
+        copies = env.open()
+        places = list(itertools.product(range(len(copies)), speakers))
         messages = await asyncio.gather(
-            *(worlds[k].agents[name].act(result.observations[name].messages) for k, name in places)
+            *(copies[k].agents[name].act(result.observations[name].messages) for k, name in places)
         )
         answers = dict(zip(places, messages, strict=True))
         jobs = []
-        for joint in itertools.product(range(len(worlds)), repeat=len(speakers)):
+        for joint in itertools.product(range(len(copies)), repeat=len(speakers)):
             chosen = dict(zip(speakers, joint, strict=True))
             if len(set(joint)) == 1:
-                world = worlds[joint[0]]
+                copy = copies[joint[0]]
             else:
-                world = env.joined({name: worlds[k] for name, k in chosen.items()}, joint)
-            world.episode.answers = chosen
-            jobs.append(self._finish(world, {n: answers[k, n] for n, k in chosen.items()}))
+                copy = env.joined({name: copies[k] for name, k in chosen.items()}, joint)
+            copy.episode.answers = chosen
+            jobs.append(self._finish(copy, {n: answers[k, n] for n, k in chosen.items()}))
         await asyncio.gather(*jobs)
 
-    async def _finish(self, world: EpisodeRunner, actions: Mapping[str, Message]) -> None:
+    async def _finish(self, copy: EpisodeRunner, actions: Mapping[str, Message]) -> None:
         """Play one joint action; an error ends only its own episode."""
         try:
-            await world.finish(actions)
+            await copy.finish(actions)
         except ConfigError:
             raise
         except Exception as error:
-            world.fail(error)
+            copy.fail(error)
 
 
 PLUGIN = Cross

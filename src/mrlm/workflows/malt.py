@@ -58,8 +58,8 @@ class Malt(Workflow):
         if not later:
             await env.finish({name: message}, share="team")
             return
-        worlds = env.fork(self.branches)
-        await asyncio.gather(*(self._grow(each, [*seen, message], later) for each in worlds))
+        copies = env.fork(self.branches)
+        await asyncio.gather(*(self._grow(each, [*seen, message], later) for each in copies))
 
 
 PLUGIN = Malt

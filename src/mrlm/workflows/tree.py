@@ -23,14 +23,14 @@ from mrlm.workflows._between import Between, Seen
 class TreeState:
     """A node of the tree: an environment and the agents' conversations on the path to it."""
 
-    world: EpisodeRunner
+    env: EpisodeRunner
     seen: Seen
     dialogue: Dialogue | None
 
-    def forked(self, world: EpisodeRunner) -> TreeState:
+    def forked(self, env: EpisodeRunner) -> TreeState:
         """The same state in a copy of the environment."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
-        return TreeState(world, seen, self.dialogue and self.dialogue.fork())
+        return TreeState(env, seen, self.dialogue and self.dialogue.fork())
 
 
 @dataclass
@@ -98,22 +98,22 @@ class Tree(Between):
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         await env.reset()
         first = TreeState(env, {name: [] for name in agents}, self.dialogue(env))
-        await self._grow(task, env, [first.forked(world) for world in env.open()])
+        await self._grow(task, env, [first.forked(each) for each in env.open()])
         env.hand_over()
 
     async def _grow(self, task: Task, root: EpisodeRunner, states: Sequence[TreeState]) -> None:
         """Play the answers to one state, each in its own environment, and their subtrees."""
         taken = await asyncio.gather(*map(self._tried, states))
-        scored = [state.world for state, stepped in zip(states, taken, strict=True) if stepped]
-        going = [state for state in states if state.world.episode.status == "running"]
+        scored = [state.env for state, stepped in zip(states, taken, strict=True) if stepped]
+        going = [state for state in states if state.env.episode.status == "running"]
         if root.forking:
             followed = self._followed(scored)
             for state in going:
                 if not followed:
-                    state.world.end()
-                elif state.world not in followed:
-                    state.world.prune()
-            going = [state for state in going if state.world in followed]
+                    state.env.end()
+                elif state.env not in followed:
+                    state.env.prune()
+            going = [state for state in going if state.env in followed]
         more = (self.branches - 1) * len(going) if root.forking else 0
         self.check_leaves(len(root.family) + more, f"branches={self.branches}")
         await asyncio.gather(*(self._branch(task, root, state) for state in going))
@@ -121,12 +121,12 @@ class Tree(Between):
     async def _branch(self, task: Task, root: EpisodeRunner, state: TreeState) -> None:
         """Play the next joint step `branches` times; all branches start from the same prompts, for
         which the user's function is called once."""
-        await self.following(task, state.world, state.dialogue)
-        await self._grow(task, root, [*map(state.forked, state.world.fork(self.branches))])
+        await self.following(task, state.env, state.dialogue)
+        await self._grow(task, root, [*map(state.forked, state.env.fork(self.branches))])
 
     def _followed(self, scored: list[EpisodeRunner]) -> list[EpisodeRunner]:
         """Environments of the answers to one state that are continued; empty if none is."""
-        rewards = [world.episode.step_rewards[-1] for world in scored]
+        rewards = [each.episode.step_rewards[-1] for each in scored]
         limit = self.termination_threshold
         if not scored or (limit is not None and sum(rewards) / len(rewards) > limit):
             return []
@@ -139,12 +139,12 @@ class Tree(Between):
         except ConfigError:
             raise
         except Exception as error:
-            state.world.fail(error)
+            state.env.fail(error)
             return False
         return True
 
     async def _step(self, state: TreeState) -> None:
-        env = state.world
+        env = state.env
         result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
         if result.done or result.truncated or env.num_steps >= self.limit(env):
             env.end(truncated=not result.done)

@@ -33,7 +33,7 @@ from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, T
 from mrlm.learn.checkpoint import verify, write_folder
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import SamplingParams
-from mrlm.selfplay.matchmaking import heroes, loss_rate, results_of, seated
+from mrlm.selfplay.matchmaking import loss_rate, rated_agents, results_of, with_opponents
 from mrlm.selfplay.opponent_pool import Population
 from mrlm.selfplay.ratings import STEP
 from mrlm.selfplay.snapshots import PastPlayer, thinned
@@ -248,14 +248,14 @@ def test_only_a_live_policy_with_somebody_to_meet_is_a_hero() -> None:
     world: Any = SimpleNamespace(agents=("a", "b", "c", "e"))
 
     def policies(hero: str, stands_in: dict[str, str]) -> dict[str, tuple[str, bool]]:
-        found = seated(world, seats, hero, stands_in)
+        found = with_opponents(world, seats, hero, stands_in)
         return {name: (seat.policy, seat.trained) for name, seat in found.items()}
 
     unchanged = {name: (seat.policy, True) for name, seat in seats.items()}
     live, both = {"live": "guest"}, {"live": "guest", "other": "guest-2"}
-    assert heroes(world, seats, ["live", "other"], live) == ["c"]  # nobody stands for `c`
-    assert heroes(world, seats, ["live", "other"], both) == ["a", "c"]
-    assert heroes(world, seats, ["live"], live) == []
+    assert rated_agents(world, seats, ["live", "other"], live) == ["c"]  # nobody stands for `c`
+    assert rated_agents(world, seats, ["live", "other"], both) == ["a", "c"]
+    assert rated_agents(world, seats, ["live"], live) == []
     assert policies("c", live) == {**unchanged, "a": ("guest", False)}
     assert policies("a", both) == {**unchanged, "c": ("guest-2", False)}
     assert policies("a", {}) == unchanged

@@ -24,7 +24,7 @@ from mrlm.environments.shared.rows import RowTable, at_least, others, row_matter
 from mrlm.sandbox.types import Sandbox
 
 
-class ClassCompletionEnvironment(Writers):
+class ClassCompletionEnvironment(Writers[CompletionScore]):
     """An environment in which several agents write the methods of one class concurrently.
 
     The score of a class is at most 6: 2 x the fraction of valid methods (written by the assigned

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mrlm.environments.class_completion.merging import is_valid, merged, overlaps, read
 from mrlm.environments.class_completion.problems import ClassProblem
-from mrlm.environments.shared.program import Mode
+from mrlm.environments.shared.program import Mode, ProgramScore, grade_of
 from mrlm.sandbox.grading import GradingVerdict
 
 VALID, TESTS = 2.0, 4.0
@@ -16,11 +16,10 @@ Judged = list[tuple[list[str], GradingVerdict]]
 
 
 @dataclass(slots=True)
-class CompletionScore:
+class CompletionScore(ProgramScore):
     """The score of a class.
 
     Args:
-        paid: component -> reward; the team's reward is their sum.
         own: reward of every writer for its own part (`valid` and `overlap`).
         missing: methods that are missing, or do not match the requirements.
         foreign: methods written by a writer to whom they are not assigned.
@@ -34,11 +33,6 @@ class CompletionScore:
     foreign: list[str] = field(default_factory=list)
     judged: Judged = field(default_factory=list)
     parses: bool = False
-
-    @property
-    def value(self) -> float:
-        """The reward of the team."""
-        return sum(self.paid.values())
 
     @property
     def passed(self) -> int:
@@ -103,9 +97,7 @@ def told(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
     if mode == "count":
         return count
     if mode == "graded":
-        share = found.passed / number if number else 0.0
-        grade = "No test passes." if not share else "Some tests pass." if share < 0.5 else ""
-        return "\n".join([*_structure(found), grade or "Most tests pass."])
+        return "\n".join([*_structure(found), grade_of(found.passed, number)])
     if mode == "tests":
         return "\n".join([*_structure(found), *_visible(problem, found), count])
     return ""

@@ -27,7 +27,7 @@ CODES = "codes"
 """Column with the reference answers of the writers."""
 
 
-class CodeCollaborationEnvironment(Writers):
+class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     """An environment in which several agents write one program concurrently: the last one the
     tested function, each other one a helper `aux` (`aux_1`, `aux_2`, ... if there are several).
 

@@ -7,34 +7,24 @@ from collections.abc import Sequence
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback as first_failure
 from mrlm.environments.code_collaboration.scoring import CollaborationScore
-from mrlm.environments.shared.program import Mode
+from mrlm.environments.shared.program import Mode, grade_of
 
 
 def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> str:
     """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
+    passed, number = sum(verdict.passed for verdict in found.verdicts), len(found.verdicts)
+    lines: list[str] = []
     if mode == "count":
-        return _count(found)
-    if mode == "graded":
-        return "\n".join(_graded(problem, names, found))
+        lines = [
+            f"{passed} of {number} tests pass." if number else "The program could not be tested."
+        ]
+    elif mode in ("graded", "tests"):
+        lines = _structure(problem, names, found)
+    if mode == "graded" and number:
+        lines.append(grade_of(passed, number))
     if mode == "tests":
-        shown = _tests(problem, found)
-        return "\n".join([*_structure(problem, names, found), *shown])
-    return ""
-
-
-def _count(found: CollaborationScore) -> str:
-    passed = sum(verdict.passed for verdict in found.verdicts)
-    number = len(found.verdicts)
-    return f"{passed} of {number} tests pass." if number else "The program could not be tested."
-
-
-def _graded(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
-    lines = _structure(problem, names, found)
-    if not found.verdicts:
-        return lines
-    share = sum(verdict.passed for verdict in found.verdicts) / len(found.verdicts)
-    grade = "No test passes." if not share else "Some tests pass." if share < 0.5 else ""
-    return [*lines, grade or "Most tests pass."]
+        lines += _tests(problem, found)
+    return "\n".join(lines)
 
 
 def _structure(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:

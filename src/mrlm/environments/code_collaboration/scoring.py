@@ -16,6 +16,7 @@ from mrlm.environments.code_collaboration.structure import (
     parsed,
     reached,
 )
+from mrlm.environments.shared.program import ProgramScore
 from mrlm.sandbox.grading import GradingVerdict
 
 AUX, MAIN, PARSES, TESTS = 0.4, 0.6, 0.5, 1.0
@@ -28,11 +29,10 @@ Tester = Callable[[str], Awaitable[list[GradingVerdict]]]
 
 
 @dataclass(slots=True)
-class CollaborationScore:
-    """The score of a program.
+class CollaborationScore(ProgramScore):
+    """The score of a program by several writers.
 
     Args:
-        paid: component -> reward; the team's reward is their sum.
         of_aux: contribution of every function but the last to `aux`, `called` and `ignored`.
         verdicts: one per test, if it was run.
         offset: number of lines of the program before the last writer's code.
@@ -42,11 +42,6 @@ class CollaborationScore:
     of_aux: list[dict[str, float]] = field(default_factory=list)
     verdicts: list[GradingVerdict] = field(default_factory=list)
     offset: int = 0
-
-    @property
-    def value(self) -> float:
-        """The reward of the team."""
-        return sum(self.paid.values())
 
     @property
     def solved(self) -> bool:

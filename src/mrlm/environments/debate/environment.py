@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,11 +16,12 @@ from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.bench import judge_of
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, TruthJudge
-from mrlm.environments.debate.llm import LONGEST, Hearing
+from mrlm.environments.debate.llm import Hearing
 from mrlm.environments.debate.prompts import Style, between, honest, opening
 from mrlm.environments.debate.rewards import Pay, Share, pay
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
+from mrlm.environments.shared.grading import LONGEST
 from mrlm.environments.shared.rows import at_least, row_matters, seats
 
 Order = Literal["simultaneous", "sequential"]
@@ -143,7 +144,7 @@ class DebateEnvironment(Environment):
         self._begin(topic, task.seed if seed is None else seed, task.id)
         return self._advance()
 
-    def step(self, actions: dict[str, Message]) -> Any:
+    def step(self, actions: dict[str, Message]) -> StepResult | Awaitable[StepResult]:
         """Process speeches or judges' answers; the last step returns the rewards."""
         if self._queue:
             self._speak({each: _text(actions, each) for each in self._queue[0]})
@@ -199,7 +200,7 @@ class DebateEnvironment(Environment):
             self._speeches.append(Speech(debater, self._moment, text))
         self._moment += 1
 
-    def _advance(self) -> Any:
+    def _advance(self) -> StepResult | Awaitable[StepResult]:
         """The next observations, or the rewards after the last judge's answer."""
         while self._queue and all(each in self._opponents for each in self._queue[0]):
             self._speak({})
@@ -222,7 +223,7 @@ class DebateEnvironment(Environment):
             return self._rewarded(verdict)
         return self._waiting(verdict)
 
-    async def _waiting(self, verdict: Any) -> StepResult:
+    async def _waiting(self, verdict: Awaitable[DebateVerdict]) -> StepResult:
         return self._rewarded(await verdict)
 
     def _rewarded(self, verdict: DebateVerdict) -> StepResult:

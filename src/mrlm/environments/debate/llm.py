@@ -3,33 +3,25 @@ position bias decides no debate."""
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Literal, get_args
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.shared.grading import BEST, LONGEST, UNREAD, Ask, answer_of, quoted
 from mrlm.environments.shared.rows import at_least
 
-Ask = Callable[[list[Message]], Any]
 Mode = Literal["winner", "scores"]
 
-LONGEST = 4000
-"""Maximum number of characters of a speech shown to a judge."""
-BEST = 10.0
-"""The highest score a judge can give."""
 ASKED = {
     "winner": "Which speaker argued better? Answer with one line: Winner: A, Winner: B or Winner: "
     "tie",
     "scores": "How well did each speaker argue, from 0 to 10? Answer with two lines: A: <score> "
     "and B: <score>",
 }
-UNREAD = "That could not be read. "
 _WINNER = re.compile(r"\W*(?:(?:winner|verdict)\W+)?(a|b|tie|draw)\W*", re.I)
 _SCORE = re.compile(r"[\s*_]*([ab])[\s*_]*[:=][\s*_]*(\d+(?:\.\d+)?)(?: ?/ ?10)?[\s*_.]*", re.I)
 
@@ -62,7 +54,7 @@ class LLMJudge(Judge):
     def __init__(
         self,
         agent: str | None = None,
-        ask: Ask | LLMEnvironment | None = None,
+        ask: Ask | None = None,
         *,
         mode: Mode = "winner",
         swap: bool = True,
@@ -79,7 +71,7 @@ class LLMJudge(Judge):
         self.swap = swap
         self.retries = retries
         self.instruction = instruction
-        self._ask: Ask | None = ask.respond if isinstance(ask, LLMEnvironment) else ask
+        self._ask = ask
 
     @property
     def seats(self) -> Mapping[str, LLMJudge]:
@@ -101,18 +93,10 @@ class LLMJudge(Judge):
         hearing, conversation = Hearing(self, debate), list[Message]()
         while not hearing.over:
             conversation = [*([] if hearing.opens else conversation), hearing.question()]
-            answer = await self._answer(conversation)
+            answer = await answer_of(self._ask, conversation)
             conversation.append(Message(answer, Role.ASSISTANT))
             hearing.answer(answer)
         return hearing.verdict()
-
-    async def _answer(self, conversation: list[Message]) -> str:
-        ask = self._ask
-        assert ask is not None
-        blocking = not inspect.iscoroutinefunction(ask)
-        answer = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
-        answer = await answer if inspect.isawaitable(answer) else answer
-        return answer.content if isinstance(answer, Message) else str(answer)
 
     def read(self, text: str, order: Sequence[Side]) -> Ballot | None:
         """The scores in an answer, with A the first side of `order`; `None` if it has no verdict,
@@ -209,9 +193,3 @@ class Hearing:
         return DebateVerdict(
             winner, {debater: total[side] / count for debater, side in sides.items()}
         )
-
-
-def quoted(text: str) -> str:
-    """A text with a bar before each of its lines, truncated to `LONGEST` characters."""
-    text = text if len(text) <= LONGEST else text[:LONGEST] + " [cut]"
-    return "\n".join(f"| {line}" for line in text.splitlines() or [""])

@@ -102,9 +102,15 @@ class TwoPlayerGame(Environment):
 
     # -- used by a game ----------------------------------------------------------------------------
 
-    def tell(self, role: int, text: str) -> None:
-        """Add text to a role's next prompt."""
-        self._told[role].append(text)
+    def tell(self, role: int, full: str, short: str) -> None:
+        """Add text to a role's next prompt, in either style."""
+        self._told[role].append(full if self.style == "full" else short)
+
+    def explain(self, rules: str) -> None:
+        """Begin both roles' first prompts with the rules, in the full style."""
+        if self.style == "full":
+            for told in self._told:
+                told.append(rules)
 
     def pay(self, role: int, value: float, **components: float) -> None:
         """Add to the reward of a role; components are summed by name."""

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments.debate.llm import BEST, LONGEST, quoted
 from mrlm.environments.shared.rows import at_least
 
+LONGEST = 4000
+"""Maximum number of characters of a text shown to a judge."""
+BEST = 10.0
+"""The highest score a judge can give."""
 ASKED = "How good is it, from 0 to 10? Answer with one line: Score: <number>"
 UNREAD = "That could not be read. "
 _SCORE = re.compile(r"\W*score\W{1,5}(\d{1,3}(?:\.\d{1,3})?)(?: ?/ ?10)?[\s*_.]*", re.I)
 
-Ask = Callable[[list[Message]], Any]
+Ask = Callable[[list[Message]], Any] | LLMEnvironment
+
+
+async def answer_of(ask: Ask | None, conversation: list[Message]) -> str:
+    """The answer of a callable, a coroutine function or an `LLMEnvironment` to a conversation."""
+    call = ask.respond if isinstance(ask, LLMEnvironment) else ask
+    assert call is not None
+    blocking = not inspect.iscoroutinefunction(call)
+    said = await in_thread(lambda: call(list(conversation))) if blocking else call(conversation)
+    said = await said if inspect.isawaitable(said) else said
+    return said.content if isinstance(said, Message) else str(said)
+
+
+def quoted(text: str) -> str:
+    """A text with a bar before each of its lines, truncated to `LONGEST` characters."""
+    text = text if len(text) <= LONGEST else text[:LONGEST] + " [cut]"
+    return "\n".join(f"| {line}" for line in text.splitlines() or [""])
 
 
 class TextJudge:
@@ -40,7 +59,7 @@ class TextJudge:
     def __init__(
         self,
         agent: str | None = None,
-        ask: Ask | LLMEnvironment | None = None,
+        ask: Ask | None = None,
         *,
         retries: int = 1,
         instruction: str = "You grade a text strictly, by what it was asked to be.",
@@ -51,7 +70,7 @@ class TextJudge:
         self.agent: str | None = agent
         self.retries: int = retries
         self.instruction: str = instruction
-        self._ask: Ask | None = ask.respond if isinstance(ask, LLMEnvironment) else ask
+        self._ask = ask
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextJudge:
         return self
@@ -70,20 +89,12 @@ class TextJudge:
         """The grade from 0 to 1 by the callable; `None` if no answer could be parsed."""
         conversation = [Message(self.question(asked, text))]
         for _ in range(1 + self.retries):
-            said = await self._answer(conversation)
+            said = await answer_of(self._ask, conversation)
             found = read(said)
             if found is not None:
                 return found
             conversation += [Message(said, Role.ASSISTANT), Message(UNREAD + ASKED)]
         return None
-
-    async def _answer(self, conversation: list[Message]) -> str:
-        ask = self._ask
-        assert ask is not None
-        blocking = not inspect.iscoroutinefunction(ask)
-        said = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
-        said = await said if isinstance(said, Awaitable) else said
-        return said.content if isinstance(said, Message) else str(said)
 
 
 def read(text: str) -> float | None:

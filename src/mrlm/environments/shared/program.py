@@ -4,7 +4,8 @@ several turns, optionally with an adviser between turns."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -21,24 +22,38 @@ MAX_SHOWN = 4_000
 """Maximum number of characters of an advice, or of code shown to the adviser."""
 
 
-class Found(Protocol):
-    """The score of a program."""
+@dataclass(slots=True)
+class ProgramScore:
+    """The score of a program.
 
-    paid: dict[str, float]
-    """Component -> reward."""
+    Args:
+        paid: component -> reward; the team's reward is their sum.
+    """
+
+    paid: dict[str, float] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
-        """The team's reward: the sum of the components."""
-        ...
+        """The reward of the team."""
+        return sum(self.paid.values())
 
     @property
     def solved(self) -> bool:
         """Whether the program is complete."""
-        ...
+        raise NotImplementedError
 
 
-class Writers(RowTasks):
+S = TypeVar("S", bound=ProgramScore)
+
+
+def grade_of(passed: int, number: int) -> str:
+    """Roughly how many tests pass, in words."""
+    share = passed / number if number else 0.0
+    few = "No test passes." if not share else "Some tests pass."
+    return few if share < 0.5 else "Most tests pass."
+
+
+class Writers(RowTasks, Generic[S]):
     """An environment in which several agents write one program. The reward of a turn is the change
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.
@@ -93,15 +108,15 @@ class Writers(RowTasks):
         """The opening question of every writer."""
         raise NotImplementedError
 
-    async def judged(self, codes: Sequence[str]) -> Any:
-        """The score of the writers' codes together: an object like `Found`."""
+    async def judged(self, codes: Sequence[str]) -> S:
+        """The score of the writers' codes together."""
         raise NotImplementedError
 
-    def share(self, found: Any, place: int) -> float:
+    def share(self, found: S, place: int) -> float:
         """The reward of one writer with individual rewards."""
         raise NotImplementedError
 
-    def told(self, mode: Mode, found: Any) -> str:
+    def told(self, mode: Mode, found: S) -> str:
         """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
@@ -123,7 +138,7 @@ class Writers(RowTasks):
             return self._pass_on(actions)
         said = [actions[name].content if name in actions else "" for name in self.writers]
         codes = [extract_code(text) for text in said]
-        found: Found = await self.judged(codes)
+        found = await self.judged(codes)
         self._attempts += 1
         over = found.solved or self._attempts >= self.max_attempts
         rewards = self._rewards(found)
@@ -146,7 +161,7 @@ class Writers(RowTasks):
         message = Message(f"{words}\n{again}".strip())
         return {name: Observation([message]) for name in self.writers}
 
-    def _for_adviser(self, codes: Sequence[str], found: Found) -> str:
+    def _for_adviser(self, codes: Sequence[str], found: S) -> str:
         question, names = self.shown()
         parts = [
             f"The writer of {name}:\n{fenced(code[:MAX_SHOWN])}"
@@ -155,7 +170,7 @@ class Writers(RowTasks):
         closing = "Say to each writer, in few words or as code, what to change."
         return "\n\n".join([question, *parts, self.told("tests", found), closing])
 
-    def _rewards(self, found: Found) -> dict[str, Reward]:
+    def _rewards(self, found: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""
         rewards = {}
         for place, name in enumerate(self.writers):
