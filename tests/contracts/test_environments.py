@@ -389,17 +389,6 @@ def test_matrix_games_can_teach_words_without_what_they_are_worth() -> None:
         MatrixEnvironment("climbing", teaches="all")  # pyright: ignore[reportArgumentType]
 
 
-def test_matrix_games_as_data() -> None:
-    world = MatrixEnvironment("xor")
-    assert world.rows() == [
-        {"agent": "row", "prompt": "row: A B?", "completion": "A"},
-        {"agent": "column", "prompt": "column: A B?", "completion": "B"},
-    ]
-    pairs = MatrixEnvironment().pairs()
-    assert len(pairs) == 4 and {pair["chosen"] for pair in pairs} == {"A"}
-    assert [pair["rejected"] for pair in pairs] == ["B", "C", "B", "C"]
-
-
 # -- question answering ----------------------------------------------------------------------------
 
 

@@ -148,30 +148,6 @@ class MatrixEnvironment(Environment):
             return self._drawn.choice(self.words[: self.sizes[place]])
         return self.words[self.best[place]]
 
-    # -- data --------------------------------------------------------------------------------------
-
-    def rows(self) -> list[dict[str, str]]:
-        """The best joint action as rows for supervised learning, one per agent."""
-        return [
-            {"agent": agent, "prompt": self.question(agent), "completion": self.words[best]}
-            for agent, best in zip(self.agents, self.best, strict=True)
-        ]
-
-    def pairs(self) -> list[dict[str, str]]:
-        """Preference pairs: for every agent, its part of the best joint action is preferred to each
-        of its other actions."""
-        return [
-            {
-                "agent": row["agent"],
-                "prompt": row["prompt"],
-                "chosen": row["completion"],
-                "rejected": word,
-            }
-            for row, size in zip(self.rows(), self.sizes, strict=True)
-            for word in self.words[:size]
-            if word != row["completion"]
-        ]
-
     def _shown(self) -> dict[str, Observation]:
         last = f"{' '.join(self._played[-1])}. " if self._played else ""
         return {agent: Observation([Message(last + self.question(agent))]) for agent in self.agents}

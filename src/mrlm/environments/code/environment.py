@@ -160,7 +160,7 @@ class CodeExecutionEnvironment(RowTasks):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
-        where = f"code world: task {self._task.id!r}"
+        where = f"code: task {self._task.id!r}"
         if PROBLEM not in self._task.info:
             raise ConfigError(f"{where} has no {PROBLEM} in its info")
         self._problem = CodeProblem.of(self._task.info[PROBLEM], where)

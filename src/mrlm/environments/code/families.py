@@ -149,33 +149,29 @@ def _count_words(rng: random.Random, v: Values) -> Args:
     return (v["k"].join(rng.choice(some) for _ in range(rng.randint(2, 7))),)
 
 
-def _ledger(rng: random.Random, v: Values) -> Args:
-    return ([[rng.choice(KEYS[:4]), rng.randint(-9, 15)] for _ in range(rng.randint(1, 7))],)
-
-
-def _areas(rng: random.Random, v: Values) -> Args:
-    return ([[v["k"] if rng.random() < 0.5 else 0 for _ in range(4)] for _ in range(4)],)
-
-
 SAMPLERS: dict[str, Callable[[random.Random, Values], Args]] = {
-    "areas": _areas,
     "around": _around,
     "capitals": _capitals,
     "cell": _cell,
     "count_words": _count_words,
     "intervals": _intervals,
-    "ledger": _ledger,
     "maze": _maze,
     "mirrored": _mirrored,
     "sorted_list": _sorted_list,
     "stairs": _stairs,
     "tree": _tree,
     "with_key": _with_key,
+    "areas": lambda rng, v: (
+        [[v["k"] if rng.random() < 0.5 else 0 for _ in range(4)] for _ in range(4)],
+    ),
     "by_first_letter": lambda rng, v: (words(rng, " ", 3, 9).split(),),
     "choices_with_sum": lambda rng, v: (ints(rng, 0, max(4, v["k"] // 2), 3, 8),),
     "count_letter": lambda rng, v: (letters(rng, f"{v['k']}{v['k'].upper()}xyz", 1, 9),),
     "count_primes": lambda rng, v: (rng.randint(v["k"], v["k"] + 120),),
     "joined": lambda rng, v: (words(rng, v["k"], most=4),),
+    "ledger": lambda rng, v: (
+        [[rng.choice(KEYS[:4]), rng.randint(-9, 15)] for _ in range(rng.randint(1, 7))],
+    ),
     "most_common": lambda rng, v: (letters(rng, "abcdef" + v["k"], 2, 9),),
     "multiple_of": lambda rng, v: (
         v["k"] * rng.randint(-9, 9) + rng.choice((0, 0, 1, v["k"] - 1)),

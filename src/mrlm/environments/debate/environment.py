@@ -17,10 +17,11 @@ from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.bench import judge_of
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, TruthJudge
 from mrlm.environments.debate.llm import Hearing
-from mrlm.environments.debate.prompts import Style, between, honest, opening
+from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rewards import Pay, Share, pay
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
+from mrlm.environments.shared.games import Style, one_of
 from mrlm.environments.shared.grading import LONGEST
 from mrlm.environments.shared.rows import at_least, row_matters, seats
 
@@ -85,8 +86,10 @@ class DebateEnvironment(Environment):
         seed: int = 0,
     ) -> None:
         at_least("max_turns", max_turns, 1, whole=True)
-        _check(reward=(reward, Pay), share=(share, Share), order=(order, Order))
-        _check(prompts=(prompts, Style))
+        one_of("reward", reward, get_args(Pay))
+        one_of("share", share, get_args(Share))
+        one_of("order", order, get_args(Order))
+        one_of("prompts", prompts, get_args(Style))
         if reward == "winner" and share == "team":
             raise ConfigError("share=team: the shared zero-sum reward is always 0; use share=own")
         self.debaters: tuple[str, ...] = seats(agents)
@@ -302,9 +305,3 @@ def _opponents(given: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, A
                 f"opponents.{name} must be 'expert', a list of texts or a function, not {script!r}"
             )
     return dict(given)
-
-
-def _check(**given: tuple[Any, Any]) -> None:
-    for name, (value, known) in given.items():
-        if value not in get_args(known):
-            raise ConfigError(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from mrlm.environments.debate.judging import Speech
 from mrlm.environments.debate.topics import Side, Topic
 from mrlm.environments.shared.content import content
-
-Style = Literal["full", "short"]
+from mrlm.environments.shared.games import Style
 
 FRAMES: list[list[str]] = content(__file__)["frames"]
 """One speech per row: sentence templates for a key point and its grounds."""
