@@ -147,7 +147,7 @@ class DebateEnvironment(Environment):
         self._begin(topic, task.seed if seed is None else seed, task.id)
         return self._advance()
 
-    def step(self, actions: dict[str, Message]) -> StepResult | Awaitable[StepResult]:
+    def step(self, actions: dict[str, Message]) -> Any:
         """Process speeches or judges' answers; the last step returns the rewards."""
         if self._queue:
             self._speak({each: _text(actions, each) for each in self._queue[0]})
@@ -203,7 +203,7 @@ class DebateEnvironment(Environment):
             self._speeches.append(Speech(debater, self._moment, text))
         self._moment += 1
 
-    def _advance(self) -> StepResult | Awaitable[StepResult]:
+    def _advance(self) -> Any:
         """The next observations, or the rewards after the last judge's answer."""
         while self._queue and all(each in self._opponents for each in self._queue[0]):
             self._speak({})
