@@ -100,13 +100,7 @@ class WorldModelEnvironment(RowTasks):
         self.system_prompt = system_prompt
         if dataset is not None:
             self._table = RowTable(
-                dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=_asked,
+                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_asked
             )
         drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
         place = os.fspath(model) if isinstance(model, os.PathLike) else model

@@ -107,13 +107,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         )
         if dataset is not None:
             self._table = RowTable(
-                dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=self._convert,
+                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._convert
             )
         self._problem = ClassProblem("", "", "", [], [], "", [])
         self._division: list[list[str]] = []

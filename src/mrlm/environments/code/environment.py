@@ -3,7 +3,6 @@ tests that pass. Code runs only in a sandbox."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -123,11 +122,11 @@ class CodeExecutionEnvironment(RowTasks):
         else:
             self._table = RowTable(
                 source,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed or 0,
+                eval_dataset,
+                split,
+                columns,
+                on_bad_row,
+                seed or 0,
                 convert=partial(converted, num_visible=num_visible, max_tests=max_tests),
             )
         self._task = Task("none")
@@ -154,9 +153,6 @@ class CodeExecutionEnvironment(RowTasks):
         return Task(name, [Message(prompt)], problem.solution, seed, more)
 
     # -- play --------------------------------------------------------------------------------------
-
-    def spawn(self) -> CodeExecutionEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)

@@ -113,11 +113,11 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         if dataset is not None:
             self._table = RowTable(
                 dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
+                eval_dataset,
+                split,
+                columns,
+                on_bad_row,
+                seed,
                 convert=partial(
                     _converted, num_visible=num_visible, max_tests=max_tests, count=number + 1
                 ),

@@ -168,13 +168,7 @@ class RowTopics:
             return {"prompt": topic.claim, "topic": topic}
 
         self._table = RowTable(
-            dataset,
-            eval_dataset=eval_dataset,
-            split=split,
-            columns=columns,
-            on_bad_row=on_bad_row,
-            seed=seed,
-            convert=convert,
+            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=convert
         )
 
     def count(self, split: Split) -> int | None:

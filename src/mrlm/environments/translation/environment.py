@@ -100,13 +100,7 @@ class TranslationEnvironment(TextEnvironment):
         self.seed: int = seed
         if dataset is not None:
             self._table = RowTable(
-                dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-                convert=self._converted,
+                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._converted
             )
 
     def _converted(self, row: Row, where: str) -> Row:

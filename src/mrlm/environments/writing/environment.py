@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -100,11 +99,11 @@ class WritingEnvironment(RowTasks):
         if dataset is not None:
             self._table = RowTable(
                 dataset,
-                eval_dataset=eval_dataset,
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
+                eval_dataset,
+                split,
+                columns,
+                on_bad_row,
+                seed,
                 convert=partial(_with_text, names=self.preset.columns, count=len(self.agents)),
             )
         self._task = Task("none")
@@ -138,9 +137,6 @@ class WritingEnvironment(RowTasks):
         return Task(name, [Message(piece.document)], texts, seed, info)
 
     # -- play --------------------------------------------------------------------------------------
-
-    def spawn(self) -> WritingEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
