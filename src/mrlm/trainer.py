@@ -87,38 +87,38 @@ class Trainer:
     """
 
     algorithm: ClassVar[str] = ""
-    args_class: ClassVar[type[Any] | None] = None
+    args_class: ClassVar[type[object] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
 
     def __init__(
         self,
-        policy_or_model: Any = None,
-        data: Any = None,
+        policy_or_model: object = None,
+        data: object = None,
         config: ExperimentConfig | None = None,
         *,
-        model: Any = None,
-        agent_model: Any = None,
-        tokenizer: Any = None,
-        processing_class: Any = None,
-        peft_config: Any = None,
-        agents: Mapping[str, Any] | Sequence[Any] | None = None,
+        model: object = None,
+        agent_model: object = None,
+        tokenizer: object = None,
+        processing_class: object = None,
+        peft_config: object = None,
+        agents: Mapping[str, object] | Sequence[object] | None = None,
         num_agents: int | None = None,
-        environment: Any = None,
-        eval_envs: Any = None,
+        environment: object = None,
+        eval_envs: object = None,
         workflow: AnyWorkflow | str | None = None,
-        reward_func: Any = None,
-        reward_funcs: Any = None,
-        reward_processor: Any = None,
-        formatters: Any = None,
-        external_transition: Any = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        preference_dataset: Any = None,
-        args: FlatWords | Algorithm | Mapping[str, Any] | None = None,
+        reward_func: object = None,
+        reward_funcs: object = None,
+        reward_processor: object = None,
+        formatters: object = None,
+        external_transition: object = None,
+        train_dataset: object = None,
+        eval_dataset: object = None,
+        preference_dataset: object = None,
+        args: FlatWords | Algorithm | Mapping[str, object] | None = None,
         callbacks: Sequence[Callback] = (),
-        wandb_config: Mapping[str, Any] | None = None,
+        wandb_config: Mapping[str, object] | None = None,
         share_policy: bool | str | None = None,
-        **words: Any,
+        **words: object,
     ) -> None:
         model = one_of("model", policy_or_model, model, agent_model)
         tokenizer = one_of("tokenizer", tokenizer, processing_class)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
@@ -81,11 +81,13 @@ class Environment:
             self.max_turns is not None and "max_turns" in inspect.signature(type(self)).parameters
         )
 
-    def reset(self, task: Task | None = None, seed: int | None = None) -> Any:
+    def reset(
+        self, task: Task | None = None, seed: int | None = None
+    ) -> StepResult | Awaitable[StepResult]:
         """Start an episode; returns a `StepResult` (or a coroutine of one)."""
         raise NotImplementedError
 
-    def step(self, actions: dict[str, Message]) -> Any:
+    def step(self, actions: dict[str, Message]) -> StepResult | Awaitable[StepResult]:
         """Process the agents' messages; returns a `StepResult` (or a coroutine of one)."""
         raise NotImplementedError
 
@@ -112,7 +114,7 @@ class Environment:
         """A new environment with the same settings."""
         return copy.deepcopy(self)
 
-    def with_turns(self, settings: Mapping[str, Any]) -> Environment | None:
+    def with_turns(self, settings: Mapping[str, object]) -> Environment | None:
         """This environment with the workflow's turn settings; `None` if it has its own rules.
 
         Args:

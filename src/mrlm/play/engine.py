@@ -46,15 +46,19 @@ class Request:
 class Engine(Protocol):
     """Samples for one or more policies of one base model."""
 
-    tokenizer: Any
     max_context: int
     """Limit of prompt and completion tokens together."""
+
+    @property
+    def tokenizer(self) -> object:
+        """The tokenizer of its base model, which its policies share."""
+        ...
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order."""
         ...
 
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+    async def load_weights(self, policy: str, weights: object, version: int) -> None:
         """Load new weights of a policy; completions carry `version` from now on."""
         ...
 

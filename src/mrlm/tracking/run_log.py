@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
@@ -117,7 +117,7 @@ class RunLog:
         self,
         folder: Path,
         run_name: str,
-        config: dict[str, Any],
+        config: Mapping[str, object],
         total_steps: int,
         trackers: Sequence[str] = (),
         *,
@@ -149,9 +149,9 @@ class RunLog:
                 ) from error
         for name in (METRICS, EPISODES, PROFILE):
             rewind(self.folder / name, first)
-        self._metrics: Any = (self.folder / METRICS).open("a", encoding="utf-8")
-        self._episodes: Any = (self.folder / EPISODES).open("a", encoding="utf-8")
-        self._profile: Any = None
+        self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
+        self._episodes: TextIO = (self.folder / EPISODES).open("a", encoding="utf-8")
+        self._profile: TextIO | None = None
 
     def back(self, step: int, state: dict[str, Any]) -> None:
         """Remove the rows after a step, as for a run that is resumed from there.
@@ -191,7 +191,7 @@ class RunLog:
         lines = [{"step": step, **summary(episode, standing or {})} for episode in episodes]
         self._append(self._episodes, [self._shown(line) for line in lines])
 
-    def _shown(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _shown(self, line: Mapping[str, object]) -> Mapping[str, object]:
         shown = redacted(line, self._secrets)
         if shown != line:  # the tokens would reveal what the text hides
             for agent in shown["agents"].values():
@@ -199,7 +199,7 @@ class RunLog:
                     turn["ids"] = None
         return shown
 
-    def profile(self, row: Mapping[str, Any]) -> None:
+    def profile(self, row: Mapping[str, object]) -> None:
         """Write the durations of the parts of a step; the file is created by the first call."""
         if self._profile is None:
             self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
@@ -254,7 +254,7 @@ class RunLog:
                 self.folder / METRICS,
             )
 
-    def _append(self, file: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _append(self, file: TextIO, lines: Sequence[Mapping[str, object]]) -> None:
         """Write whole lines, and flush."""
         try:
             # non-ASCII is escaped: no control code of a model's text reaches a terminal

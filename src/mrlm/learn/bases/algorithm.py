@@ -68,7 +68,7 @@ class Algorithm:
 
     face: ClassVar[str]
     """Prefix of its `Trainer` and `Config` names, if it is not the class name; a literal."""
-    also: ClassVar[Mapping[str, Mapping[str, Any]]]
+    also: ClassVar[Mapping[str, Mapping[str, object]]]
     """Names that other libraries use for this algorithm, each with the settings whose defaults
     differ; literals."""
 

@@ -15,7 +15,6 @@ from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, EndpointError, EpisodeError
 from mrlm.core.process_group import ALONE, Peers, shares
-from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
 from mrlm.core.types import Message, StepResult, Task
@@ -374,7 +373,7 @@ async def _opened(env: EnvironmentSpec, task: Task) -> tuple[Environment, StepRe
 
     async def first() -> StepResult:
         found = await in_thread(lambda: environment.reset(task, task.seed))
-        return await found if is_pending(found) else found
+        return found if isinstance(found, StepResult) else await found
 
     with span("environment", env.name):
         return environment, await asyncio.wait_for(first(), env.timeout)
