@@ -38,7 +38,7 @@ EPISODE: tuple[Stop, ...] = (
     ("core/episodes.py", "Episode", "checks the accounts: a reward for every step"),
     ("learn/bases/algorithm.py", "Algorithm.credit", "writes advantages on the turns"),
     ("learn/data/batch.py", "pack", "joins turns into samples, samples into tensors"),
-    ("learn/joint_update.py", "update_together", "forward, loss, backward, step"),
+    ("learn/joint_update.py", "run_together", "forward, loss, backward, step"),
     ("train.py", "iterate", "exchanges the weights and begins the next step"),
 )
 CONFIG: tuple[Stop, ...] = (

@@ -411,8 +411,7 @@ def test_a_module_that_a_docstring_names_exists() -> None:
 LINES, FUNCTION, METHODS = 400, 80, 20
 """The most lines of a file, of a function, and the most methods of a class."""
 
-LARGER = {
-}
+LARGER = {}
 """What is larger, and how large it may be; these numbers only go down."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
