@@ -150,7 +150,7 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
         trained_agents=work.agents,
         max_turns=work.turns,
         shapes=dict.fromkeys(names, shape),
-        seats=dict.fromkeys(names, work.agents // len(names)),
+        agents_per_policy=dict.fromkeys(names, work.agents // len(names)),
     )
     lengths = Lengths(work.read, work.written, work.written)
     needs = Needs(run.algorithm.spec.columns, run.algorithm.spec.reads_old)

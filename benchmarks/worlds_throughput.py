@@ -158,7 +158,7 @@ class Stage:
 
     def play(self) -> list[Group]:
         """Play all tasks at once, with an engine and nobody's model."""
-        self._played.load_state_dict({"taken": {self._played.worlds[0].name: 0}, "tokens": 0})
+        self._played.load_state_dict({"taken": {self._played.environments[0].name: 0}, "tokens": 0})
         self.engine.batches.clear()
         return run_async(self._played.take(self.count))
 

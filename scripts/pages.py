@@ -70,7 +70,7 @@ def workflows() -> str:
     """The table of workflows."""
     rows = ["| workflow | environments | description |", "|---|---|---|"]
     for name in registry.names("workflows"):
-        alone = registry.load("workflows", name).spec.one_seat
+        alone = registry.load("workflows", name).spec.single_agent
         kind = "single-agent" if alone else "any"
         rows.append(f"| `{name}` | {kind} | {registry.describe('workflows', name)} |")
     return "\n".join(rows) + "\n"

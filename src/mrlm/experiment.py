@@ -136,7 +136,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
         title = f"stage {name}: " if config.stages else ""
         try:
             plan = plan_of(stage, LiveObjects())
-            text.append(f"{title}{plan.cast}\nschedule: {plan.schedule}")
+            text.append(f"{title}{plan.assignment}\nschedule: {plan.schedule}")
             text += describe(plan)
             text.append(str(arithmetic_of(plan)))
             given.append(verdicts(plan))
@@ -169,7 +169,7 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
     """Check, before anything is trained or moved, that a stage can run; returns its settings."""
     try:
         plan = plan_of(stage, LiveObjects())
-        for section in plan.cast.policies.values():
+        for section in plan.assignment.policies.values():
             if section.endpoint is not None:
                 continue
             load_tokenizer(section.model or stage.model.model_name_or_path)

@@ -14,13 +14,13 @@ from mrlm.build.arguments import (
     adapter_words,
     agent_names,
     assign_references,
+    environments_or_rows,
     listed,
     one_of,
     references_of,
     refuse_unplayed,
-    worlds_or_rows,
 )
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -130,22 +130,24 @@ class Trainer:
             words, args = {**args, **words}, None
         asked = args.num_agents if isinstance(args, FlatWords) else words.pop("num_agents", None)
         num_agents = one_of("num_agents", num_agents, asked)
-        worlds, rows = worlds_or_rows(data)
-        worlds += listed(environment)
+        environments, rows = environments_or_rows(data)
+        environments += listed(environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         self.config: ExperimentConfig = self._config(config, args, words)
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
-        if not worlds and rows is None and not known:
-            worlds, watched = watched, []
+        if not environments and rows is None and not known:
+            environments, watched = watched, []
         self._parts = LiveObjects(callbacks=callbacks)
         if isinstance(model, LLMEnvironment):
-            model, tokenizer, worlds, watched = self._from_llm(model, tokenizer, worlds, watched)
+            model, tokenizer, environments, watched = self._from_llm(
+                model, tokenizer, environments, watched
+            )
         self._take_parts(workflow, wandb_config, external_transition)
         plays = not self.config.algorithm_settings().spec.sampling.rows
         if rows is not None and plays and reward_func is not None:
             count = num_agents or (len(agents) if agents is not None else 1)
             names = list(agents) if isinstance(agents, Mapping) else []
-            world = registry.load("environments", "reward")(
+            env = registry.load("environments", "reward")(
                 rows,
                 reward_func,
                 formatters,
@@ -153,13 +155,13 @@ class Trainer:
                 reward_processor=reward_processor,
                 eval_dataset=eval_dataset,
             )
-            worlds, rows = [*worlds, world], None
+            environments, rows = [*environments, env], None
         else:
             refuse_unplayed(
                 reward_func=reward_func, reward_processor=reward_processor, formatters=formatters
             )
-        self._parts.worlds, self._parts.rows = worlds, rows
-        self._parts.eval_worlds = watched
+        self._parts.environments, self._parts.rows = environments, rows
+        self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
 
@@ -228,7 +230,9 @@ class Trainer:
         own = algorithm_fields(self.args_class)
         return {name: value for name, value in own.items() if value != plain[name]}
 
-    def _from_llm(self, llm: LLMEnvironment, tokenizer: Any, *worlds: list[Any]) -> tuple[Any, ...]:
+    def _from_llm(
+        self, llm: LLMEnvironment, tokenizer: Any, *environments: list[Any]
+    ) -> tuple[Any, ...]:
         if llm.mode is EnvironmentMode.CLIENT:
             raise ConfigError(
                 "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs "
@@ -239,13 +243,13 @@ class Trainer:
             self.config = self.config.merged({"generation": dict(llm.generation_config)})
         if llm.reward_fn is not None:
             rescored = registry.load("environments", "rescored")
-            worlds = tuple(
-                [rescored(as_environment(world), llm.reward_fn) for world in each]
-                for each in worlds
+            environments = tuple(
+                [rescored(as_environment(env), llm.reward_fn) for env in each]
+                for each in environments
             )
         if llm.system_prompt:
             self._parts.system_prompt = llm.system_prompt
-        return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *worlds
+        return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *environments
 
     def _cast(
         self,
@@ -258,8 +262,8 @@ class Trainer:
         """Assign policies to agents (equal references share one policy), as sections of the
         config."""
         config, parts = self.config, self._parts
-        seats = [seat for world in make_worlds(config, parts) for seat in world.agents]
-        references = references_of(list(config.agents), seats, model, agents, num_agents)
+        env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
+        references = references_of(list(config.agents), env_agents, model, agents, num_agents)
         if config.policies:
             live = model if not isinstance(model, str | os.PathLike | type(None)) else None
             parts.models = (

@@ -193,7 +193,9 @@ class Alone(Environment):
 
 
 ONE_SEAT = {
-    name for name in registry.names("workflows") if registry.load("workflows", name).spec.one_seat
+    name
+    for name in registry.names("workflows")
+    if registry.load("workflows", name).spec.single_agent
 }
 """Workflows in which several agents answer a world for one."""
 SAID = {"manager": "b: hello", "router": "b", "propose_solve": "hello?\nAnswer: hm"}
@@ -219,7 +221,7 @@ def test_a_workflow_plays_a_world_to_its_end(name: str, tokenizer: Any) -> None:
     names = workflow.agents or ("a", "b")
     words = SAID.get(name, "hello")
     source, engine = play(tokenizer, world, lambda request: words, names, workflow)
-    source.seats = seats(tokenizer, *names, max_new_tokens=32)
+    source.settings_of = seats(tokenizer, *names, max_new_tokens=32)
     (group,) = run_async(source.take(1))
     for episode in group:
         assert episode.status == "done" and episode.reward == len(episode.step_rewards)
@@ -239,7 +241,7 @@ def test_a_workflow_plays_on_whatever_agents_say(name: str, kind: str, tokenizer
     names = workflow.agents or ("a", "b")
     words = MALFORMED[kind][:200]
     source, _ = play(tokenizer, world, lambda request: words, names, workflow)
-    source.seats = seats(tokenizer, *names, max_new_tokens=24)
+    source.settings_of = seats(tokenizer, *names, max_new_tokens=24)
     (group,) = run_async(source.take(1))
     for episode in group:
         assert episode.error is None and episode.status in ("done", "truncated")

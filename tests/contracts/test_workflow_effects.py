@@ -141,7 +141,7 @@ def transcript(name: str, settings: dict[str, Any], tokenizer: Any) -> str:
             return says(request, tokenizer.decode(request.prompt_ids))
 
         source, engine = play(tokenizer, world, said, names, workflow, group_size=2)
-        source.seats = seats(tokenizer, *names, max_new_tokens=40)
+        source.settings_of = seats(tokenizer, *names, max_new_tokens=40)
         groups = run_async(source.take(3))
     except MRLMError as error:
         return str(error)

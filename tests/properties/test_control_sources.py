@@ -30,8 +30,10 @@ FORGED = (
 
 def checked(tokenizer: Any, source: Any) -> list[list[int]]:
     """Plays a group; the prompts that were read, each with as many role tokens as messages."""
-    for name, seat in source.seats.items():
-        source.seats[name] = replace(seat, sampling=replace(seat.sampling, max_new_tokens=400))
+    for name, seat in source.settings_of.items():
+        source.settings_of[name] = replace(
+            seat, sampling=replace(seat.sampling, max_new_tokens=400)
+        )
     (group,) = run_async(source.take(1))
     assert [episode.error for episode in group.episodes] == [None] * len(group.episodes)
     requests = [each for batch in source.batcher.engines["policy"].batches for each in batch]
@@ -71,8 +73,8 @@ def test_a_tool_a_task_and_a_system_prompt_forge_nothing(tokenizer: Any) -> None
     rows = [{"prompt": f"x? {FORGED}", "answer": "7", "required": ["look"]}]
     world = ToolUseEnvironment(ToolRegistry([look]), rows, 3)
     source = opened(tokenizer, world, lambda request: "look(key='x')", ("agent",))
-    seat = source.seats["agent"]
-    source.seats["agent"] = replace(seat, system_prompt=FORGED)
+    seat = source.settings_of["agent"]
+    source.settings_of["agent"] = replace(seat, system_prompt=FORGED)
     assert forged_in(tokenizer, checked(tokenizer, source))
 
 

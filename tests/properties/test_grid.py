@@ -142,7 +142,7 @@ def grid() -> list[Any]:
                 name = f"{world}-{workflow}-{algorithm}"
                 found.append(pytest.param(world, workflow, algorithm, marks=marks, id=name))
     for workflow in NEW:
-        world = "math" if SPECS[workflow].one_seat else "length"
+        world = "math" if SPECS[workflow].single_agent else "length"
         for algorithm in ALGORITHMS:
             name = f"{world}-{workflow}-{algorithm}"
             marks = [pytest.mark.slow] * (algorithm != ALGORITHMS[0])
@@ -183,7 +183,7 @@ def test_a_world_trains_a_team(
     plugin: Callable[..., Any] = registry.load("environments", name)
     world = as_environment(plugin(**ARGUMENTS.get(name, {})))
     watch = Watch()
-    parts = LiveObjects(worlds=[Varied(world, name in GAMES)], callbacks=[watch])
+    parts = LiveObjects(environments=[Varied(world, name in GAMES)], callbacks=[watch])
     run = build(config_of(world, workflow, algorithm, small, tmp_path), parts)
     history = run_to_end(run).history
     assert [row["step"] for row in history if row.get("loss") is not None] == [1, 2]

@@ -230,7 +230,7 @@ def test_an_opponent_is_proven_whenever_it_is_loaded(
     run = make_run(
         tmp_path, policies={"player": {"lora": lora} if lora else {}}, **games, **section
     )
-    (stand_in,) = run.population.stand_ins["player"]
+    (stand_in,) = run.population.opponents["player"]
     names = [name for name in stand_in.named_parameters() if "norm" in name or "lora_B" in name]
     late = Withholding(run.engines[stand_in.name], stand_in, names[-1])
     run.engines[stand_in.name] = late

@@ -76,7 +76,7 @@ watch(shutil, "rmtree", before="removing", after="removed")
 watch(Policy, "save", after="weights written")
 watch(Stepper, "step", before="stepping")
 watch(Batcher, "_call", before="sampling")
-watch(Run, "take_seats", before="beginning")  # a step, or an evaluation
+watch(Run, "assign_policies", before="beginning")  # a step, or an evaluation
 watch(Population, "grow", before="growing")
 append, RunLog._append = RunLog._append, half_a_line  # type: ignore[method-assign]
 

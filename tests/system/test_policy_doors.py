@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from commands import Mrlm
 from mrlm.build.served_policies import house_of
-from mrlm.cli._policies import open_desk, open_door
+from mrlm.cli._policies import open_door, open_hub
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion, Message, SamplingParams
@@ -479,13 +479,13 @@ def test_of_a_pipeline_the_policies_of_the_last_stage_are_served(
         "stages": stages,
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    desk = open_desk(None, tmp_path / "c.yaml", False, None, "cpu", "float32", 60.0)
+    desk = open_hub(None, tmp_path / "c.yaml", False, None, "cpu", "float32", 60.0)
     assert desk is not None
     try:
         assert list(desk.served) == ["policy_c"] and not desk.takes_weights
     finally:
         desk.close()
-    assert open_desk(None, None, False, None, "cpu", "float32", 60.0) is None
+    assert open_hub(None, None, False, None, "cpu", "float32", 60.0) is None
 
 
 @pytest.mark.parametrize("take", [False, True])
@@ -494,7 +494,7 @@ def test_weights_are_taken_by_either_option(
     take: bool, folder: bool, tmp_path: Path, tiny_path: str
 ) -> None:
     source = tmp_path if folder else None
-    hub = open_desk([f"base={tiny_path}"], None, take, source, "cpu", "float32", 60.0)
+    hub = open_hub([f"base={tiny_path}"], None, take, source, "cpu", "float32", 60.0)
     assert hub is not None
     try:
         assert hub.takes_weights is (take or folder) and hub.weights_from == (

@@ -20,7 +20,7 @@ Models = dict[str, tuple[Any, Any]]
 
 def references_of(
     known: Sequence[str],
-    seats: Sequence[str],
+    env_agents: Sequence[str],
     model: Any,
     agents: Mapping[str, Any] | Sequence[Any] | None,
     num_agents: int | None,
@@ -28,22 +28,22 @@ def references_of(
     """agent -> its model, or the name or path of one.
 
     Args:
-        known, seats: agents of the config, and of the environments.
+        known, env_agents: agents of the config, and of the environments.
         model, agents, num_agents: arguments of the trainer.
 
     Raises:
         ConfigError: their numbers differ.
     """
-    seats = list(dict.fromkeys(seats))
+    env_agents = list(dict.fromkeys(env_agents))
     if isinstance(agents, Mapping):
         references = dict(agents)
     elif agents is not None:
-        names = seats or agent_names(len(agents))
+        names = env_agents or agent_names(len(agents))
         if len(names) != len(agents):
             raise ConfigError(f"{len(agents)} models for {len(names)} agents ({', '.join(names)})")
         references = dict(zip(names, agents, strict=True))
     else:
-        references = dict.fromkeys(known or seats or agent_names(num_agents or 1), model)
+        references = dict.fromkeys(known or env_agents or agent_names(num_agents or 1), model)
     if num_agents is not None and len(references) != num_agents:
         raise ConfigError(
             f"num_agents={num_agents}, but there are {len(references)} agents: "
@@ -161,18 +161,18 @@ def _same(first: Any, second: Any) -> bool:
     return isinstance(first, plain) and isinstance(second, plain) and first == second
 
 
-def worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
+def environments_or_rows(data: Any) -> tuple[list[Any], Any]:
     """The second argument of a trainer as (environments, rows); one of the two is empty."""
     if data is None:
         return [], None
-    if _is_world(data):
+    if _is_environment(data):
         return [data], None
-    if isinstance(data, list | tuple) and data and all(_is_world(each) for each in data):
+    if isinstance(data, list | tuple) and data and all(_is_environment(each) for each in data):
         return list(data), None
     return [], data
 
 
-def _is_world(value: Any) -> bool:
+def _is_environment(value: Any) -> bool:
     return (
         isinstance(value, Environment | SimulatedEnvironment | LLMEnvironment)
         or inspect.isclass(value)
@@ -180,11 +180,11 @@ def _is_world(value: Any) -> bool:
     )
 
 
-def listed(worlds: Any) -> list[Any]:
+def listed(environments: Any) -> list[Any]:
     """Environments as a list."""
-    if worlds is None:
+    if environments is None:
         return []
-    return list(worlds) if isinstance(worlds, list | tuple) else [worlds]
+    return list(environments) if isinstance(environments, list | tuple) else [environments]
 
 
 def agent_names(count: int) -> list[str]:

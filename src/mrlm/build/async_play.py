@@ -75,11 +75,11 @@ def _refuse_several(config: ExperimentConfig) -> None:
 def _check_oversample(plan: RunPlan, key: str) -> None:
     """Refuses workflows whose episodes depend on each other: these cannot be aborted one by one."""
     asked = plan.spec.sampling
-    for world in plan.trained_worlds:
-        together = world.workflow.spec.opens or world.workflow.spec.forks
+    for env in plan.trained_environments:
+        together = env.workflow.spec.opens or env.workflow.spec.forks
         if together or asked.cross is not None or asked.tree:
             raise ConfigError(
-                f"{key}: the episodes of a task of environment {world.name!r} branch from one "
+                f"{key}: the episodes of a task of environment {env.name!r} branch from one "
                 "another, so none of them can be aborted; remove it"
             )
 
@@ -95,7 +95,9 @@ def copies_of(plan: RunPlan, policies: dict[str, Policy]) -> dict[str, Policy]:
     overlap."""
     if not plan.config.training.max_lag:
         return policies
-    return mirrored(policies, [name for name in policies if plan.cast.policies[name].trainable])
+    return mirrored(
+        policies, [name for name in policies if plan.assignment.policies[name].trainable]
+    )
 
 
 @contextmanager

@@ -27,16 +27,16 @@ def check_plays(plan: RunPlan) -> None:
                 "data set), or train on rows with sft or dpo"
             )
         return
-    for world in plan.trained_worlds:
-        if world.workflow.spec.combines and asked.cross is None:
+    for env in plan.trained_environments:
+        if env.workflow.spec.combines and asked.cross is None:
             raise ConfigError(
                 "workflow.name='cross' plays every combination of the agents' answers, and "
                 f"{name} compares whole episodes; remove it, or use magrpo with joint_mode=cross"
             )
         if asked.cross is not None:
-            _check_cross(plan, asked.cross, world)
-        if world.workflow.spec.forks:
-            _check_tree(plan, world)
+            _check_cross(plan, asked.cross, env)
+        if env.workflow.spec.forks:
+            _check_tree(plan, env)
         elif asked.tree:
             raise ConfigError(
                 f"training.algorithm={name!r} compares several answers to one state, and "
@@ -45,29 +45,29 @@ def check_plays(plan: RunPlan) -> None:
             )
 
 
-def crossed(plan: SamplingPlan, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
+def crossed(plan: SamplingPlan, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
     """The environments; every combination of answers is played where the algorithm requires it."""
     if plan.cross is None:
-        return list(worlds)
+        return list(environments)
     workflow = registry.load("workflows", "cross")()
-    return [replace(world, workflow=workflow) if world.trained else world for world in worlds]
+    return [replace(env, workflow=workflow) if env.trained else env for env in environments]
 
 
 def check_trained(plan: RunPlan) -> None:
     """Refuses a policy that should be trained but only acts where nothing is trained, and a run
     without a trainable policy."""
-    cast = plan.cast
-    seated = {agent for world in plan.trained_worlds for agent in world.agents}
-    watched = {agent for world in plan.worlds for agent in world.agents} - seated
-    for name in dict.fromkeys(cast.trained.values() if plan.rows is None else ()):
-        agents = [agent for agent, policy in cast.policy_of.items() if policy == name]
+    assignment = plan.assignment
+    trained = {agent for env in plan.trained_environments for agent in env.agents}
+    watched = {agent for env in plan.environments for agent in env.agents} - trained
+    for name in dict.fromkeys(assignment.trained.values() if plan.rows is None else ()):
+        agents = [agent for agent, policy in assignment.policy_of.items() if policy == name]
         if watched.issuperset(agents):
             raise ConfigError(
                 f"policies.{name}: {', '.join(agents)} only plays in environments that are "
                 f"evaluated and not trained on; set policies.{name}.trainable=false, or name a "
                 f"trained policy in agents.{agents[0]}.policy"
             )
-    if not any(section.trainable for section in cast.policies.values()):
+    if not any(section.trainable for section in assignment.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
 
 
@@ -89,31 +89,31 @@ def check_tracking(plan: RunPlan) -> None:
 def check_engines(plan: RunPlan) -> None:
     """Refuses engines that do not exist or do not take their settings."""
     check_engine(plan.config)
-    for section in plan.cast.policies.values():
+    for section in plan.assignment.policies.values():
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
 
 
-def _check_cross(plan: RunPlan, most: int, world: EnvironmentSpec) -> None:
+def _check_cross(plan: RunPlan, most: int, env: EnvironmentSpec) -> None:
     """Combinations are those of one joint step, and not too many."""
-    size, agents = plan.algorithm.group_size, len(world.template.agents)
+    size, agents = plan.algorithm.group_size, len(env.template.agents)
     if size**agents > most:
         raise ConfigError(
             f"joint_mode='cross' plays group_size ** agents = {size} ** {agents} = {size**agents} "
             f"joint actions of every task, more than max_joint_actions={most}; set a smaller "
             "group_size, a larger max_joint_actions, or joint_mode=aligned"
         )
-    workflow = world.workflow
-    limit = workflow.max_turns or world.template.max_turns
+    workflow = env.workflow
+    limit = workflow.max_turns or env.template.max_turns
     if workflow.spec.forks or not (workflow.spec.one_step or limit == 1):
         raise ConfigError(
             f"joint_mode='cross' combines answers in one joint step, and workflow.name="
-            f"{plan.config.workflow.name!r} plays environment {world.name!r} for more; set "
+            f"{plan.config.workflow.name!r} plays environment {env.name!r} for more; set "
             "workflow.name=single_turn, or joint_mode=aligned"
         )
 
 
-def _check_tree(plan: RunPlan, world: EnvironmentSpec) -> None:
+def _check_tree(plan: RunPlan, env: EnvironmentSpec) -> None:
     """Refuses algorithms and settings that do not fit a workflow with several answers per state."""
     config, asked = plan.config, plan.spec.sampling
     name = config.training.algorithm
@@ -128,11 +128,11 @@ def _check_tree(plan: RunPlan, world: EnvironmentSpec) -> None:
             f"{tries} {name} compares whole episodes; use the workflow 'turns', or an "
             "algorithm that gives credit in trees, such as magrpo"
         )
-    if world.workflow.spec.prunes and asked.credits != "pruned_trees":
+    if env.workflow.spec.prunes and asked.credits != "pruned_trees":
         raise ConfigError(
             f"workflow.select='best' continues one answer to a state only, and {name} credits an "
             "answer with what followed it; set workflow.select=all, or use at_grpo"
         )
-    limit = world.workflow.max_turns or world.template.max_turns
+    limit = env.workflow.max_turns or env.template.max_turns
     if limit:
-        world.workflow.check_size(plan.algorithm.group_size, limit)
+        env.workflow.check_size(plan.algorithm.group_size, limit)

@@ -19,7 +19,7 @@ def make_engines(plan: PlayPlan, policies: Mapping[str, Policy]) -> dict[str, En
     whose limits are split among the processes."""
     remote = {
         name: _remote_engine(name, section, plan.peers.size)
-        for name, section in plan.cast.policies.items()
+        for name, section in plan.assignment.policies.items()
         if section.endpoint is not None
     }
     if not policies:

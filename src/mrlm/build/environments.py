@@ -25,18 +25,18 @@ from mrlm.play.workflow import Workflow, as_workflow
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-def make_worlds(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:
+def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:
     """The environments of a run, each with a unique name and its workflow. Those that are only
     evaluated have weight 0."""
     watched = [each.model_copy(update={"weight": 0.0}) for each in config.evaluation.environments]
-    sections = [*([] if parts.worlds else config.environments), *watched]
+    sections = [*([] if parts.environments else config.environments), *watched]
     live = EnvironmentConfig(env_type="live"), EnvironmentConfig(env_type="live", weight=0.0)
-    made = [(world, live[0]) for world in parts.worlds]
+    made = [(env, live[0]) for env in parts.environments]
     made += [(environment_factory(with_policy(config, parts, each)), each) for each in sections]
-    made += [(world, live[1]) for world in parts.eval_worlds]
+    made += [(env, live[1]) for env in parts.eval_environments]
     specs: list[EnvironmentSpec] = []
-    for world, section in made:
-        template, make = _template(world)
+    for env, section in made:
+        template, make = _template(env)
         own = type(template).__name__.removesuffix("Environment").lower()
         name = section.name or template.name or own or "environment"
         taken = {spec.name for spec in specs}
@@ -104,8 +104,8 @@ def environment_factory(section: EnvironmentConfig) -> Any:
     if section.remote:
         return _remote(section)
     plugin = registry.load("environments", section.env_type)
-    world = plugin(**section.constructor_arguments(plugin))
-    template = as_environment(world)
+    env = plugin(**section.constructor_arguments(plugin))
+    template = as_environment(env)
     if not template.name:
         template.name = section.env_type.rsplit(":", 1)[-1].lower()
     return template
@@ -131,13 +131,13 @@ def _remote(section: EnvironmentConfig) -> Environment:
     )
 
 
-def _template(world: Any) -> tuple[Environment, Any]:
+def _template(env: Any) -> tuple[Environment, Any]:
     """An instance whose settings are read, and a factory of fresh ones: by copying it, or by
     calling the class or function again."""
-    template = as_environment(world)
-    if isinstance(world, Environment | SimulatedEnvironment | LLMEnvironment):
+    template = as_environment(env)
+    if isinstance(env, Environment | SimulatedEnvironment | LLMEnvironment):
         return template, template.spawn
-    return template, lambda: as_environment(world)
+    return template, lambda: as_environment(env)
 
 
 def _with_turns(

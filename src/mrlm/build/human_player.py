@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mrlm.build.engines import make_engines
-from mrlm.build.policies import load_policies, make_seats
+from mrlm.build.policies import load_policies, make_settings
 from mrlm.build.run_plan import play_plan
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig
@@ -26,11 +26,11 @@ Others = Literal["policy", "expert"]
 """Which side acts for the other agents: their policies, or the environment's own player."""
 
 
-def sit_down(
+def open_table(
     config: ExperimentConfig,
     agent: str | None,
     ask: Ask,
-    told: Callable[[EpisodeRunner], None] | None = None,
+    on_step: Callable[[EpisodeRunner], None] | None = None,
     others: Others = "policy",
 ) -> tuple[Play, str]:
     """An experiment with a human player; models are loaded for the other agents only.
@@ -39,7 +39,7 @@ def sit_down(
         config: the experiment.
         agent: the agent that the person replaces; the first one when `None`.
         ask: returns the person's message.
-        told: called after every joint step.
+        on_step: called after every joint step.
         others: who acts for the other agents.
 
     Returns:
@@ -49,25 +49,25 @@ def sit_down(
         ConfigError: the config has no environment, or the agent does not exist.
     """
     plan = play_plan(config)
-    cast = plan.cast
-    name = next(iter(cast.policy_of)) if agent is None else agent
-    if name not in cast.policy_of:
-        raise ConfigError(unknown(name, list(cast.policy_of), "agents"))
-    left = {other: policy for other, policy in cast.policy_of.items() if other != name}
+    assignment = plan.assignment
+    name = next(iter(assignment.policy_of)) if agent is None else agent
+    if name not in assignment.policy_of:
+        raise ConfigError(unknown(name, list(assignment.policy_of), "agents"))
+    left = {other: policy for other, policy in assignment.policy_of.items() if other != name}
     rest = plan.only(left, set(left.values()) if others == "policy" else ())
     policies = load_policies(rest)
-    seats = make_seats(rest, policies) if others == "policy" else {}
+    settings_of = make_settings(rest, policies) if others == "policy" else {}
     chat = Chat(load_tokenizer(tiny_model.NAME))
-    seats = {
-        each: seats.get(each) or _seat(config, each, policy, chat)
-        for each, policy in cast.policy_of.items()
+    settings_of = {
+        each: settings_of.get(each) or _settings_of(config, each, policy, chat)
+        for each, policy in assignment.policy_of.items()
     }
     engines = make_engines(rest, policies)
-    how = {"demonstrate": others == "expert", "persons": {name: ask}, "told": told}
-    return play_of(plan, seats, engines, **how), name
+    how = {"demonstrate": others == "expert", "persons": {name: ask}, "told": on_step}
+    return play_of(plan, settings_of, engines, **how), name
 
 
-def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:
+def _settings_of(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:
     """Settings of an agent without a model: no message is too long."""
     section = config.agents.get(agent)
     return AgentSettings(

@@ -47,7 +47,7 @@ class InProcess(Placement):
         return [
             Frozen(policy, given=given[name])
             for name, policy in policies.items()
-            if not self.plan.cast.policies[name].trainable
+            if not self.plan.assignment.policies[name].trainable
         ]
 
     def make_critics(
@@ -56,9 +56,9 @@ class InProcess(Placement):
         """The critics beside the policies, or the one of the team."""
         return make_critics(self.plan, learners, policies, job)
 
-    def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
+    def environments(self, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """The environments of a run, ready to be played."""
-        return list(worlds)
+        return list(environments)
 
     def ready(self, run: Run, checkpoint: Path | None) -> None:
         """Hook after a run is put together and its checkpoint, if any, is loaded."""

@@ -54,32 +54,39 @@ def verdicts(plan: RunPlan) -> Verdicts:
 
 def facts_of(plan: RunPlan) -> RunFacts:
     """The facts of a run that conditions on settings read."""
-    config, spec, cast, trained = plan.config, plan.spec, plan.cast, plan.trained_worlds
+    config, spec, assignment, trained = (
+        plan.config,
+        plan.spec,
+        plan.assignment,
+        plan.trained_environments,
+    )
     sampling = [
         config.generation.sampling(**section.generation) for section in config.agents.values()
     ]
-    here = {name: section for name, section in cast.policies.items() if section.endpoint is None}
+    here = {
+        name: section for name, section in assignment.policies.items() if section.endpoint is None
+    }
     models = {name: model for name, (model, _) in plan.parts.models.items()}
     live = {name for name, model in models.items() if model and not isinstance(model, str)}
     return RunFacts(
         rows=plan.rows is not None,
-        agents=len(cast.policy_of),
-        turns=1 if trained and all(_one_turn(world) for world in trained) else None,
+        agents=len(assignment.policy_of),
+        turns=1 if trained and all(_one_turn(env) for env in trained) else None,
         lags=config.training.max_lag > 0,
         truncates=any(each.truncates for each in [config.generation.sampling(), *sampling]),
         values="values" in spec.columns or spec.scalar_head or spec.critic.of_team,
         policies=here,
         loaded=[name for name in here if name not in live],
-        limits=tuple(world.template.max_turns for world in trained) or (None,),
+        limits=tuple(env.template.max_turns for env in trained) or (None,),
         engine=check_engine(config)[1],
         config=config,
     )
 
 
-def _one_turn(world: EnvironmentSpec) -> bool:
+def _one_turn(env: EnvironmentSpec) -> bool:
     """Whether every episode has one joint step with at most one action per agent."""
-    workflow = world.workflow
-    limited = 1 in (workflow.max_turns, world.template.max_turns)
+    workflow = env.workflow
+    limited = 1 in (workflow.max_turns, env.template.max_turns)
     return workflow.spec.one_step or (workflow.spec.speaks_once and limited)
 
 
@@ -124,7 +131,7 @@ def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: LiveObjects) 
     given = list(config.workflow.parameters)
     named = given + ["name"] * (config.workflow.name != "turns")
     extra = ["external_transition"] * (parts.external_transition is not None)
-    if facts.rows and not config.environments and not parts.eval_worlds:
+    if facts.rows and not config.environments and not parts.eval_environments:
         why = "this run trains on a data set and samples no episodes; remove it"
         return dict.fromkeys([*named, *extra], why)
     if parts.workflow is not None:

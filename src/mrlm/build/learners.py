@@ -23,7 +23,7 @@ def make_learners(
     plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Learner]:
     """One learner per trained policy."""
-    trained = {name: each for name, each in plan.cast.policies.items() if each.trainable}
+    trained = {name: each for name, each in plan.assignment.policies.items() if each.trainable}
     return [
         Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
         for name, each in trained.items()
@@ -49,7 +49,9 @@ def make_critics(
     rate = settings.critic_learning_rate or MIXER_LEARNING_RATE
     seed = seed_of((config.training.seed, "mixer")) >> 1
     settings = replace(settings, critic_learning_rate=rate)
-    return [MixedCritic(body, settings, chats, list(plan.cast.policy_of), critic.mixing, seed)]
+    return [
+        MixedCritic(body, settings, chats, list(plan.assignment.policy_of), critic.mixing, seed)
+    ]
 
 
 def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> LearnerSettings:

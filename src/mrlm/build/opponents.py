@@ -9,7 +9,7 @@ from mrlm.build.folder import run_folder
 from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.learn.policy.copies import stand_in
+from mrlm.learn.policy.copies import opponent_copy
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 from mrlm.selfplay.opponent_pool import Population
@@ -19,7 +19,7 @@ KEY = "opponents"
 
 def check_opponents(plan: RunPlan) -> None:
     """Refuses opponents that could never be met."""
-    section, cast = plan.config.opponents, plan.cast
+    section, assignment = plan.config.opponents, plan.assignment
     if not section.on:
         if section.policies is not None:
             raise ConfigError(
@@ -32,14 +32,16 @@ def check_opponents(plan: RunPlan) -> None:
             f"{KEY}: opponents are met in rollouts, and {plan.config.training.algorithm} trains on "
             f"a data set or on collected episodes; remove the section {KEY}"
         )
-    trained = list(dict.fromkeys(cast.trained.values()))
+    trained = list(dict.fromkeys(assignment.trained.values()))
     for name in section.policies or ():
         if name not in trained:
             raise ConfigError(registry.unknown(name, trained, f"{KEY}.policies (trained policies)"))
     populated = set(trained if section.policies is None else section.policies)
-    for world in plan.worlds:
+    for env in plan.environments:
         policies = [
-            cast.policy_of[name] for name in world.template.agents if name in cast.policy_of
+            assignment.policy_of[name]
+            for name in env.template.agents
+            if name in assignment.policy_of
         ]
         learners = [place for place, name in enumerate(policies) if name in trained]
         guests = [place for place, name in enumerate(policies) if name in populated]
@@ -52,31 +54,31 @@ def check_opponents(plan: RunPlan) -> None:
     )
 
 
-def stand_ins_of(plan: RunPlan, policies: Mapping[str, Policy]) -> dict[str, list[Policy]]:
+def opponents_of(plan: RunPlan, policies: Mapping[str, Policy]) -> dict[str, list[Policy]]:
     """policy -> the frozen policies that replace it: as many as opponents are met at once."""
-    section, cast = plan.config.opponents, plan.cast
+    section, assignment = plan.config.opponents, plan.assignment
     if not section.on:
         return {}
-    trained = list(dict.fromkeys(cast.trained.values()))
+    trained = list(dict.fromkeys(assignment.trained.values()))
     found: dict[str, list[Policy]] = {}
     for policy in trained if section.policies is None else section.policies:
         found[policy] = []
         for number in range(section.at_once):
             name = f"{policy}-opponent" + (f"-{number + 1}" if number else "")
-            while name in cast.policies:
+            while name in assignment.policies:
                 name += "-"
-            found[policy].append(stand_in(policies[policy], name))
+            found[policy].append(opponent_copy(policies[policy], name))
     return found
 
 
 def population_of(
     plan: RunPlan,
     policies: Mapping[str, Policy],
-    stand_ins: Mapping[str, Sequence[Policy]],
+    opponents: Mapping[str, Sequence[Policy]],
     engines: Mapping[str, Engine],
 ) -> Population:
     """The population of a run, without members yet."""
     config = plan.config
-    trained = {name: policies[name] for name in dict.fromkeys(plan.cast.trained.values())}
+    trained = {name: policies[name] for name in dict.fromkeys(plan.assignment.trained.values())}
     folder, seed = run_folder(config), config.training.seed
-    return Population(folder, seed, config.opponents, trained, stand_ins, engines, plan.peers)
+    return Population(folder, seed, config.opponents, trained, opponents, engines, plan.peers)

@@ -32,8 +32,8 @@ class LiveObjects:
 
     Args:
         models: policy -> (model or path, tokenizer or None).
-        worlds: environments as instances, classes or functions, instead of `config.environments`.
-        eval_worlds: the same, which are evaluated and never trained on.
+        environments: instances, classes or functions, instead of `config.environments`.
+        eval_environments: the same, which are evaluated and never trained on.
         workflow: instead of `config.workflow`.
         external_transition: writes the prompts between two turns, instead of
             `config.workflow.external_transition`.
@@ -43,8 +43,8 @@ class LiveObjects:
     """
 
     models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    worlds: list[Any] = field(default_factory=list)
-    eval_worlds: list[Any] = field(default_factory=list)
+    environments: list[Any] = field(default_factory=list)
+    eval_environments: list[Any] = field(default_factory=list)
     workflow: Workflow | None = None
     external_transition: Any = None
     rows: Any = None
@@ -94,34 +94,34 @@ class PlayPlan:
     Args:
         config: one stage of an experiment.
         parts: live objects in place of sections of the config.
-        worlds: the environments.
-        cast: the policy of every agent.
+        environments: the environments.
+        assignment: the policy of every agent.
         peers: the processes that play and train together.
     """
 
     config: ExperimentConfig
     parts: LiveObjects
-    worlds: Sequence[EnvironmentSpec] = ()
-    cast: PolicyAssignment
+    environments: Sequence[EnvironmentSpec] = ()
+    assignment: PolicyAssignment
     peers: Peers = ALONE
 
     def only(self, agents: Collection[str], policies: Collection[str]) -> PlayPlan:
         """The plan of some agents and policies alone."""
-        of = {agent: name for agent, name in self.cast.policy_of.items() if agent in agents}
-        chosen = {name: each for name, each in self.cast.policies.items() if name in policies}
+        of = {agent: name for agent, name in self.assignment.policy_of.items() if agent in agents}
+        chosen = {name: each for name, each in self.assignment.policies.items() if name in policies}
         models = {name: each for name, each in self.parts.models.items() if name in policies}
         parts = LiveObjects(models=models, system_prompt=self.parts.system_prompt)
-        return PlayPlan(config=self.config, parts=parts, cast=PolicyAssignment(of, chosen))
+        return PlayPlan(config=self.config, parts=parts, assignment=PolicyAssignment(of, chosen))
 
 
 def assign(
-    config: ExperimentConfig, worlds: Sequence[EnvironmentSpec], parts: LiveObjects
+    config: ExperimentConfig, environments: Sequence[EnvironmentSpec], parts: LiveObjects
 ) -> PolicyAssignment:
     """Assigns policies to agents: as the config names them; else one agent per agent of the
     environments, and one policy per agent. A workflow may name its agents itself."""
-    wide = [world for world in worlds if len(world.agents) > 1 or not config.agents]
-    seats = [seat for world in wide for seat in world.agents]
-    agents = list(dict.fromkeys([*config.agents, *seats])) or ["agent"]
+    wide = [env for env in environments if len(env.agents) > 1 or not config.agents]
+    env_agents = [agent for env in wide for agent in env.agents]
+    agents = list(dict.fromkeys([*config.agents, *env_agents])) or ["agent"]
     policies = dict(config.policies)
     if not policies:
         names = [section.policy for section in config.agents.values() if section.policy]
@@ -152,49 +152,50 @@ def assign(
         raise ConfigError(
             f"policies.{idle[0]}: no agent uses it; name it in agents.<agent>.policy or remove it"
         )
-    _check_seats(config, worlds, agents, parts)
+    _check_agents(config, environments, agents, parts)
     return PolicyAssignment(policy_of, policies)
 
 
-def _check_seats(
+def _check_agents(
     config: ExperimentConfig,
-    worlds: Sequence[EnvironmentSpec],
+    environments: Sequence[EnvironmentSpec],
     agents: Sequence[str],
     parts: LiveObjects,
 ) -> None:
     """Checks that every agent of the environments is configured; in an environment with one agent
     the only configured one acts, or those that the workflow names."""
-    known = list(dict.fromkeys(agent for world in worlds for agent in world.agents))
-    idle = [agent for agent in agents if worlds and agent not in known]
-    if idle and all(world.sends for world in worlds):
+    known = list(dict.fromkeys(agent for env in environments for agent in env.agents))
+    idle = [agent for agent in agents if environments and agent not in known]
+    if idle and all(env.sends for env in environments):
         raise ConfigError(
             f"agents.{idle[0]}: workflow.name={config.workflow.name!r} uses only the agents "
             f"{', '.join(known)}; give the workflow the names of your agents, or rename them"
         )
-    for world in worlds:
-        seats = world.template.agents
-        if world.sends and len(seats) > 1:
+    for env in environments:
+        env_agents = env.template.agents
+        if env.sends and len(env_agents) > 1:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} needs environments with one agent, and "
-                f"environment {world.name!r} has {len(seats)} ({', '.join(seats)}); use 'turns'"
+                f"environment {env.name!r} has {len(env_agents)} "
+                f"({', '.join(env_agents)}); use 'turns'"
             )
-        if world.workflow.spec.repeats and not world.reproducible:
+        if env.workflow.spec.repeats and not env.reproducible:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
-                f"reset of environment {world.name!r} takes neither task nor seed, so each episode "
+                f"reset of environment {env.name!r} takes neither task nor seed, so each episode "
                 "would be of another task; give its reset a parameter seed"
             )
-        missing = [seat for seat in seats if seat not in agents]
-        if missing and len(seats) > 1:
+        missing = [agent for agent in env_agents if agent not in agents]
+        if missing and len(env_agents) > 1:
             raise ConfigError(
-                f"environment {world.name!r} has an agent {missing[0]!r}, but the agents are "
+                f"environment {env.name!r} has an agent {missing[0]!r}, but the agents are "
                 f"{', '.join(agents)}"
             )
-        if len(seats) == 1 and len(agents) > 1 and parts.workflow is None:
+        if len(env_agents) == 1 and len(agents) > 1 and parts.workflow is None:
             name = config.workflow.name
             if name in ("turns", "single_turn") and missing:
                 raise ConfigError(
-                    f"environment {world.name!r} has one agent and the config has {len(agents)} "
+                    f"environment {env.name!r} has one agent and the config has {len(agents)} "
                     f"({', '.join(agents)}), but the workflow {name!r} does not decide whose "
                     "answer counts; use a workflow that does, or one agent"
                 )
@@ -214,12 +215,12 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             model = copy.deepcopy(live) if id(live) in taken else live
             taken.add(id(live))
         adapted = False
-        for name in sorted(names, key=lambda each: not plan.cast.policies[each].trainable):
+        for name in sorted(names, key=lambda each: not plan.assignment.policies[each].trainable):
             _, _, tokenizer, source = _origin(plan, name)
             if tokenizer is None and source not in tokenizers:
                 tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
-            lora = _lora(section, plan.cast.policies[name])
+            lora = _lora(section, plan.assignment.policies[name])
             if lora is not None:
                 with torch.random.fork_rng():
                     torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
@@ -238,14 +239,14 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             )
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
-    return {name: policies[name] for name in plan.cast.policies if name in policies}
+    return {name: policies[name] for name in plan.assignment.policies if name in policies}
 
 
 def bases_of(plan: PlayPlan) -> list[list[str]]:
     """The policies that have weights here, grouped by base: LoRA policies and frozen ones of one
     model share it."""
     model = plan.config.model
-    every = plan.cast.policies
+    every = plan.assignment.policies
     adapted = {_model_key(model, each) for each in every.values() if _lora(model, each)}
     found: dict[Any, list[str]] = {}
     for name, section in every.items():
@@ -262,7 +263,7 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
 
 def _origin(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
-    section = plan.cast.policies[name]
+    section = plan.assignment.policies[name]
     live, tokenizer = plan.parts.models.get(name, (None, None))
     path, source = _model_key(plan.config.model, section)
     if isinstance(live, str | os.PathLike):
@@ -295,20 +296,20 @@ def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
     return (policy.lora or model.lora) if policy.trainable else None
 
 
-def make_seats(
-    plan: PlayPlan, policies: Mapping[str, Policy], cast: PolicyAssignment | None = None
+def make_settings(
+    plan: PlayPlan, policies: Mapping[str, Policy], assignment: PolicyAssignment | None = None
 ) -> dict[str, AgentSettings]:
-    """Settings of every agent that are the same in all episodes, with the policies of `cast` (by
-    default the plan's)."""
-    seats: dict[str, AgentSettings] = {}
-    config, cast = plan.config, cast or plan.cast
-    for agent, policy_name in cast.policy_of.items():
+    """Settings of every agent that are the same in all episodes, with the policies of `assignment`
+    (by default the plan's)."""
+    settings_of: dict[str, AgentSettings] = {}
+    config, assignment = plan.config, assignment or plan.assignment
+    for agent, policy_name in assignment.policy_of.items():
         section = config.agents.get(agent)
         sampling = config.generation.sampling(**(section.generation if section else {}))
         prompt = section.system_prompt if section else None
         prompt = plan.parts.system_prompt if prompt is None else prompt
-        if cast.policies[policy_name].endpoint is not None:  # only its server tokenises
-            seats[agent] = AgentSettings(
+        if assignment.policies[policy_name].endpoint is not None:  # only its server tokenises
+            settings_of[agent] = AgentSettings(
                 agent, policy_name, None, sampling, 0, prompt, trained=False
             )
             continue
@@ -327,13 +328,13 @@ def make_seats(
                 f"max_new_tokens={sampling.max_new_tokens} together "
                 f"exceed the {policy.max_context} positions of policy {policy_name!r}"
             )
-        seats[agent] = AgentSettings(
+        settings_of[agent] = AgentSettings(
             name=agent,
             policy=policy_name,
             chat=policy.chat,
             sampling=sampling,
             max_prompt_tokens=limit,
             system_prompt=prompt,
-            trained=cast.policies[policy_name].trainable,
+            trained=assignment.policies[policy_name].trainable,
         )
-    return seats
+    return settings_of

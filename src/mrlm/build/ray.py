@@ -62,7 +62,7 @@ class OnRay(InProcess):
         self.bases: list[Base] = [self._base(names) for names in bases_of(plan)]
         self._check()
         self.pools: list[ActorPool] = []
-        self.worlds_at: EnvironmentPool | None = None
+        self.environments_at: EnvironmentPool | None = None
         self._job: LearningJob | None = None
         self._start: dict[str, Any] = {}
         self._origin: Path | None = None
@@ -80,10 +80,10 @@ class OnRay(InProcess):
                 f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is placed "
                 "once; give them the same pools"
             )
-        cast = self.plan.cast
-        agents = [agent for agent, name in cast.policy_of.items() if name in names]
+        assignment = self.plan.assignment
+        agents = [agent for agent, name in assignment.policy_of.items() if name in names]
         recipe = PolicyWorkerSpec(self.plan.only(agents, names))
-        trained = any(cast.policies[name].trainable for name in names)
+        trained = any(assignment.policies[name].trainable for name in names)
         return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
 
     def _check(self) -> None:
@@ -151,7 +151,7 @@ class OnRay(InProcess):
             )
             for number in range(settings.environment_workers)
         ]
-        self.worlds_at = EnvironmentPool(spread) if spread else None
+        self.environments_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
         for pool, weights in alone:
@@ -177,13 +177,13 @@ class OnRay(InProcess):
 
     def load_policies(self) -> dict[str, Any]:
         """Policies whose weights are in workers."""
-        told = [
+        calls = [
             (base, member, member.send("begin", member in base.engines))
             for base in self.bases
             for post in base.posts
             for member in post.members
         ]
-        for base, post, answer in told:
+        for base, post, answer in calls:
             base.about = post.collect(answer)
         kwargs = self.config.model.chat_template_kwargs
         found: dict[str, RemotePolicy] = {}
@@ -191,7 +191,7 @@ class OnRay(InProcess):
             for name, about in base.about.items():
                 chat = Chat(about.tokenizer, kwargs)
                 found[name] = RemotePolicy(name, about, chat, base.home)
-        return {name: found[name] for name in self.plan.cast.policies if name in found}
+        return {name: found[name] for name in self.plan.assignment.policies if name in found}
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are called from here."""
@@ -217,7 +217,7 @@ class OnRay(InProcess):
                 home[name],
                 RemoteCritic(name, home[name]) if name in critics else None,
             )
-            for name, section in self.plan.cast.policies.items()
+            for name, section in self.plan.assignment.policies.items()
             if section.trainable
         ]
 
@@ -227,14 +227,14 @@ class OnRay(InProcess):
             RemoteFrozen(policies[name], base.home)
             for base in self.bases
             for name in base.names
-            if not self.plan.cast.policies[name].trainable
+            if not self.plan.assignment.policies[name].trainable
         ]
 
     def _learn(self, job: LearningJob) -> set[str]:
         """Builds the learners in the workers; returns the policies with a critic beside them."""
         homes = [base.home for base in self.bases if base.trained]
-        told = [(post, post.send("learn", job)) for post in homes]
-        return {name for post, answer in told for name in post.collect(answer)}
+        calls = [(post, post.send("learn", job)) for post in homes]
+        return {name for post, answer in calls for name in post.collect(answer)}
 
     def make_critics(
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
@@ -247,16 +247,16 @@ class OnRay(InProcess):
             learners = [_Lent(base.recipe.load()[learners[0].policy])]
         return super().make_critics(job, learners, policies)
 
-    def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
+    def environments(self, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """Environments whose episodes run in workers, if any are set for them."""
-        pool = self.worlds_at
+        pool = self.environments_at
         if pool is None:
-            return list(worlds)
-        boxes = {each.name: boxed(each.make, f"environment {each.name!r}") for each in worlds}
+            return list(environments)
+        boxes = {each.name: boxed(each.make, f"environment {each.name!r}") for each in environments}
         for post in pool.posts:
             post.arguments = (list(sys.path), boxes)
         begin(pool.posts)
-        return [pool.spread(world) for world in worlds]
+        return [pool.spread(env) for env in environments]
 
     # -- the loop ----------------------------------------------------------------------------------
 

@@ -21,14 +21,14 @@ from mrlm.build.compatibility import (
     crossed,
 )
 from mrlm.build.engines import make_engines
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
-from mrlm.build.opponents import check_opponents, population_of, stand_ins_of
-from mrlm.build.policies import LiveObjects, assign, load_policies, make_seats
+from mrlm.build.opponents import check_opponents, opponents_of, population_of
+from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
 from mrlm.build.run_plan import RunPlan, play_plan
-from mrlm.build.schedule import casts_of
+from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
@@ -73,7 +73,7 @@ def build(
     plan = plan_of(config, parts or LiveObjects(), peers)
     if checked and resume is None:
         refuse_idle(verdicts(plan))
-    log.info("%s", plan.cast)
+    log.info("%s", plan.assignment)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
     return _assembled(plan, resume)
@@ -83,16 +83,18 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     """The run of a plan, with its models loaded and its folder opened."""
     config, peers, placing = plan.config, plan.peers, placement_of(plan)
     policies = placing.load_policies()
-    plan.worlds = placing.worlds(plan.worlds)
-    stand_ins = stand_ins_of(plan, policies)
-    spare = {policy.name: policy for several in stand_ins.values() for policy in several}
+    plan.environments = placing.environments(plan.environments)
+    opponents = opponents_of(plan, policies)
+    spare = {policy.name: policy for several in opponents.values() for policy in several}
     copies = copies_of(plan, policies)
     engines = placing.make_engines(copies | spare)
     if plan.schedule != Schedule():
         log.info("schedule: %s", plan.schedule)
-    casts = casts_of(plan, policies, plan.schedule)
-    population = population_of(plan, policies, stand_ins, engines)
-    source = source_of(plan, casts[0], engines, population.sit if population else None)
+    assignments = assignments_of(plan, policies, plan.schedule)
+    population = population_of(plan, policies, opponents, engines)
+    source = source_of(
+        plan, assignments[0], engines, population.assign_opponents if population else None
+    )
     total = total_steps(config.training, plan.spec, source.num_tasks())
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
@@ -113,13 +115,13 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         source=source,
         learners=learners,
         engines=engines,
-        evaluator=play_of(plan, casts[0], engines) if plan.worlds else None,
+        evaluator=play_of(plan, assignments[0], engines) if plan.environments else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
         critics=critics,
         callbacks=tuple(plan.parts.callbacks),
         schedule=plan.schedule,
-        casts=casts,
+        assignments=assignments,
         population=population,
         peers=peers,
         placement=placing,
@@ -190,14 +192,14 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) 
         ConfigError: something requested does not exist or does not fit.
     """
     algorithm = config.algorithm_settings()
-    worlds = make_worlds(config, parts)
+    environments = make_environments(config, parts)
     rows = rows_of(config, parts, algorithm.spec)
     if algorithm.spec.sampling.rows and rows is None:
         raise ConfigError(
             f"{config.training.algorithm} trains on a data set; set data.dataset "
             "(or pass train_dataset=)"
         )
-    if rows is None and not any(world.trained for world in worlds):
+    if rows is None and not any(env.trained for env in environments):
         raise ConfigError(
             "the config has nothing to train on; set data.dataset, or environments: with a "
             "weight above 0 (those of evaluation.environments are never trained on)"
@@ -205,15 +207,15 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) 
     plan = RunPlan(
         config=config,
         parts=parts,
-        worlds=worlds,
-        cast=assign(config, worlds, parts),
+        environments=environments,
+        assignment=assign(config, environments, parts),
         peers=peers,
         algorithm=algorithm,
         rows=rows,
     )
     for check in CHECKS:
         check(plan)
-    plan.worlds = crossed(plan.spec.sampling, worlds)
+    plan.environments = crossed(plan.spec.sampling, environments)
     return plan
 
 
@@ -223,7 +225,7 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
     plan = play_plan(config)
     policies = load_policies(plan)
     engines = make_engines(plan, policies)
-    return play_of(plan, make_seats(plan, policies), engines), policies
+    return play_of(plan, make_settings(plan, policies), engines), policies
 
 
 # -- requirements ----------------------------------------------------------------------------------
@@ -238,19 +240,19 @@ def arithmetic_of(
         plan: of the run.
         shape, parameters: of every policy's model, where it is not available.
     """
-    config, cast = plan.config, plan.cast
-    templates = [world.template for world in plan.trained_worlds]
+    config, assignment = plan.config, plan.assignment
+    templates = [env.template for env in plan.trained_environments]
     alone = [each.max_turns for each in templates if len(each.agents) == 1]
     return arithmetic(
         config,
-        num_agents=len(cast.policy_of),
-        trained_agents=len(cast.trained),
+        num_agents=len(assignment.policy_of),
+        trained_agents=len(assignment.trained),
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
-        parameters={} if parameters is None else dict.fromkeys(cast.policies, parameters),
-        shapes=None if shape is None else dict.fromkeys(cast.policies, shape),
-        policies=cast.policies,
-        seats=Counter(cast.policy_of.values()),
+        parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
+        shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
+        policies=assignment.policies,
+        agents_per_policy=Counter(assignment.policy_of.values()),
     )
 
 
@@ -274,7 +276,7 @@ def _check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
         return
     for learner in learners:
         size = learner.weights_of.size
-        if size < TINY and plan.cast.policies[learner.policy].learning_rate is None:
+        if size < TINY and plan.assignment.policies[learner.policy].learning_rate is None:
             log.warning(
                 "policy %r: learning_rate is not set, and the default of %s, %g, suits large "
                 "pretrained models; a model of %.1f million parameters hardly changes with it; set "

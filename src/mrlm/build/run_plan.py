@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, PlayPlan, assign
 from mrlm.build.schedule import schedule_of
 from mrlm.config import ExperimentConfig
@@ -41,12 +41,12 @@ class RunPlan(PlayPlan):
     @cached_property
     def schedule(self) -> Schedule:
         """The policies trained in each iteration, and the roles they have."""
-        return schedule_of(self.config, self.algorithm, self.cast)
+        return schedule_of(self.config, self.algorithm, self.assignment)
 
     @property
-    def trained_worlds(self) -> list[EnvironmentSpec]:
+    def trained_environments(self) -> list[EnvironmentSpec]:
         """The environments that are trained on, not only evaluated."""
-        return [world for world in self.worlds if world.trained]
+        return [env for env in self.environments if env.trained]
 
     @property
     def imitates(self) -> bool:
@@ -57,7 +57,7 @@ class RunPlan(PlayPlan):
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` where they never end or are not counted."""
         if self.rows is None:
-            return count_tasks(self.worlds)
+            return count_tasks(self.environments)
         return None if isinstance(self.rows, Reading) else len(self.rows)
 
 
@@ -68,8 +68,8 @@ def play_plan(config: ExperimentConfig) -> PlayPlan:
         ConfigError: the config has no environment, or its policies cannot be assigned.
     """
     parts = LiveObjects()
-    worlds = make_worlds(config, parts)
-    if not worlds:
+    environments = make_environments(config, parts)
+    if not environments:
         raise ConfigError("the config has no environment to play in; set environments:")
-    cast = assign(config, worlds, parts)
-    return PlayPlan(config=config, parts=parts, worlds=worlds, cast=cast)
+    assignment = assign(config, environments, parts)
+    return PlayPlan(config=config, parts=parts, environments=environments, assignment=assignment)

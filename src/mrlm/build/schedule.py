@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrlm.build.policies import PlayPlan, PolicyAssignment, make_seats
+from mrlm.build.policies import PlayPlan, PolicyAssignment, make_settings
 from mrlm.config import ExperimentConfig, ScheduleConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -17,7 +17,9 @@ from mrlm.play.agent import AgentSettings
 KEY = "training.schedule"
 
 
-def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssignment) -> Schedule:
+def schedule_of(
+    config: ExperimentConfig, algorithm: Algorithm, assignment: PolicyAssignment
+) -> Schedule:
     """The schedule of a run.
 
     Raises:
@@ -30,8 +32,8 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssi
             f"{KEY}.order={order!r}: {name} supports only {' or '.join(spec.orders)}; set that, or "
             "use mappo, which supports every order"
         )
-    algorithm.check_agents(cast.trained, len(cast.policy_of))
-    policies = [each for each, settings in cast.policies.items() if settings.trainable]
+    algorithm.check_agents(assignment.trained, len(assignment.policy_of))
+    policies = [each for each, settings in assignment.policies.items() if settings.trainable]
     if section.order not in (None, "simultaneous") and len(policies) < 2:
         raise ConfigError(
             f"{KEY}.order={order!r}: policies alternate, and only {policies[0]!r} is trained; "
@@ -44,17 +46,17 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssi
                 f"is {order!r}; remove it, or set that"
             )
     turns = _turns(section, policies) if order == "alternating" else ()
-    swap_every, roles = _swap(section, spec.swap_every, cast)
+    swap_every, roles = _swap(section, spec.swap_every, assignment)
     return Schedule(order, turns, section.period or 1, swap_every, roles)
 
 
-def casts_of(
+def assignments_of(
     plan: PlayPlan, policies: Mapping[str, Policy], schedule: Schedule
 ) -> list[dict[str, AgentSettings]]:
     """Agent settings for every rotation of the roles, starting with the initial one."""
     rotations = range(1 if schedule.swap_every is None else len(schedule.roles))
-    casts = [plan.cast.rotated(schedule.roles, places) for places in rotations]
-    return [make_seats(plan, policies, cast) for cast in casts]
+    assignments = [plan.assignment.rotated(schedule.roles, places) for places in rotations]
+    return [make_settings(plan, policies, assignment) for assignment in assignments]
 
 
 def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str], ...]:
@@ -75,7 +77,7 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
 
 
 def _swap(
-    section: ScheduleConfig, own: int | None, cast: PolicyAssignment
+    section: ScheduleConfig, own: int | None, assignment: PolicyAssignment
 ) -> tuple[int | None, tuple[str, ...]]:
     """The swap period and the agents that exchange policies. A swap that only the algorithm
     requests is left out where there is nothing to exchange."""
@@ -85,7 +87,7 @@ def _swap(
             "iterations by a setting of its own; remove this one"
         )
     every = section.swap_every or own
-    roles = tuple(cast.trained if section.roles is None else section.roles)
+    roles = tuple(assignment.trained if section.roles is None else section.roles)
     if every is None:
         if section.roles is not None:
             raise ConfigError(
@@ -93,14 +95,14 @@ def _swap(
             )
         return None, ()
     for role in roles:
-        if role not in cast.policy_of:
-            raise ConfigError(registry.unknown(role, list(cast.policy_of), f"{KEY}.roles"))
-    if len(set(roles)) == len(roles) and len({cast.policy_of[role] for role in roles}) > 1:
+        if role not in assignment.policy_of:
+            raise ConfigError(registry.unknown(role, list(assignment.policy_of), f"{KEY}.roles"))
+    if len(set(roles)) == len(roles) and len({assignment.policy_of[role] for role in roles}) > 1:
         return every, roles
     if section.swap_every is None and section.roles is None:
         return None, ()
+    these = ", ".join(f"{role} ({assignment.policy_of[role]})" for role in roles) or "none"
     raise ConfigError(
         f"{KEY}.swap_every={every}: needs agents with different policies to exchange, and these "
-        f"are {', '.join(f'{role} ({cast.policy_of[role]})' for role in roles) or 'none'}; give "
-        "each agent a policy of its own, or remove it"
+        f"are {these}; give each agent a policy of its own, or remove it"
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
@@ -230,11 +230,12 @@ def house_of_config(config: ExperimentConfig) -> HostedPolicies:
         ConfigError: they cannot be assigned or loaded.
     """
     parts = LiveObjects()
-    cast = assign(config, make_worlds(config, parts), parts)
-    policies = load_policies(PlayPlan(config=config, parts=parts, cast=cast))
+    assignment = assign(config, make_environments(config, parts), parts)
+    policies = load_policies(PlayPlan(config=config, parts=parts, assignment=assignment))
     if not policies:
         raise ConfigError("the config has no policy with weights to serve")
     models = {
-        name: cast.policies[name].model or config.model.model_name_or_path for name in policies
+        name: assignment.policies[name].model or config.model.model_name_or_path
+        for name in policies
     }
     return HostedPolicies(policies, models, settings={"batch_size": config.engine.batch_size})

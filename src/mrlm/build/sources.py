@@ -17,7 +17,7 @@ from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
 from mrlm.play.sources.ahead import Ahead
 from mrlm.play.sources.collected import Collected
-from mrlm.play.sources.play import Play, Sit
+from mrlm.play.sources.play import AssignOpponents, Play
 from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import SelfPlayPairs
 from mrlm.play.sources.source import EpisodeSource
@@ -61,7 +61,7 @@ def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | 
 
 def play_of(
     plan: PlayPlan,
-    seats: Mapping[str, AgentSettings],
+    settings_of: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
     group_size: int = 1,
     **how: Any,
@@ -69,28 +69,35 @@ def play_of(
     """A `Play` of the plan's environments; arguments are those of `Play`."""
     seed, timeout, peers = plan.config.training.seed, plan.config.engine.timeout, plan.peers
     return Play(
-        plan.worlds, seats, engines, group_size, seed, timeout, peers=peers.channel(), **how
+        plan.environments,
+        settings_of,
+        engines,
+        group_size,
+        seed,
+        timeout,
+        peers=peers.channel(),
+        **how,
     )
 
 
 def source_of(
     plan: RunPlan,
-    seats: Mapping[str, AgentSettings],
+    settings_of: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
-    sit: Sit | None,
+    assign_opponents: AssignOpponents | None,
 ) -> EpisodeSource:
     """The source of the loop's groups.
 
     Args:
         plan: of the run.
-        seats, engines: settings of every agent, and the engine of every policy.
-        sit: chooses the agents of a training task, where these vary.
+        settings_of, engines: settings of every agent, and the engine of every policy.
+        assign_opponents: chooses the agents of a training task, where these vary.
     """
     config, spec, rows = plan.config, plan.spec, plan.rows
     if rows is not None:
         source = config.data.dataset
         where = f"data.dataset={source!r}" if isinstance(source, str) else "the data set"
-        grouping = Grouping(seats, spec.sampling.pairs, where, config.data.on_long_row)
+        grouping = Grouping(settings_of, spec.sampling.pairs, where, config.data.on_long_row)
         seed, shuffle = config.training.seed, config.data.shuffle
         if isinstance(rows, Reading):
             return StreamedRows(rows, grouping, seed, config.data.shuffle_buffer if shuffle else 1)
@@ -99,21 +106,23 @@ def source_of(
             return found
         rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
         channel = plan.peers.channel()
-        return SelfPlayPairs(found, seats, engines, rounds, seed, config.engine.timeout, channel)
+        return SelfPlayPairs(
+            found, settings_of, engines, rounds, seed, config.engine.timeout, channel
+        )
     asked = spec.sampling.collection
     if asked is not None:
-        play = play_of(plan, seats, engines, demonstrate=asked.demonstrate)
+        play = play_of(plan, settings_of, engines, demonstrate=asked.demonstrate)
         batch_size = config.training.batch_size
         return Collected(play, batch_size, asked.every, asked.min_reward, asked.most)
     play = play_of(
         plan,
-        seats,
+        settings_of,
         engines,
         group_size=plan.algorithm.group_size,
         watched=spec.critic.of_team,
         greedy=spec.sampling.greedy,
         surplus=surplus_of(plan),
-        sit=sit,
+        assign_opponents=assign_opponents,
     )
     if not config.training.max_lag:
         return play

@@ -41,7 +41,7 @@ EngineTimeout = Annotated[
 ]
 
 
-def open_desk(
+def open_hub(
     named: list[str] | None,
     of: Path | None,
     take_weights: bool,
@@ -84,7 +84,7 @@ def open_desk(
 
 
 @contextmanager
-def open_door(desk: PolicyHub, settings: Settings, port: int | None) -> Iterator[str | None]:
+def open_door(hub: PolicyHub, settings: Settings, port: int | None) -> Iterator[str | None]:
     """The HTTP entry point of a server, with the server's protection; its address, or `None`
     without a port."""
     if port is None:
@@ -97,7 +97,7 @@ def open_door(desk: PolicyHub, settings: Settings, port: int | None) -> Iterator
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)
     door = HttpServer(
-        OpenAIHandler(desk, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
+        OpenAIHandler(hub, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
         settings.host,
         port,
         settings.tls_cert,

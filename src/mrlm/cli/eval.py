@@ -66,13 +66,14 @@ def eval(
     if chosen and plays > 1:
         raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
     result = evaluate_model(loaded, num_episodes or section.episodes or EPISODES, plays, chosen)
-    worlds: dict[str, dict[str, list[float]]] = {}
+    environments: dict[str, dict[str, list[float]]] = {}
     for episode in result.episodes:
-        tasks = worlds.setdefault(episode.environment, {}).setdefault(episode.task.id, [])
+        tasks = environments.setdefault(episode.environment, {}).setdefault(episode.task.id, [])
         if not episode.failed:
             tasks.append(episode.reward)
     summaries = {
-        name: summarize(list(tasks.values()), plays, success) for name, tasks in worlds.items()
+        name: summarize(list(tasks.values()), plays, success)
+        for name, tasks in environments.items()
     }
     failed = sum(episode.failed for episode in result.episodes)
     how = "greedy" if chosen else "sampled"

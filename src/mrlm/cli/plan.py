@@ -146,12 +146,12 @@ def _counts(
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
-    plan, cast = arithmetic_of(run, shape=shape, parameters=weights), run.cast
-    here = [name for name, policy in cast.policies.items() if policy.endpoint is None]
+    plan, assignment = arithmetic_of(run, shape=shape, parameters=weights), run.assignment
+    here = [name for name, policy in assignment.policies.items() if policy.endpoint is None]
     unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
     if unknown:
         name = sorted(unknown)[0]
-        path = cast.policies[name].model or stage.model.model_name_or_path
+        path = assignment.policies[name].model or stage.model.model_name_or_path
         raise ConfigError(
             f"policy {name}: {path} is neither a local model folder nor known by its name"
             f"{similar(path)}; give its size with --params, such as --params 7B"

@@ -37,8 +37,9 @@ def play(
             "--environment", "-e", help="The environment: one of the config's, or any by its name."
         ),
     ] = None,
-    seat: Annotated[
-        str | None, typer.Option("--seat", "-s", help="Agent to replace; default: the first one.")
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", "--seat", "-s", help="Agent to replace; default: the first one."),
     ] = None,
     others: Annotated[
         Literal["policy", "expert"],
@@ -51,18 +52,18 @@ def play(
     ] = False,
 ) -> None:
     """Play in the terminal, in the place of an agent."""
-    from mrlm.build.human_player import sit_down
+    from mrlm.build.human_player import open_table
     from mrlm.core.sync_async import run_async
 
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
     terminal = Terminal(multiline)
-    table, name = sit_down(loaded, seat, terminal.ask, terminal.told, others)
+    table, name = open_table(loaded, agent, terminal.ask, terminal.on_step, others)
     terminal.name = name
-    rest = ", ".join(f"{other} ({others})" for other in table.seats if other != name)
+    rest = ", ".join(f"{other} ({others})" for other in table.settings_of if other != name)
     terminal.say(f"You are {name}{f'; with you: {rest}' if rest else ''}. /help says more.")
 
-    async def sit() -> None:
+    async def played() -> None:
         for number in range(1, episodes + 1):
             terminal.begin(f"episode {number} of {episodes}")
             (group,) = await table.take(1)
@@ -70,7 +71,7 @@ def play(
 
     with _interruptible():
         try:
-            run_async(sit())
+            run_async(played())
         except PlayerLeft:
             terminal.say("You have left.")
 
@@ -113,9 +114,9 @@ class Terminal:
         self._known = [*seen, ("assistant", text)]
         return text
 
-    def told(self, world: EpisodeRunner) -> None:
+    def on_step(self, env: EpisodeRunner) -> None:
         """Shows the rewards of a step, and at the end the environment's last message."""
-        result = world.result
+        result = env.result
         last = result.observations.get(self.name)
         if result.done and last is not None:
             self._show(last.messages)

@@ -19,8 +19,8 @@ from mrlm.cli._policies import (
     PolicyOption,
     TakeWeights,
     WeightsFrom,
-    open_desk,
     open_door,
+    open_hub,
 )
 from mrlm.core.errors import ConfigError
 
@@ -120,23 +120,23 @@ def serve(
         arguments=arguments,
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
-    desk = open_desk(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
-    _run(settings, desk, http_port, grace)
+    hub = open_hub(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
+    _run(settings, hub, http_port, grace)
 
 
-def _run(settings: Settings, desk: PolicyHub | None, http_port: int | None, grace: float) -> None:
+def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace: float) -> None:
     """Serve until a signal arrives."""
     from mrlm.serving.environments.server import EnvironmentServer
     from mrlm.serving.environments.server import serve as run
 
-    if desk is None:
+    if hub is None:
         run(EnvironmentServer(settings), grace, _say)
         return
     from mrlm.serving.policies.grpc import add_policies
 
-    server = EnvironmentServer(settings, [add_policies(desk)], list(desk.served))
+    server = EnvironmentServer(settings, [add_policies(hub)], list(hub.served))
     gc.freeze()  # else garbage collection in large requests would scan all libraries
-    with closing(desk), open_door(desk, settings, http_port) as url:
+    with closing(hub), open_door(hub, settings, http_port) as url:
         run(server, grace, lambda started: _say(started, url))
 
 

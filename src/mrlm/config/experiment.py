@@ -340,8 +340,8 @@ def _contradictions(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if "strategy" in given and "enabled" not in given and distributed.strategy != "ddp":
         text = "distributed.enabled is not set, so it changes nothing; set distributed.enabled=true"
         yield "distributed.strategy", text
-    worlds = [*config.environments, *config.evaluation.environments]
-    named = [section.name for section in worlds if section.name]
+    environments = [*config.environments, *config.evaluation.environments]
+    named = [section.name for section in environments if section.name]
     for name in sorted({name for name in named if named.count(name) > 1}):
         yield "environments", f"two environments are called {name!r}"
     for agent, section in config.agents.items():

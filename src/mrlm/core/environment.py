@@ -154,12 +154,12 @@ class SimulatedEnvironment:
 class SingleAgentEnvironment(Environment):
     """An adapter of a `SimulatedEnvironment` to an `Environment` with the single agent `agent`."""
 
-    def __init__(self, world: SimulatedEnvironment) -> None:
-        self.world = world
-        self.name: str = world.name or type(world).__name__.lower()
-        self.max_turns: int | None = world.max_turns
-        self.reward_range: tuple[float, float] | None = world.reward_range
-        self._accepts = accepted_parameters(world.reset, ("task", "seed", "options"))
+    def __init__(self, env: SimulatedEnvironment) -> None:
+        self.env = env
+        self.name: str = env.name or type(env).__name__.lower()
+        self.max_turns: int | None = env.max_turns
+        self.reward_range: tuple[float, float] | None = env.reward_range
+        self._accepts = accepted_parameters(env.reset, ("task", "seed", "options"))
 
     @property
     def seeded(self) -> bool:
@@ -169,28 +169,28 @@ class SingleAgentEnvironment(Environment):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         offered = {"task": task, "seed": seed, "options": {"task": task}}
-        observation = self.world.reset(
+        observation = self.env.reset(
             **{key: value for key, value in offered.items() if key in self._accepts}
         )
         if not isinstance(observation, Observation):
             fix = "return Observation([Message(text)])"
-            raise _wrong_type(self.world, "reset", observation, "an Observation", fix)
+            raise _wrong_type(self.env, "reset", observation, "an Observation", fix)
         return StepResult(observations={self.agents[0]: observation}, done=observation.done)
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        answer = self.world.step(next(iter(actions.values())))
+        answer = self.env.step(next(iter(actions.values())))
         pair = isinstance(answer, tuple) and len(answer) == 2
         if not pair or not isinstance(answer[0], Observation):
             fix = "return Observation(done=True), Reward(1.0)"
-            raise _wrong_type(self.world, "step", answer, "an (Observation, Reward)", fix)
+            raise _wrong_type(self.env, "step", answer, "an (Observation, Reward)", fix)
         observation, reward = answer
-        seat = self.agents[0]
-        return StepResult({seat: observation}, {seat: reward}, done=observation.done)
+        agent = self.agents[0]
+        return StepResult({agent: observation}, {agent: reward}, done=observation.done)
 
 
-def _wrong_type(world: Any, method: str, given: Any, wanted: str, fix: str) -> EpisodeError:
+def _wrong_type(env: Any, method: str, given: Any, wanted: str, fix: str) -> EpisodeError:
     return EpisodeError(
-        f"{_title(world)}.{method} returned {_type_of(given)}; it must return {wanted}: `{fix}`"
+        f"{_title(env)}.{method} returned {_type_of(given)}; it must return {wanted}: `{fix}`"
     )
 
 
@@ -215,28 +215,28 @@ def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) ->
     )
 
 
-def as_environment(world: object) -> Environment:
+def as_environment(env: object) -> Environment:
     """A user's environment as an `Environment`: from an instance of either base class, or from a
     class or function that creates one.
 
     Raises:
         ConfigError: it is neither, or a language model that is trained.
     """
-    if isinstance(world, Environment):
-        return world
-    if isinstance(world, SimulatedEnvironment):
-        return SingleAgentEnvironment(world)
-    if isinstance(world, LLMEnvironment):
-        if world.mode is EnvironmentMode.SERVER:
+    if isinstance(env, Environment):
+        return env
+    if isinstance(env, SimulatedEnvironment):
+        return SingleAgentEnvironment(env)
+    if isinstance(env, LLMEnvironment):
+        if env.mode is EnvironmentMode.SERVER:
             raise ConfigError(
                 "an LLMEnvironment in mode SERVER is trained, and an environment is not; give "
                 "LLMEnvironment(..., mode='client') as the environment"
             )
-        return world.environment
-    if callable(world):
-        return as_environment(world())
+        return env.environment
+    if callable(env):
+        return as_environment(env())
     raise ConfigError(
-        f"{world!r} is not an environment; give an instance or subclass of mrlm.Environment or "
+        f"{env!r} is not an environment; give an instance or subclass of mrlm.Environment or "
         "mrlm.SimulatedEnvironment, or a function that returns one"
     )
 
@@ -258,14 +258,14 @@ def validated_reward(reward: object, where: str) -> Reward:
     return reward
 
 
-def check_environment(world: object, seed: int = 0, max_steps: int = 100) -> None:
+def check_environment(env: object, seed: int = 0, max_steps: int = 100) -> None:
     """Play an environment with fixed messages and check its contract: types, names of agents,
     finite rewards, an end within `max_steps`, and equal results for equal seeds.
 
     Raises:
         ConfigError, RewardError: a violation, with its location.
     """
-    first, second = (_play_fixed(as_environment(world).spawn(), seed, max_steps) for _ in range(2))
+    first, second = (_play_fixed(as_environment(env).spawn(), seed, max_steps) for _ in range(2))
     if first != second:
         differing = next(
             i
@@ -275,7 +275,7 @@ def check_environment(world: object, seed: int = 0, max_steps: int = 100) -> Non
             if a != b
         )
         raise ConfigError(
-            f"{_title(world)}: two episodes with seed {seed} differ at step {differing}; they must "
+            f"{_title(env)}: two episodes with seed {seed} differ at step {differing}; they must "
             "be determined by (task, seed), so draw random numbers from random.Random(seed)"
         )
 
@@ -336,10 +336,10 @@ def contract_problem(result: object, environment: Environment, method: str) -> s
     `None`."""
     title = _title(environment)
     if not isinstance(result, StepResult):
-        seat = environment.agents[0]
+        agent = environment.agents[0]
         return (
             f"{title}.{method} returned {_type_of(result)}; it must return a StepResult: "
-            f'`return StepResult({{"{seat}": Observation([Message(text)])}})`'
+            f'`return StepResult({{"{agent}": Observation([Message(text)])}})`'
         )
     for agent, observation in result.observations.items():
         if agent not in environment.agents:
@@ -373,14 +373,10 @@ def _check_result(result: StepResult, environment: Environment, where: str) -> N
         )
 
 
-def _title(world: Any) -> str:
-    if isinstance(world, SingleAgentEnvironment):
-        return type(world.world).__name__
-    return (
-        world.__name__
-        if inspect.isclass(world) or inspect.isfunction(world)
-        else type(world).__name__
-    )
+def _title(env: Any) -> str:
+    if isinstance(env, SingleAgentEnvironment):
+        return type(env.env).__name__
+    return env.__name__ if inspect.isclass(env) or inspect.isfunction(env) else type(env).__name__
 
 
 def _finite(value: Any) -> bool:

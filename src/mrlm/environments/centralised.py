@@ -46,7 +46,7 @@ class CentralisedEnvironment(Wrapped):
         separator: str | None = None,
     ) -> None:
         super().__init__(environment)
-        self.seats: tuple[str, ...] = self.environment.agents
+        self.roles: tuple[str, ...] = self.environment.agents
         self.agents: tuple[str, ...] = (agent,)
         self.separator = separator
         self._speakers: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class CentralisedEnvironment(Wrapped):
     def _joined(self, result: StepResult) -> StepResult:
         shown = {role: seen for role, seen in result.observations.items() if not seen.done}
         self._speakers = tuple(shown)
-        alone = len(shown) == 1 and len(self.seats) > 1
+        alone = len(shown) == 1 and len(self.roles) > 1
         (agent,) = self.agents
         observations = {}
         if shown:

@@ -16,7 +16,7 @@ from mrlm.environments.shared.libraries import (
     finite,
     said,
 )
-from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]
@@ -93,7 +93,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             at_least("max_turns", max_turns, 1, whole=True)
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.render: str | Render = render
         self.illegal: float = float(illegal)
         self.style: Style = style
@@ -102,8 +102,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self.actions: Actions = Actions(env.action_space, names, self._where)
         own = None if env.spec is None else env.spec.max_episode_steps
         self.max_turns: int | None = max_turns or own or NO_LIMIT
-        told = f"{id}. In every turn answer with one action: {self.actions.listed()}."
-        self.instructions: str = told if instructions is None else instructions
+        notice = f"{id}. In every turn answer with one action: {self.actions.listed()}."
+        self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id
         env.close()
         self._text, self._now, self._legal = "", None, None
@@ -121,12 +121,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         (agent,) = self.agents
         action = self.actions.named(said(actions.get(agent)))
         self._steps += 1
-        told, unread = "", action is None
+        notice, unread = "", action is None
         with self._chance.held():
             if unread:
                 action = self.actions.drawn(self._draws, self._legal)
-                told = f"That names no action ({self.actions.listed(self._legal)}). "
-                told += f"{self.actions.word(action)} was taken instead.\n"
+                notice = f"That names no action ({self.actions.listed(self._legal)}). "
+                notice += f"{self.actions.word(action)} was taken instead.\n"
             self._done.append(action)
             observation, paid, terminated, truncated, info = self._repeat(action)
             text = self._noted(observation, info)
@@ -136,8 +136,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if terminated or truncated or self._out_of_time:
             over = bool(terminated)
             return StepResult(rewards={agent: reward}, done=over, truncated=not over)
-        told = told if self.style == "full" else "!" if unread else ""
-        return StepResult({agent: Observation([Message(told + text)])}, {agent: reward})
+        notice = notice if self.style == "full" else "!" if unread else ""
+        return StepResult({agent: Observation([Message(notice + text)])}, {agent: reward})
 
     def state(self) -> str:
         return f"{self._text}\nstep {self._steps} of {self.max_turns}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import seats
+from mrlm.environments.shared.rows import agent_names
 
 WORDS = ("red", "blue", "sun", "sky", "sea", "oak", "fox", "ice")
 BEST = (2.0, 3.0)
@@ -43,7 +43,7 @@ class LengthEnvironment(Environment):
         words: Sequence[str] = WORDS,
         seed: int = 0,
     ) -> None:
-        self.agents: tuple[str, ...] = seats(agents, 2)
+        self.agents: tuple[str, ...] = agent_names(agents, 2)
         plain = not isinstance(words, str) and all(
             isinstance(word, str) and word and not any(map(str.isspace, word)) for word in words
         )

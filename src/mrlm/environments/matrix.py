@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
@@ -77,11 +77,13 @@ class MatrixEnvironment(Environment):
         at_least("rounds", rounds, 1, whole=True)
         if teaches not in ("best", "any"):
             raise ConfigError(f"teaches must be 'best' or 'any', not {teaches!r}")
-        table = _table(game, None if agents is None else len(seats(agents)), payoffs, k)
+        table = _table(game, None if agents is None else len(agent_names(agents)), payoffs, k)
         sizes, paid = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
         self.payoffs: dict[Joint, float] = paid
-        self.agents: tuple[str, ...] = seats(agents or _names(len(self.sizes)), len(self.sizes))
+        self.agents: tuple[str, ...] = agent_names(
+            agents or _names(len(self.sizes)), len(self.sizes)
+        )
         self.words: tuple[str, ...] = _words(actions, max(self.sizes))
         self.game: Game = game
         self.rounds: int = rounds
@@ -153,7 +155,7 @@ class MatrixEnvironment(Environment):
         return {agent: Observation([Message(last + self.question(agent))]) for agent in self.agents}
 
 
-def _table(game: Game, seated: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
+def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
     """The rewards of a game as nested lists."""
     if game not in get_args(Game):
         raise ConfigError(f"game must be one of {', '.join(get_args(Game))}, not {game!r}")
@@ -168,7 +170,7 @@ def _table(game: Game, seated: int | None, payoffs: Sequence[Any] | None, k: flo
             raise ConfigError(f"k must be a finite number of at most 0, not {k!r}")
         return [[10, 0, k], [0, 2, 0], [k, 0, 10]]
     if game == "xor":
-        return _parity(seated or 2, 0)
+        return _parity(num_agents or 2, 0)
     return CLIMBING if game == "climbing" else BANDIT
 
 

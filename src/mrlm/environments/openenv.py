@@ -13,7 +13,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import ReplayedEnvironment, called, finite, said
-from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import shown
 
 OWN = ("done", "reward", "metadata")
@@ -82,7 +82,7 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         self.malformed: float = float(malformed)
         self.max_turns: int | None = max_turns
         self.timeout: float = float(timeout)
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.fields: dict[str, Any] = self._fields()
         only = next(iter(self.fields)) if len(self.fields) == 1 else None
         if field is not None and field not in self.fields:
@@ -115,7 +115,7 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         (agent,) = self.agents
         self._steps += 1
         over = self._out_of_time
-        action, told = self._action(said(actions.get(agent)))
+        action, notice = self._action(said(actions.get(agent)))
         answer = None
         if action is not None:
             try:
@@ -123,10 +123,10 @@ class OpenEnvEnvironment(ReplayedEnvironment):
             except Exception as error:
                 if "VALIDATION_ERROR" not in str(error):
                     raise EpisodeError(f"{self._where} failed: {error}"[:500]) from error
-                told = f"That is no action: {' '.join(str(error).split())[:300]}"
+                notice = f"That is no action: {' '.join(str(error).split())[:300]}"
         if answer is None:
             reward = Reward(-self.malformed, {"reward": 0.0, "malformed": 1.0})
-            seen = Observation([Message(told)])
+            seen = Observation([Message(notice)])
             return StepResult({} if over else {agent: seen}, {agent: reward}, truncated=over)
         self._done.append(action or {})
         value = finite(answer.reward or 0.0, self._where)

@@ -21,7 +21,7 @@ from mrlm.environments.shared.libraries import (
     finite,
     said,
 )
-from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
@@ -103,15 +103,15 @@ class PettingZooEnvironment(ReplayedEnvironment):
         self._make, self.parallel = _maker(id, parallel)
         env = self._made()
         self.players: tuple[str, ...] = tuple(env.possible_agents)
-        self.agents: tuple[str, ...] = seats(agents or self.players, len(self.players))
+        self.agents: tuple[str, ...] = agent_names(agents or self.players, len(self.players))
         short = id.rsplit(".", 1)[-1]
         names = actions if actions is not None else by_prefix(ACTIONS, short).split() or None
         self.actions: dict[str, Actions] = {
             player: Actions(env.action_space(player), names, self._where) for player in self.players
         }
-        told = f"{short}. In every turn answer with one of the actions you are told. "
-        told = (told + by_prefix(LEGENDS, short)).strip()
-        self.instructions: str = told if instructions is None else instructions
+        notice = f"{short}. In every turn answer with one of the actions you are told. "
+        notice = (notice + by_prefix(LEGENDS, short)).strip()
+        self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id
         env.close()
         self._met: frozenset[str] = frozenset()

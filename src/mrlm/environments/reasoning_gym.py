@@ -129,8 +129,8 @@ class ReasoningGymEnvironment(QuestionEnvironment):
             return StepResult(rewards={agent: reward}, done=True)
         wanted = "Put it between <answer> and </answer>." if self.tags else ""
         words = f"No answer could be read. {wanted}" if unread else f"That scores {score:.2f} of 1."
-        told = f"{words.strip()} {self.again}"
-        return StepResult({agent: Observation([Message(told)])}, {agent: reward})
+        notice = f"{words.strip()} {self.again}"
+        return StepResult({agent: Observation([Message(notice)])}, {agent: reward})
 
     @property
     def question(self) -> str:

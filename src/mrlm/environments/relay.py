@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import at_least, is_held_out, seats
+from mrlm.environments.shared.rows import agent_names, at_least, is_held_out
 
 LONGEST = 16
 """Maximum number of characters of the first agent's message shown to the second."""
@@ -38,7 +38,7 @@ class RelayEnvironment(Environment):
         self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
     ) -> None:
         at_least("max_number", max_number, 1, whole=True)
-        self.agents: tuple[str, ...] = seats(agents, 2)
+        self.agents: tuple[str, ...] = agent_names(agents, 2)
         self.max_number = max_number
         self.seed = seed
         if not any(_held_out(a, b, c) for a, b, c in self._corner()):

@@ -13,7 +13,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least
 from mrlm.environments.shared.scoring import JointSample, Scorers
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -103,7 +103,7 @@ class RewardEnvironment(RowTasks):
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
-        self.agents: tuple[str, ...] = _seats(agents, num_agents)
+        self.agents: tuple[str, ...] = _agent_names(agents, num_agents)
         if reward_model_reads not in ("agent", "team"):
             raise ConfigError(
                 f"reward_model_reads must be 'agent' or 'team', not {reward_model_reads!r}"
@@ -278,12 +278,12 @@ class RewardEnvironment(RowTasks):
             ) from error
 
 
-def _seats(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
+def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
     if num_agents is None:
-        return seats("agent" if agents is None else agents)
+        return agent_names("agent" if agents is None else agents)
     at_least("num_agents", num_agents, 1, whole=True)
     if agents is not None:
-        return seats(agents, num_agents)
+        return agent_names(agents, num_agents)
     return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
 
 

@@ -12,7 +12,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import Chance, LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.rows import agent_names, at_least
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -75,7 +75,7 @@ class TextArenaEnvironment(LibraryEnvironment):
         self.num_players: int = self._playable(num_players)
         names = ["player"] if self.num_players == 1 else range(self.num_players)
         default = [name if isinstance(name, str) else f"player_{name}" for name in names]
-        self.agents: tuple[str, ...] = seats(agents or default, self.num_players)
+        self.agents: tuple[str, ...] = agent_names(agents or default, self.num_players)
         self._series: str = f"{id}-{self.num_players}"
         self._layers: list[Any] = []
         self._mover = 0
@@ -117,10 +117,10 @@ class TextArenaEnvironment(LibraryEnvironment):
         return "\n".join(lines)[-MOST_LOGGED:]
 
     def _observed(self) -> dict[str, Observation]:
-        player, told = called(self._where, self._env.get_observation)
+        player, notice = called(self._where, self._env.get_observation)
         self._mover = int(player)
         lines = [
-            f"[{self._name(sender)}] {text}" for sender, text, *_ in told if sender != self._mover
+            f"[{self._name(sender)}] {text}" for sender, text, *_ in notice if sender != self._mover
         ]
         text = "\n".join(lines) or "It is your turn."
         return {self.agents[self._mover]: Observation([Message(text)])}

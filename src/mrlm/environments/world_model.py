@@ -23,7 +23,7 @@ from mrlm.core.types import (
     Task,
 )
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, others, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
 from mrlm.environments.shared.scoring import JointSample, Scorers
 
 
@@ -95,7 +95,7 @@ class WorldModelEnvironment(RowTasks):
         _check_model(model)
         at_least("max_turns", max_turns, 1, whole=True)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
         if dataset is not None:

@@ -94,7 +94,7 @@ def estimate(
     seconds = {
         "prefill": timing.prefill(playing) if not plan.rows else Took(),
         "decode": timing.decode(playing, room),
-        "worlds": timing.worlds(playing),
+        "worlds": timing.environments(playing),
         "annotate": timing.annotate(learning, needs.columns, needs.reads_old),
         "forward_backward": both,
         "optimizer": timing.optimizer(learning, shards),

@@ -87,8 +87,8 @@ def parts_of(
             wide = own if weights.critic == weights.trained else width
             learned = wide * (1 + job.moments) if weights.critic_learns else 0
             parts["critic"] = weights.critic * (wide + learned) // shards
-    if weights.stand_ins:
-        parts["opponents"] = weights.stand_ins * weights.trained * own
+    if weights.num_opponents:
+        parts["opponents"] = weights.num_opponents * weights.trained * own
     if shape is not None:
         parts |= _passing(weights, shape, job, shards)
     return parts
@@ -149,8 +149,8 @@ def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: i
             # a block, the next one in transfer, and embedding and head
             ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)
             parts["gathered"] = (2 * shape.body // shape.layers + ends) * job.width
-    if job.plays and weights.seats:
-        rows = max(1, job.rows * weights.seats // max(1, job.agents))
+    if job.plays and weights.num_agents:
+        rows = max(1, job.rows * weights.num_agents // max(1, job.agents))
         parts["kv_cache"] = rows * job.length * key_bytes(shape, job.computed)
         if job.kept and weights.owns:
             parts["prefixes"] = job.kept

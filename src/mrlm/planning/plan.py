@@ -177,7 +177,7 @@ def arithmetic(
     parameters: Mapping[str, int] | None = None,
     shapes: Mapping[str, ModelShape] | None = None,
     policies: Mapping[str, PolicyConfig] | None = None,
-    seats: Mapping[str, int] | None = None,
+    agents_per_policy: Mapping[str, int] | None = None,
 ) -> Plan:
     """Count the work of one stage of an experiment.
 
@@ -189,16 +189,16 @@ def arithmetic(
         parameters: policy -> number of weights, if it is known better than from its shape.
         shapes: policy -> shape; by default read from the models' folders, or known by their names.
         policies: the policies of the run; by default those of the config.
-        seats: policy -> number of agents that use it; by default one each.
+        agents_per_policy: policy -> number of agents that use it; by default one each.
     """
     algorithm = config.algorithm_settings()
     plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
     plan.iterations = iterations or config.training.num_iterations
     _say_what_is_open(plan, config, algorithm.spec.sampling)
     policies = policies or config.policies or {"policy": PolicyConfig()}
-    seats = seats or {"policy": num_agents}
+    agents_per_policy = agents_per_policy or {"policy": num_agents}
     plan.weights, unknown = weights_of(
-        config, algorithm.spec, policies, seats, parameters or {}, shapes
+        config, algorithm.spec, policies, agents_per_policy, parameters or {}, shapes
     )
     plan.job = _job_of(config, plan)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}

@@ -22,8 +22,8 @@ class WeightSizes:
         base: policy that holds the copy of the model it uses: its own name, or another's.
         lora: its adapter, if it has one.
         trainable: whether it is trained.
-        seats: number of agents that use it.
-        stand_ins: frozen copies that play its agents (`opponents:`).
+        num_agents: number of agents that use it.
+        num_opponents: frozen copies that play its agents (`opponents:`).
         reference: whether a frozen copy of the whole model scores its completions.
         critic: weights of its critic network, 0 for none.
         critic_learns: whether that network is trained.
@@ -35,8 +35,8 @@ class WeightSizes:
     base: str
     lora: LoraConfig | None = None
     trainable: bool = True
-    seats: int = 1
-    stand_ins: int = 0
+    num_agents: int = 1
+    num_opponents: int = 0
     reference: bool = False
     critic: int = 0
     critic_learns: bool = True
@@ -63,7 +63,7 @@ def weights_of(
     config: ExperimentConfig,
     spec: Any,
     policies: Mapping[str, PolicyConfig],
-    seats: Mapping[str, int],
+    agents_per_policy: Mapping[str, int],
     parameters: Mapping[str, int],
     shapes: Mapping[str, ModelShape] | None,
 ) -> tuple[list[WeightSizes], list[str]]:
@@ -91,7 +91,9 @@ def weights_of(
         if lora is not None and shape is None:
             notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
         found.append(
-            WeightSizes(name, shape, count, base, lora, section.trainable, seats.get(name, 1))
+            WeightSizes(
+                name, shape, count, base, lora, section.trainable, agents_per_policy.get(name, 1)
+            )
         )
     _add_beside(config, spec, found, notes)
     return found, notes
@@ -106,7 +108,7 @@ def _add_beside(
     for each in learning:
         each.reference = bool(spec.columns & {"ref_logprobs", "full_kl"}) and each.lora is None
         if opponents.on and (opponents.policies is None or each.name in opponents.policies):
-            each.stand_ins = opponents.at_once
+            each.num_opponents = opponents.at_once
     if "values" not in spec.columns or spec.critic.topology == "shared" or not learning:
         return
     own = config.training.critic_model

@@ -19,7 +19,7 @@ VERSION = 1
 PARTS = {
     "prefill": "play: reading prompts",
     "decode": "play: sampling",
-    "worlds": "play: worlds, records",
+    "worlds": "play: environments, records",
     "annotate": "annotate",
     "forward_backward": "forward and backward",
     "optimizer": "optimizer",
@@ -99,8 +99,8 @@ def data(
                 "weights": each.count,
                 "trained": each.trained,
                 "base": each.base,
-                "agents": each.seats,
-                "stand_ins": each.stand_ins,
+                "agents": each.num_agents,
+                "stand_ins": each.num_opponents,
                 "critic": each.critic,
             }
             for each in plan.weights
@@ -183,7 +183,8 @@ def _weights_text(plan: Plan) -> Iterable[str]:
             kind += "" if each.owns else f", on the base of {each.base}"
         yield (
             f"policy {each.name}: {each.count / 1e9:.4g}B weights ({kind}), "
-            f"{each.seats} agent(s)" + (f", {each.stand_ins} stand-in(s)" if each.stand_ins else "")
+            f"{each.num_agents} agent(s)"
+            + (f", {each.num_opponents} stand-in(s)" if each.num_opponents else "")
         )
 
 

@@ -68,9 +68,9 @@ def prefill(share: Share) -> Took:
     found = []
     for group in bases(plan.weights):
         shape = group[0].shape
-        seats = sum(each.seats for each in group)
+        num_agents = sum(each.num_agents for each in group)
         shown = lengths.prompt + (plan.turns - 1) * lengths.again * plan.samples
-        tokens = share.tasks * seats * shown
+        tokens = share.tasks * num_agents * shown
         if shape is not None and tokens:
             found.append(_forward(share, shape, tokens, lengths.prompt, heads=0))
     return added(found)
@@ -83,10 +83,10 @@ def decode(share: Share, room: float) -> Took:
     job, found = plan.job, []
     for group in bases(plan.weights):
         shape = group[0].shape
-        seats = sum(each.seats for each in group)
-        if shape is None or not seats or plan.rows:
+        num_agents = sum(each.num_agents for each in group)
+        if shape is None or not num_agents or plan.rows:
             continue
-        asked = plan.model_calls * seats / plan.agents * share.part
+        asked = plan.model_calls * num_agents / plan.agents * share.part
         if not asked:
             continue
         rounds = max(plan.turns, 1)
@@ -112,7 +112,7 @@ def decode(share: Share, room: float) -> Took:
     return added(found)
 
 
-def worlds(share: Share) -> Took:
+def environments(share: Share) -> Took:
     """Rendering, stepping and records; and waiting for a slow environment."""
     plan, lengths = share.plan, share.lengths
     if plan.rows:
@@ -129,12 +129,12 @@ def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     """Tokens of a policy that go through its model in an epoch, and the trained part of them;
     siblings share their prompt in the library's own forward pass."""
     plan, lengths = share.plan, share.lengths
-    seats = weights.seats / max(1, plan.trained_agents)
-    sequences = plan.sequences * share.part * min(1.0, seats)
+    num_agents = weights.num_agents / max(1, plan.trained_agents)
+    sequences = plan.sequences * share.part * min(1.0, num_agents)
     said = lengths.mean * (1 if plan.parts is not None else plan.turns)
     openings = sequences
     if plan.job.lean and not plan.rows:
-        openings = min(sequences, share.tasks * weights.seats)
+        openings = min(sequences, share.tasks * weights.num_agents)
     between = sequences * (plan.turns - 1) * lengths.again
     return openings * lengths.prompt + sequences * said + between, sequences * said
 

@@ -88,22 +88,22 @@ class Agent:
     """An agent in one episode.
 
     Args:
-        seat: its configuration.
+        settings: its configuration.
         episode: the episode that records its turns.
         batcher: batches its requests; `None` for an agent that never samples.
         key: randomness key of the episode.
     """
 
-    seat: AgentSettings
+    settings: AgentSettings
     episode: Episode
     batcher: Batcher | None
     key: Key
 
     def __post_init__(self) -> None:
-        self.name: str = self.seat.name
-        self.place: str = self.seat.name
+        self.name: str = self.settings.name
+        self.place: str = self.settings.name
         """The agent of the environment whose role it has, if the environment has several."""
-        self.rollout: Rollout = Rollout(self.name, self.seat.policy, self.episode.task.id)
+        self.rollout: Rollout = Rollout(self.name, self.settings.policy, self.episode.task.id)
         self._calls = 0
         self._prompts: dict[int, Prompt] = {}
         self._after: list[Message] = []
@@ -124,23 +124,23 @@ class Agent:
         self._after = []
         step = len(self.episode.step_rewards)
         order = sum(turn.step == step for turn in self.episode.turns)
-        seen = self.seat.view(messages)
+        seen = self.settings.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
                 f"agent {self.name!r}: a conversation of {sum(len(m.content) for m in seen)} "
-                f"characters, which exceeds max_prompt_tokens={self.seat.max_prompt_tokens}; "
+                f"characters, which exceeds max_prompt_tokens={self.settings.max_prompt_tokens}; "
                 "shorten what the environment shows, or raise max_prompt_tokens"
             )
         with span("prompts", self.name):
             prompt = self._prompt(seen)
         self.rollout.rewritten |= prompt.forked
-        params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
-        if len(prompt.ids) > self.seat.max_prompt_tokens:
+        params = replace(self.settings.sampling, **sampling) if sampling else self.settings.sampling  # type: ignore[arg-type]
+        if len(prompt.ids) > self.settings.max_prompt_tokens:
             raise PromptTooLong(
                 f"agent {self.name!r}: the prompt has {len(prompt.ids)} tokens; "
-                f"the limit is {self.seat.max_prompt_tokens}"
+                f"the limit is {self.settings.max_prompt_tokens}"
             )
-        if self.seat.chat is not None and not prompt.ids:
+        if self.settings.chat is not None and not prompt.ids:
             raise EpisodeError(
                 f"agent {self.name!r}: its prompt is empty; give it a system_prompt, "
                 "or a chat template with a generation prompt"
@@ -160,15 +160,15 @@ class Agent:
     def _overflows(self, seen: Sequence[Message]) -> bool:
         """Whether a conversation cannot fit, whatever its tokens are: checked before tokenisation,
         which would take 250 bytes of memory for each of its characters."""
-        chat, limit = self.seat.chat, self.seat.max_prompt_tokens
+        chat, limit = self.settings.chat, self.settings.max_prompt_tokens
         size = sum(len(message.content) for message in seen)
         return chat is not None and size > limit and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
         """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new
         text."""
-        if self.seat.chat is not None:
-            return self.seat.chat.prompt(seen, after=self._last_own(seen))
+        if self.settings.chat is not None:
+            return self.settings.chat.prompt(seen, after=self._last_own(seen))
         own = [place for place, each in enumerate(seen) if id(each.turn) in self._prompts]
         fresh = seen[own[-1] + 1 :] if own else seen
         return Prompt("\n".join(message.content for message in fresh), [])
@@ -180,21 +180,21 @@ class Agent:
             raise EpisodeError(f"agent {self.name!r} has no engine")
         key = (*self.key, self.name, index)
         completion = await self.batcher.generate(
-            Request(self.seat.policy, prompt.ids, params, seed_of(key), key, seen)
+            Request(self.settings.policy, prompt.ids, params, seed_of(key), key, seen)
         )
         count("read", self.name, len(prompt.ids))
         count("sampled", self.name, len(completion.token_ids))
         turn = Turn(
             agent=self.name,
-            policy=self.seat.policy,
+            policy=self.settings.policy,
             prompt_ids=prompt.ids,
             completion_ids=completion.token_ids,
             logprobs=completion.logprobs,
             version=completion.policy_version,
             finish_reason=completion.finish_reason,
             sampling=params,
-            trained=self.seat.trained,
-            read=prompt.text if self.seat.chat is None else "",
+            trained=self.settings.trained,
+            read=prompt.text if self.settings.chat is None else "",
         )
         turn.message = Message(
             completion.text,
@@ -225,8 +225,8 @@ class Agent:
     def close(self) -> None:
         """Record the observation after the agent's last turn."""
         if self.rollout.turns and self._after:
-            seen = self.seat.view([*self.rollout.messages, *self._after])
-            last, chat = self._last_own(seen), self.seat.chat
+            seen = self.settings.view([*self.rollout.messages, *self._after])
+            last, chat = self._last_own(seen), self.settings.chat
             if last is not None and chat is not None and not self._overflows(seen):
                 with span("prompts", self.name):
                     prompt, turn = chat.prompt(seen, after=last), last[1]
@@ -252,7 +252,7 @@ class TextAgent(Agent):
     player or another function.
 
     Args:
-        seat, episode, batcher, key: those of `Agent`; the batcher is `None`.
+        settings, episode, batcher, key: those of `Agent`; the batcher is `None`.
         write: returns the agent's message for the conversation that the workflow shows it.
     """
 
@@ -265,10 +265,15 @@ class TextAgent(Agent):
     async def _answer(
         self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
     ) -> Turn:
-        text, chat = self.write(self, self._seen), self.seat.chat
+        text, chat = self.write(self, self._seen), self.settings.chat
         ids = [] if chat is None else [*chat.encode_text(text), chat.tokenizer.eos_token_id]
         turn = Turn(
-            self.name, self.seat.policy, prompt.ids, ids, sampling=params, trained=self.seat.trained
+            self.name,
+            self.settings.policy,
+            prompt.ids,
+            ids,
+            sampling=params,
+            trained=self.settings.trained,
         )
         turn.read = prompt.text if chat is None else ""
         turn.message = Message(text, Role.ASSISTANT, agent=self.name, turn=turn)

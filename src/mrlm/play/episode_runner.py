@@ -37,7 +37,7 @@ class EpisodeRunner:
         watched: record the environment's state before every joint step.
         forking: let workflows continue from one state in several ways.
         siblings: episodes of the group that the workflow opens by itself.
-        told: called after every joint step.
+        on_step: called after every joint step.
     """
 
     environment: Environment
@@ -49,7 +49,7 @@ class EpisodeRunner:
     watched: bool = False
     forking: bool = True
     siblings: int = 1
-    told: Callable[[EpisodeRunner], None] | None = None
+    on_step: Callable[[EpisodeRunner], None] | None = None
     result: StepResult = field(default_factory=StepResult, init=False)
     failure: Exception | None = field(default=None, init=False)
     """The error of a failed episode."""
@@ -169,7 +169,7 @@ class EpisodeRunner:
         await self._note_state()
         return self.result
 
-    def seat(self, order: Sequence[str]) -> None:
+    def assign_roles(self, order: Sequence[str]) -> None:
         """Assign agents to other roles than those of their names, before the reset.
 
         Args:
@@ -194,8 +194,8 @@ class EpisodeRunner:
         for agent, observation in self.result.observations.items():
             if agent in self.agents:
                 self.agents[agent].shown(observation.messages)
-        if self.told is not None:
-            self.told(self)
+        if self.on_step is not None:
+            self.on_step(self)
         await self._note_state()
         return self.result
 
@@ -288,7 +288,7 @@ def _lost(runner: EpisodeRunner) -> list[tuple[str, Turn]]:
     if episode.failed:
         parts = episode.rollouts.items()
         return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
-    missing = {name for name in episode.missing if runner.agents[name].seat.trained}
+    missing = {name for name in episode.missing if runner.agents[name].settings.trained}
     return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
 
 

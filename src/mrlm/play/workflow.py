@@ -31,7 +31,7 @@ class WorkflowSpec:
         opens: all episodes of a group share one reset, which the workflow opens (`env.open`).
         combines: every combination of the agents' answers is played (`env.joined`).
         repeats: a task is reset and played more than once in an episode.
-        one_seat: several agents play environments with one agent.
+        single_agent: several agents play environments with one agent.
         one_step: every episode is one joint step, in which every agent speaks at most once.
         speaks_once: an agent speaks at most once in a joint step.
         transitions: it calls an `external_transition` between two joint steps.
@@ -43,7 +43,7 @@ class WorkflowSpec:
     opens: bool = False
     combines: bool = False
     repeats: bool = False
-    one_seat: bool = False
+    single_agent: bool = False
     one_step: bool = False
     speaks_once: bool = False
     transitions: bool = False

@@ -109,14 +109,16 @@ def _played(
     env = EnvironmentSpec(name, template, make, workflow)
     names = tuple(agents or env.agents)
     sampling = SamplingParams(max_new_tokens=1)
-    seats = {each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names}
+    settings_of = {
+        each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names
+    }
 
     def ask(agent: str, messages: Sequence[Message]) -> str:
         if callable(answers):
             return answers(agent, messages)
         return answers if isinstance(answers, str) else answers[agent]
 
-    play = Play([env], seats, {}, 1, seed, persons=dict.fromkeys(names, ask))
+    play = Play([env], settings_of, {}, 1, seed, persons=dict.fromkeys(names, ask))
     try:
         (group,) = run_async(play.take(1))
     except AllFailedError as error:

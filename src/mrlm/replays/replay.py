@@ -128,7 +128,7 @@ def replay(
     if parts is None and not config.environments and config.data.dataset is None:
         raise ConfigError(
             f"{folder}: the environments or rows of this run were live objects of a program; call "
-            "mrlm.replay(..., parts=mrlm.build.policies.LiveObjects(worlds=[...])) with them"
+            "mrlm.replay(..., parts=mrlm.build.policies.LiveObjects(environments=[...])) with them"
         )
     origin = _origin(folder, number if evaluated else number - 1)
     if config.distributed.enabled:
@@ -158,9 +158,11 @@ def replay(
     start = "the initial weights" if origin is None else origin.name
     repeated = (number if evaluated else number - 1) - begun
     again = f", then {repeated} steps of training again" if repeated else ""
-    told = f"played with the weights after {begun + repeated} steps: {start}{again}"
+    weights_note = f"played with the weights after {begun + repeated} steps: {start}{again}"
     differences = list(differing(logged, played))
-    return Replay(watch.found, number, told, logged, played, differences, [*notes, *watch.notes])
+    return Replay(
+        watch.found, number, weights_note, logged, played, differences, [*notes, *watch.notes]
+    )
 
 
 class _FoundError(Exception):

@@ -58,7 +58,7 @@ class Population:
         seed: of the run.
         settings: the section `opponents`.
         trained: the trained policies, by name.
-        stand_ins: policy -> its opponent policies; policies without an entry have no past players.
+        opponents: policy -> its opponent policies; policies without an entry have no past players.
         engines: policy -> the engine that samples for it; opponent policies included.
     """
 
@@ -68,7 +68,7 @@ class Population:
         seed: int = 0,
         settings: OpponentsConfig | None = None,
         trained: Mapping[str, Policy] | None = None,
-        stand_ins: Mapping[str, Sequence[Policy]] | None = None,
+        opponents: Mapping[str, Sequence[Policy]] | None = None,
         engines: Mapping[str, Engine] | None = None,
         peers: Peers = ALONE,
     ) -> None:
@@ -78,14 +78,14 @@ class Population:
         self.seed: int = seed
         self.settings: OpponentsConfig = settings or OpponentsConfig()
         self.trained: dict[str, Policy] = dict(trained or {})
-        self.stand_ins: dict[str, Sequence[Policy]] = dict(stand_ins or {})
+        self.opponents: dict[str, Sequence[Policy]] = dict(opponents or {})
         self.engines: dict[str, Engine] = dict(engines or {})
-        self.past: dict[str, list[PastPlayer]] = {name: [] for name in self.stand_ins}
+        self.past: dict[str, list[PastPlayer]] = {name: [] for name in self.opponents}
         """policy -> its past players, the oldest first."""
         self.results: Results = Results()
         """Results of evaluations: games between players with fixed weights."""
         first = "0" if self.settings.every is not None else "source"
-        self.anchor: str = f"{next(iter(self.stand_ins), '')}@{first}"
+        self.anchor: str = f"{next(iter(self.opponents), '')}@{first}"
         """The player whose rating is fixed at 1000."""
         self.moving: MovingRatings = MovingRatings(self.anchor)
         """Ratings of all games; trained policies are players under their own names."""
@@ -99,30 +99,30 @@ class Population:
         """Sends opponent weights to the engines; a run also verifies that they arrived."""
 
     def __bool__(self) -> bool:
-        return bool(self.stand_ins)
+        return bool(self.opponents)
 
     # -- policy assignment -------------------------------------------------------------------------
 
-    def sit(
-        self, world: EnvironmentSpec, task: int, seats: Mapping[str, AgentSettings]
+    def assign_opponents(
+        self, env: EnvironmentSpec, task: int, settings_of: Mapping[str, AgentSettings]
     ) -> Mapping[str, AgentSettings]:
         """Policy assignment of a training task: in a match all agents but one are past players, and
         the exception rotates from match to match."""
-        players = {seat.policy for seat in seats.values() if seat.trained}
+        players = {settings.policy for settings in settings_of.values() if settings.trained}
         number = match_number(task, 1.0 - self.settings.self)
         if number is None:
-            return seats
+            return settings_of
         opponents = self._opponents(0)
-        agents = rated_agents(world.template, seats, players, opponents)
+        agents = rated_agents(env.template, settings_of, players, opponents)
         if not agents:
-            return seats
+            return settings_of
         turn, place = divmod(number, len(agents))
-        return with_opponents(world.template, seats, agents[place], self._opponents(turn))
+        return with_opponents(env.template, settings_of, agents[place], self._opponents(turn))
 
     def _opponents(self, turn: int) -> dict[str, str]:
         """policy -> the opponent policy that replaces it; several are used in turn."""
         return {
-            name: self.stand_ins[name][turn % len(past)].name
+            name: self.opponents[name][turn % len(past)].name
             for name, past in self.facing.items()
             if past
         }
@@ -155,7 +155,7 @@ class Population:
         for name, chosen in wanted.items():
             known = self.facing.get(name, [])
             for place, past in enumerate(chosen):
-                policy = self.stand_ins[name][place]
+                policy = self.opponents[name][place]
                 if past not in known[place : place + 1]:
                     with span("opponents"):
                         policy.load(self.snapshots.folder / past.name)
@@ -169,7 +169,7 @@ class Population:
         return {
             policy.name: past.name
             for name, faced in self.facing.items()
-            for policy, past in zip(self.stand_ins[name], faced, strict=False)
+            for policy, past in zip(self.opponents[name], faced, strict=False)
         }
 
     # -- results -----------------------------------------------------------------------------------
@@ -229,12 +229,14 @@ class Population:
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
         """Matches against the past player in the first opponent policy of a policy."""
-        (past, *_), opponents = self.facing[name], {name: self.stand_ins[name][0].name}
+        (past, *_), opponents = self.facing[name], {name: self.opponents[name][0].name}
         others = {each for each in self.trained if player_name(each, step) != past.name}
         found: list[MatchResult] = []
-        for env in play.worlds:
-            agents = rated_agents(env.template, play.seats, others, opponents)
-            lineups = [with_opponents(env.template, play.seats, each, opponents) for each in agents]
+        for env in play.environments:
+            agents = rated_agents(env.template, play.settings_of, others, opponents)
+            lineups = [
+                with_opponents(env.template, play.settings_of, each, opponents) for each in agents
+            ]
             if lineups:
                 each, standing = self.settings.tasks_per_game, {opponents[name]: past.name}
                 groups = await play.matches(env, lineups, self.settings.games * each, greedy)
@@ -277,10 +279,10 @@ class Population:
             if source is None:
                 self.snapshots.add(past.name, self.trained[past.policy].save)
             else:
-                stand_in = self.stand_ins[past.policy][0]
+                opponent_copy = self.opponents[past.policy][0]
                 self.facing.pop(past.policy, None)
-                adopt(stand_in, source)
-                self.snapshots.add(past.name, stand_in.save)
+                adopt(opponent_copy, source)
+                self.snapshots.add(past.name, opponent_copy.save)
         members.append(past)
         if source is None:
             self.moving.enter(past.name, past.policy)

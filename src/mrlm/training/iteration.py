@@ -25,7 +25,7 @@ Updates = dict[str, dict[str, float]]
 async def play(run: Run) -> tuple[list[Group], list[Group]]:
     """Plays the groups of an iteration with the policies and opponents of its step; returns them,
     and those that the algorithm drops."""
-    run.take_seats(run.step)
+    run.assign_policies(run.step)
     await run.population.meet(run.step)
     with span("play"):
         groups, dropped = await take(run)
@@ -164,7 +164,7 @@ async def evaluate_groups(
     section = run.config.evaluation
     if run.evaluator is None:
         return {}, []
-    run.take_seats(max(0, run.step - 1))  # the roles of the latest iteration
+    run.assign_policies(max(0, run.step - 1))  # the roles of the latest iteration
     with span("evaluation"):
         groups = await run.evaluator.evaluate(
             section.episodes if episodes is None else episodes,

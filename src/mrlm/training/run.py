@@ -106,7 +106,7 @@ class Run:
         total_steps: iterations to do.
         critics: networks that estimate values, where the policies do not themselves.
         schedule: the policies trained in each iteration, and the roles they have.
-        casts: agent settings for every rotation of the roles.
+        assignments: agent settings for every rotation of the roles.
         population: past versions of policies that are met as opponents.
         peers: the processes that train together.
         placement: the location of learners and engines.
@@ -128,7 +128,7 @@ class Run:
     total_steps: int
     critics: Sequence[Critic] = ()
     schedule: Schedule = field(default_factory=Schedule)
-    casts: Sequence[Mapping[str, AgentSettings]] = ()
+    assignments: Sequence[Mapping[str, AgentSettings]] = ()
     population: Population = field(default_factory=Population)
     peers: Peers = ALONE
     placement: Placement = field(default_factory=Placement)
@@ -141,18 +141,20 @@ class Run:
     stopping: bool = False
     interrupted: bool = False
 
-    def take_seats(self, step: int) -> None:
+    def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained
         in it are context."""
-        if not self.casts:
+        if not self.assignments:
             return
-        seats = {
-            name: replace(seat, trained=seat.trained and self.schedule.learns(seat.policy, step))
-            for name, seat in self.casts[self.schedule.rotation(step)].items()
+        settings_of = {
+            name: replace(
+                settings, trained=settings.trained and self.schedule.learns(settings.policy, step)
+            )
+            for name, settings in self.assignments[self.schedule.rotation(step)].items()
         }
-        self.source.assign(seats)
+        self.source.assign(settings_of)
         if self.evaluator is not None:
-            self.evaluator.assign(seats)
+            self.evaluator.assign(settings_of)
 
     def ease(self, rollbacks: int) -> None:
         """Sets the learning rate for a number of rollbacks."""

@@ -90,7 +90,7 @@ class ConferringTeam(Workflow):
     max_turns: int | None = None
     template: str = "{agent}: {answer}"
 
-    spec = WorkflowSpec(one_seat=True)
+    spec = WorkflowSpec(single_agent=True)
     least: ClassVar[int] = 1
     """Minimum number of agents."""
 
@@ -122,7 +122,7 @@ class ConferringTeam(Workflow):
 
     def check(self, agents: Agents, env: EpisodeRunner) -> Share:
         """Validate the environment and the team; returns the assignment of the reward."""
-        check_seat(env, self.title)
+        check_single_agent(env, self.title)
         if len(agents) < self.least:
             raise ConfigError(
                 f"{self.title} needs at least {self.least} agents, but {len(agents)} "
@@ -164,7 +164,7 @@ class ConferringTeam(Workflow):
         return message
 
 
-def check_seat(env: EpisodeRunner, title: str) -> None:
+def check_single_agent(env: EpisodeRunner, title: str) -> None:
     """Raise `ConfigError` for an environment with several agents."""
     agents = env.environment.agents
     if len(agents) != 1:

@@ -45,7 +45,7 @@ class Debate(Workflow):
     template: str = "{name} answered:\n{answer}"
     question: str = "Answer again, with the reasons of the others in mind."
 
-    spec = WorkflowSpec(one_seat=True, repeats=True)
+    spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def __post_init__(self) -> None:
         known = {"order": Order, "topology": Topology, "score": Literal["every", "last"]}

@@ -13,7 +13,7 @@ from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.workflows._team import check_seat
+from mrlm.workflows._team import check_single_agent
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Malt(Workflow):
 
     branches: int = 2
 
-    spec = WorkflowSpec(branches=2, one_seat=True, turns=3)
+    spec = WorkflowSpec(branches=2, single_agent=True, turns=3)
 
     def __post_init__(self) -> None:
         if self.branches < 2:
@@ -46,7 +46,7 @@ class Malt(Workflow):
         return self.completions(agents, turns)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
-        check_seat(env, "workflow malt")
+        check_single_agent(env, "workflow malt")
         result = await env.reset()
         (observation,) = result.observations.values()
         await self._grow(env, list(observation.messages), list(agents))

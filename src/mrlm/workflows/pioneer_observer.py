@@ -33,7 +33,7 @@ class PioneerObserver(Workflow):
     template: str = "Another answer:\n{answer}"
     max_turns: int | None = None
 
-    spec = WorkflowSpec(one_seat=True, repeats=True)
+    spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def __post_init__(self) -> None:
         if "{answer}" not in self.template:

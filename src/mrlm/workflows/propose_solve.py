@@ -60,7 +60,7 @@ class ProposeSolve(ConferringTeam):
     }
 
     least: ClassVar[int] = 2
-    spec = WorkflowSpec(one_seat=True, repeats=True)
+    spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

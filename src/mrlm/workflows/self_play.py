@@ -32,7 +32,7 @@ class SelfPlay(Turns):
                 f"{env.episode.environment!r} has one agent; use the workflow turns"
             )
         shift = task.seed % len(roles) if self.rotate else 0
-        env.seat([*roles[shift:], *roles[:shift]])
+        env.assign_roles([*roles[shift:], *roles[:shift]])
         await super().__call__(task, agents, env)
 
 

@@ -328,7 +328,7 @@ def test_a_world_that_cannot_ask_the_same_twice_is_refused() -> None:
             return Observation([Message("anything")])
 
     with pytest.raises(ConfigError, match="takes neither task nor seed"):
-        plan_of(config(environments=[]), LiveObjects(worlds=[Unseeded()]))
+        plan_of(config(environments=[]), LiveObjects(environments=[Unseeded()]))
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_the_reference_reads_what_the_observer_read(tmp_path: Path) -> None:
     """The base's log-probs of the observer's answer, given the question and the pioneer's answer;
     before the first update that is the policy itself."""
     run = build(config(output_dir=str(tmp_path / "run")))
-    run.take_seats(0)
+    run.assign_policies(0)
     groups = run_async(run.source.take(2))
     for learner in run.learners:
         run_async(learner.annotate(groups, {"ref_logprobs", "old_logprobs"}))

@@ -327,7 +327,7 @@ def test_a_judge_may_be_a_coroutine_or_a_language_model() -> None:
     world.reset(world.task(0), 0)
     end = took(world, pro="a", con="b")
     assert end.info["winner"] == "draw" and end.rewards["pro"].value == 0.5
-    assert LLMJudge(ask=LLMEnvironment("mrlm/tiny")).seats == {}
+    assert LLMJudge(ask=LLMEnvironment("mrlm/tiny")).by_agent == {}
 
 
 def test_a_seated_judge_is_asked_twice_and_void_debates_pay_nobody() -> None:

@@ -381,7 +381,7 @@ def test_nobody_learns_from_what_comes_back() -> None:
     gradient; information stands in its prompts, and the models' words in nobody's loss."""
     world = Routed(PRICED, prompts="short", max_turns=2)
     config = experiment(router_r1={"cost_coef": 0.5, "num_minibatches": 1})
-    run = build(config, LiveObjects(worlds=[world]))
+    run = build(config, LiveObjects(environments=[world]))
     groups = run_async(run.source.take(4))
     (learner,) = run.learners
     for group in groups:
@@ -424,7 +424,8 @@ def test_the_cheaper_of_two_right_routes_earns_more() -> None:
     assert paid(cheap, ASK, SAY, told="a " * 9) == 1.0
     world = Routed(PRICED, prompts="short", max_turns=1)
     run = build(
-        experiment(router_r1={"cost_coef": 0.5, "num_minibatches": 1}), LiveObjects(worlds=[world])
+        experiment(router_r1={"cost_coef": 0.5, "num_minibatches": 1}),
+        LiveObjects(environments=[world]),
     )
     groups = run_async(run.source.take(2))
     router = run.algorithm
@@ -448,7 +449,7 @@ def test_a_run_over_a_local_model_and_one_behind_an_api() -> None:
         world = Routed(
             {"small": {"price": 1.0}, "large": {"price": 9.0}}, prompts="short", max_turns=2
         )
-        run = build(config, LiveObjects(worlds=[world]))
+        run = build(config, LiveObjects(environments=[world]))
         before = weights(run)["router"]
         history = run_to_end(run).history
         assert len(server.bodies) == 8

@@ -388,8 +388,8 @@ def episodes_of(tokenizer: Any, made: ToolUseEnvironment, script: Callable[[Any]
     from test_play import play
 
     source, _ = play(tokenizer, made, script, ("agent",))
-    seat = source.seats["agent"]
-    source.seats["agent"] = replace(seat, sampling=replace(seat.sampling, max_new_tokens=64))
+    seat = source.settings_of["agent"]
+    source.settings_of["agent"] = replace(seat, sampling=replace(seat.sampling, max_new_tokens=64))
     (group,) = run_async(source.take(1))
     return group.episodes
 

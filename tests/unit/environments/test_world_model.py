@@ -25,7 +25,7 @@ from mrlm import (
     run_experiment,
 )
 from mrlm.algorithms.sft import SFT, is_observation, with_observations
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, assign
 from mrlm.core import registry
 from mrlm.core.chat import Chat
@@ -434,12 +434,12 @@ def frozen(tiny_path: str, **changes: Any) -> Any:
 
 def test_a_frozen_policy_of_the_run_may_be_the_world(tiny_path: str) -> None:
     config = frozen(tiny_path)
-    worlds = make_worlds(config, LiveObjects())
+    worlds = make_environments(config, LiveObjects())
     template: Any = worlds[0].template
     assert template._model.model == tiny_path
     cast = assign(config, worlds, LiveObjects())
     assert cast.policy_of == {"agent": "player"} and list(cast.policies) == ["player"]
     with pytest.raises(ConfigError, match=r"policies\.nature\.trainable: false"):
-        make_worlds(frozen(tiny_path, trainable=True), LiveObjects())
+        make_environments(frozen(tiny_path, trainable=True), LiveObjects())
     with pytest.raises(ConfigError, match="policy 'nature' does not exist"):
-        make_worlds(config.model_copy(update={"policies": {}}), LiveObjects())
+        make_environments(config.model_copy(update={"policies": {}}), LiveObjects())

@@ -30,7 +30,7 @@ from mrlm.core.types import SamplingParams, Turn
 from mrlm.engines.hf import HFEngine
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.optimizer import LearnerSettings, Stepper
-from mrlm.learn.policy.copies import adopt, catch_up, mirrored, stand_in
+from mrlm.learn.policy.copies import adopt, catch_up, mirrored, opponent_copy
 from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
 from mrlm.learn.policy.lora import BASE, add_adapter, switch_adapter
 from mrlm.learn.policy.own_forward import OwnForward
@@ -509,7 +509,7 @@ def test_what_is_saved_of_an_adapter(model: Any, tokenizer: Any, tmp_path: Path)
 
 def test_a_stand_in_is_frozen_and_of_the_same_kind(model: Any, tokenizer: Any) -> None:
     policy = Policy("p", model.train(), tokenizer, precision="bf16", lean=False)
-    other = stand_in(policy, "past")
+    other = opponent_copy(policy, "past")
     assert (other.name, other.precision, other.lean) == ("past", "bf16", False)
     assert other.chat is policy.chat and other.tokenizer is tokenizer and other.adapter is None
     assert other.model is not model and not other.model.training and model.training
@@ -520,10 +520,10 @@ def test_a_stand_in_is_frozen_and_of_the_same_kind(model: Any, tokenizer: Any) -
 def test_a_stand_in_of_an_adapter_is_one_more_on_its_base(model: Any, tokenizer: Any) -> None:
     a, _, _ = two_adapters(model, tokenizer)
     names = ["past", "a", "b"]
-    others = [stand_in(a, name) for name in names]
+    others = [opponent_copy(a, name) for name in names]
     assert [other.name for other in others] == names
     assert [other.adapter for other in others] == ["past", "a-", "b-"]
-    assert stand_in(a, "").adapter == "-"
+    assert opponent_copy(a, "").adapter == "-"
     for other in others:
         assert other.model is a.model and torch.equal(logprobs(other), logprobs(a))
         first = next(iter(other.named_parameters().values()))
@@ -565,7 +565,7 @@ def test_a_stand_in_takes_weights_from_a_folder(
 ) -> None:
     a, b, _ = two_adapters(copy.deepcopy(model), tokenizer)
     policy = a if kind == "adapter" else Policy("p", model, tokenizer)
-    past = stand_in(policy, "past")
+    past = opponent_copy(policy, "past")
     other = b if kind == "adapter" else Policy("q", family("llama"), tokenizer)
     if kind == "model":
         with torch.no_grad():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.core import registry
@@ -182,7 +182,7 @@ def test_completions_are_those_that_the_workflow_asks_for(
     engine = registry.load("engines", "scripted")(lambda request: "no", tokenizer)
     chat, sampling = Chat(tokenizer), SamplingParams(max_new_tokens=8)
     seats = {name: AgentSettings(name, "p", chat, sampling, 2000) for name in names}
-    play = Play(make_worlds(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
+    play = Play(make_environments(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
     asyncio.run(play.take(2))
     assert sum(map(len, engine.batches)) == plan.model_calls
     assert f"at most {plan.model_calls} completions" in str(plan)

@@ -16,7 +16,7 @@ import yaml
 from benchmarks.published import ROWS
 
 from commands import Done, Mrlm
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
@@ -258,7 +258,7 @@ def test_sequences_are_those_that_a_play_falls_into(
     engine = registry.load("engines", "scripted")(lambda request: f"no {next(said)}", tokenizer)
     chat, sampling = Chat(tokenizer), SamplingParams(max_new_tokens=12)
     seats = {name: AgentSettings(name, "p", chat, sampling, 2000) for name in names}
-    play = Play(make_worlds(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
+    play = Play(make_environments(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
     groups = asyncio.run(play.take(2))
     real = len(samples_of(groups, "p", credited=False))
     assert 0.7 * plan.sequences <= real <= plan.sequences

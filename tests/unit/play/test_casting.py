@@ -31,7 +31,7 @@ def test_a_model_is_there_once_for_all_who_leave_it_as_it_is(
     cast = PolicyAssignment(
         {}, {name: PolicyConfig(**section) for name, section in policies.items()}
     )
-    plan = PlayPlan(config=config, parts=LiveObjects(), cast=cast)
+    plan = PlayPlan(config=config, parts=LiveObjects(), assignment=cast)
     loaded = load_policies(plan)
     assert list(loaded) == list(policies)
     models: dict[int, set[str]] = {}
@@ -45,7 +45,7 @@ def test_a_frozen_policy_of_a_live_model_stays_as_it_is_beside_a_trained_one() -
     model = load_model(tiny_model.NAME)
     given = {name: (model, load_tokenizer(tiny_model.NAME)) for name in ("ann", "judge")}
     cast = PolicyAssignment({}, {"ann": PolicyConfig(), "judge": PolicyConfig(trainable=False)})
-    plan = PlayPlan(config=ExperimentConfig(), parts=LiveObjects(models=given), cast=cast)
+    plan = PlayPlan(config=ExperimentConfig(), parts=LiveObjects(models=given), assignment=cast)
     loaded = load_policies(plan)
     assert loaded["ann"].model is model
     assert loaded["judge"].model is not model

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import mrlm
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
@@ -336,7 +336,7 @@ def test_every_trainer_takes_it(name: str) -> None:
     if registry.load("algorithms", name)().group_size > 1:
         sizes["num_generations"] = 2
     made = trainer(name, num_turns=2, external_transition=keyword(calls), **sizes)
-    (world,) = make_worlds(made.config, made._parts)
+    (world,) = make_environments(made.config, made._parts)
     assert world.template.max_turns == 2 and world.workflow.max_turns == 2
     results = played(world.make(), ("a", "b"), ("c", "d"))
     assert [result.done for result in results] == [False, False, True] and len(calls) == 1
@@ -364,7 +364,7 @@ def test_yaml_names_the_function(place: str, monkeypatch: pytest.MonkeyPatch) ->
         data["workflow"] = {"max_turns": 2, "external_transition": "own_rules:revise"}
     else:
         world |= {"max_turns": 2, "external_transition": "own_rules:revise"}
-    (spec,) = make_worlds(ExperimentConfig(**data), LiveObjects())
+    (spec,) = make_environments(ExperimentConfig(**data), LiveObjects())
     results = played(spec.make(), ("a", "b"), ("c", "d"))
     assert [result.done for result in results] == [False, False, True] and len(calls) == 1
 

@@ -252,7 +252,9 @@ def test_a_greedy_episode_is_played_beside_the_others_and_counts_nowhere(tokeniz
         return "long" if request.sampling.greedy else "x"
 
     source, engine = play(tokenizer, Echo(1), script, ("a", "b"))
-    source = Play(source.worlds, source.seats, {"policy": engine}, 2, seed=0, greedy=True)
+    source = Play(
+        source.environments, source.settings_of, {"policy": engine}, 2, seed=0, greedy=True
+    )
     groups = run_async(source.take(2))
     for group in groups:
         assert [episode.greedy for episode in group] == [False, False, True]

@@ -246,7 +246,7 @@ def test_a_prompt_that_is_too_long_truncates_the_episode(tokenizer: Any) -> None
     short = {
         n: AgentSettings(n, "policy", Chat(tokenizer), SamplingParams(16), 60) for n in ("a", "b")
     }
-    source.seats = short
+    source.settings_of = short
     (group,) = run_async(source.take(1))
     assert {episode.status for episode in group} == {"truncated"}
     assert group.episodes[0].metrics["prompt_too_long"] == 1.0
@@ -415,13 +415,13 @@ def build_plan(**data: Any) -> Any:
 
 def test_worlds_of_the_evaluation_are_named_weighted_and_never_learned_from() -> None:
     more = [{"env_type": "relay", "name": "wide", "max_number": 30, "weight": 3}]
-    worlds = build_plan(evaluation={"episodes": 4, "environments": more}).worlds
+    worlds = build_plan(evaluation={"episodes": 4, "environments": more}).environments
     assert [(world.name, world.trained) for world in worlds] == [("relay", True), ("wide", False)]
     assert count_tasks(worlds) is None
     rows = [{"question": str(i), "answer": str(i)} for i in range(30)]
     tested = {"environments": [{"env_type": "qa", "dataset": rows}], "evaluation": {}}
     tested["evaluation"] = {"environments": [{"env_type": "qa", "dataset": rows[:20]}]}
-    assert count_tasks(build_plan(**tested).worlds) == 28  # of 30
+    assert count_tasks(build_plan(**tested).environments) == 28  # of 30
     with pytest.raises(ConfigError, match="weight above 0"):
         build_plan(environments=[{"env_type": "relay", "weight": 0}])
     with pytest.raises(ConfigError, match="weight above 0"):
@@ -439,10 +439,10 @@ def test_a_trainer_does_not_train_on_eval_envs() -> None:
         environment=RelayEnvironment(),
         eval_envs=[MatrixEnvironment("xor", agents=["first", "second"])],
     )
-    worlds = plan_of(beside.config, beside._parts).worlds
+    worlds = plan_of(beside.config, beside._parts).environments
     assert [world.trained for world in worlds] == [True, False]
     alone = MAGRPOTrainer("mrlm/tiny", eval_envs=[RelayEnvironment()])
-    assert [world.trained for world in plan_of(alone.config, alone._parts).worlds] == [True]
+    assert [world.trained for world in plan_of(alone.config, alone._parts).environments] == [True]
 
 
 def test_a_prompt_without_tokens_is_named(tmp_path: Path, model: Any, tokenizer: Any) -> None:

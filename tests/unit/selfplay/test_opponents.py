@@ -90,7 +90,7 @@ def config(folder: Path, team: str = "whole", **changes: Any) -> ExperimentConfi
 def played(run: Run, count: int = 8) -> list[Episode]:
     """An iteration's episodes, with the first opponents."""
     run.population.grow(run.step)
-    run.take_seats(run.step)
+    run.assign_policies(run.step)
     run_async(run.population.meet(run.step))
     return [episode for group in run_async(run.source.take(count)) for episode in group]
 
@@ -119,7 +119,7 @@ def test_both_seats_are_met_equally_and_only_the_learner_learns(
 def test_an_opponent_gets_no_gradient(tmp_path: Path) -> None:
     run = build(config(tmp_path / "run", "adapter", **{"opponents.self": 0.0}))
     run.population.grow(0)
-    (stand_in,) = run.population.stand_ins["player"]
+    (stand_in,) = run.population.opponents["player"]
     run_async(iterate(run))
     before = run.learners[0].weights_of.fingerprint()
     assert stand_in.fingerprint() != before, "the policy moved, the opponent did not"
@@ -275,7 +275,7 @@ def league(*past: str) -> Population:
     guest: Any = SimpleNamespace(name="guest", load=lambda folder: None)
     live: Any = object()
     settings = OpponentsConfig(every=1, matchmaking="pfsp")
-    found = Population(settings=settings, trained={"live": live}, stand_ins={"live": [guest]})
+    found = Population(settings=settings, trained={"live": live}, opponents={"live": [guest]})
     found.past["live"] = [PastPlayer(name, "live", step) for step, name in enumerate(past)]
     found.facing["live"] = found.past["live"][:1]
     return found
@@ -313,7 +313,7 @@ def test_a_stand_in_is_read_again_only_where_it_stands_for_another_one() -> None
     async def exchange(loaded: Any) -> None:
         sent.append([(each.policy, each.version) for each in loaded])
 
-    population.stand_ins["live"] = [stand_in("guest"), stand_in("guest-2")]
+    population.opponents["live"] = [stand_in("guest"), stand_in("guest-2")]
     population.facing, population.exchange = {}, exchange
     a, b, c = population.past["live"]
     abroad = PastPlayer("live@source", "live", None)
@@ -418,7 +418,7 @@ def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_oth
         here,
         settings=before.settings,
         trained=before.trained,
-        stand_ins=before.stand_ins,
+        opponents=before.opponents,
     )
     after.facing["live"] = [PastPlayer("live@7", "live", 7)]
     after.load_state_dict(state, elsewhere)
@@ -428,7 +428,7 @@ def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_oth
         assert verify(here / "snapshots" / name) is None
         assert (here / "snapshots" / name / "weights").read_text() == text
     (elsewhere / "snapshots" / "live@0" / "weights").write_text("3")
-    again = Population(elsewhere, settings=before.settings, stand_ins=before.stand_ins)
+    again = Population(elsewhere, settings=before.settings, opponents=before.opponents)
     with pytest.raises(CheckpointError, match=r"live@0.*damaged"):
         again.load_state_dict(state, here)
     shutil.rmtree(elsewhere / "snapshots" / "live@0")
@@ -467,7 +467,7 @@ def test_a_snapshot_is_a_model_that_anybody_loads(team: str, tmp_path: Path) -> 
     folder = tmp_path / "run" / "snapshots"
     assert verify(folder / "player@0") is None and verify(folder / "player@1") is None
     population = run.population
-    (stand_in,) = population.stand_ins["player"]
+    (stand_in,) = population.opponents["player"]
     run_async(population._load({"player": population.past["player"][:1]}))
     assert stand_in.fingerprint() == before
     run_async(population._load({"player": population.past["player"][1:]}))
@@ -502,7 +502,7 @@ def test_as_many_weights_are_held_however_many_snapshots_there_are(
     assert models() - before == built
     if team == "adapter":
         assert set(policy.model.peft_config) == {"player", "player-opponent"}
-        (stand_in,) = run.population.stand_ins["player"]
+        (stand_in,) = run.population.opponents["player"]
         assert stand_in.model is policy.model, "one base for all"
 
 
@@ -577,7 +577,7 @@ def test_a_plain_run_plays_against_another_run(tmp_path: Path) -> None:
     episodes = played(run)
     assert {"player-opponent"} < {p for episode in episodes for p in episode.policies.values()}
     old = AutoModelForCausalLM.from_pretrained(tmp_path / "old" / "final")
-    (stand_in,) = run.population.stand_ins["player"]
+    (stand_in,) = run.population.opponents["player"]
     pairs = zip(old.parameters(), stand_in.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
     run.population.past["player"].clear()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from benchmarks.worlds import reward_of
 
-from mrlm.build.environments import make_worlds
+from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import registry
@@ -99,7 +99,7 @@ def acted(
         return script[agent][index]
 
     source, _ = play(tokenizer, world or Quiz(), speak, tuple(script), workflow, group_size=1)
-    source.seats = seats(tokenizer, *script, max_new_tokens=96)
+    source.settings_of = seats(tokenizer, *script, max_new_tokens=96)
     ((episode,),) = run_async(source.take(1))
     return episode, heard
 
@@ -555,7 +555,7 @@ def configured(name: str, **settings: Any) -> ExperimentConfig:
 )
 def test_settings_that_cannot_be(name: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        make_worlds(configured(name, **settings), LiveObjects())
+        make_environments(configured(name, **settings), LiveObjects())
 
 
 def test_names_that_are_nobodys(tokenizer: Any) -> None:
@@ -566,7 +566,9 @@ def test_names_that_are_nobodys(tokenizer: Any) -> None:
 
 
 def test_settings_of_a_config_are_converted() -> None:
-    (world,) = make_worlds(configured("chain", reward={"a": "0.5"}, max_turns="3"), LiveObjects())
+    (world,) = make_environments(
+        configured("chain", reward={"a": "0.5"}, max_turns="3"), LiveObjects()
+    )
     assert world.workflow == Chain(reward={"a": 0.5}, max_turns=3)
 
 
@@ -578,7 +580,7 @@ DOCUMENTED = [yaml.safe_load(text) for text in blocks("docs/workflows.md", "yaml
 @pytest.mark.parametrize("data", DOCUMENTED, ids=lambda data: data["workflow"]["name"])
 def test_every_line_of_the_docs_is_a_workflow(data: dict[str, Any]) -> None:
     config = parse_config({"environments": [{"env_type": "math"}], **data}, (), "docs/workflows.md")
-    (world,) = make_worlds(config, LiveObjects())
+    (world,) = make_environments(config, LiveObjects())
     assert type(world.workflow) is registry.load("workflows", config.workflow.name)
 
 

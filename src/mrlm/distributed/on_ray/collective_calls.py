@@ -62,11 +62,11 @@ class WorkerGroup(WorkerSlot):
             post.ask_now("ready", timeout=STARTED)
         where = WorkerSlot.ask_now(self, "address")
         size = len(self.members)
-        told = [
+        calls = [
             (post, WorkerSlot.send(post, "join", rank, size, where, self.timeout))
             for rank, post in enumerate(self.members)
         ]
-        for post, answer in told:
+        for post, answer in calls:
             WorkerSlot.collect(post, answer)
 
     @property

@@ -17,7 +17,7 @@ from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
-from mrlm.environments.class_completion.scoring import CompletionScore, told, worth
+from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
@@ -155,8 +155,8 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     def share(self, found: CompletionScore, place: int) -> float:
         return found.share(place)
 
-    def told(self, mode: Mode, found: CompletionScore) -> str:
-        return told(mode, self._problem, found)
+    def feedback_text(self, mode: Mode, found: CompletionScore) -> str:
+        return feedback_text(mode, self._problem, found)
 
     def shown(self) -> tuple[str, list[str]]:
         return self._problem.question, [_listed(names) for names in self._division]

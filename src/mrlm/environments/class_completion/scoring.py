@@ -89,7 +89,7 @@ async def worth(
     return found
 
 
-def told(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
+def feedback_text(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
     """Feedback of a mode on an unfinished class; empty for `expert`. Hidden tests contribute only a
     number."""
     number = len(found.judged)

@@ -19,7 +19,14 @@ from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, others, row_matters, seats
+from mrlm.environments.shared.rows import (
+    RowTable,
+    RowTasks,
+    agent_names,
+    at_least,
+    others,
+    row_matters,
+)
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -109,7 +116,7 @@ class CodeExecutionEnvironment(RowTasks):
         at_least("num_visible", num_visible, 0, whole=True)
         at_least("max_tests", max_tests, 1, whole=True)
         tries = attempts(max_attempts, max_turns, default=3)
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
         self.max_attempts: int = tries
         self.max_turns: int | None = tries

@@ -16,7 +16,7 @@ from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code_collaboration.feedback import told
+from mrlm.environments.code_collaboration.feedback import feedback_text
 from mrlm.environments.code_collaboration.generator import problem as generated
 from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
@@ -170,8 +170,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     def share(self, found: CollaborationScore, place: int) -> float:
         return found.share(place if place < len(self.names) else None)
 
-    def told(self, mode: Mode, found: CollaborationScore) -> str:
-        return told(mode, self._problem, self.names, found)
+    def feedback_text(self, mode: Mode, found: CollaborationScore) -> str:
+        return feedback_text(mode, self._problem, self.names, found)
 
     def shown(self) -> tuple[str, list[str]]:
         return self._problem.question, [f"`{name}`" for name in [*self.names, self._problem.entry]]

@@ -10,7 +10,9 @@ from mrlm.environments.code_collaboration.scoring import CollaborationScore
 from mrlm.environments.shared.program import Mode, grade_of
 
 
-def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> str:
+def feedback_text(
+    mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore
+) -> str:
     """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
     passed, number = sum(verdict.passed for verdict in found.verdicts), len(found.verdicts)
     lines: list[str] = []

@@ -23,7 +23,7 @@ from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style, one_of
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import at_least, row_matters, seats
+from mrlm.environments.shared.rows import agent_names, at_least, row_matters
 
 Order = Literal["simultaneous", "sequential"]
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
@@ -92,7 +92,7 @@ class DebateEnvironment(Environment):
         one_of("prompts", prompts, get_args(Style))
         if reward == "winner" and share == "team":
             raise ConfigError("share=team: the shared zero-sum reward is always 0; use share=own")
-        self.debaters: tuple[str, ...] = seats(agents)
+        self.debaters: tuple[str, ...] = agent_names(agents)
         if len(self.debaters) < 2:
             raise ConfigError(f"agents: a debate needs two debaters, not {self.debaters!r}")
         self.rounds: int = max_turns
@@ -109,14 +109,14 @@ class DebateEnvironment(Environment):
         live = [each for each in self.debaters if each not in self._opponents]
         if not live:
             raise ConfigError("opponents: every debater is scripted; remove at least one")
-        self.agents: tuple[str, ...] = seats([*live, *self.judge.seats])
+        self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
         rows = {"eval_dataset": eval_dataset, "split": split}
         rows |= {"columns": columns, "on_bad_row": on_bad_row}
         self._topics = topics_of(topics, truth, seed, **rows)
         if truth and not self._topics.topic(0, "train").known:
             raise ConfigError("topics: their truth is not known; rows need truth or answer")
-        questions = [judge.most_questions for judge in self.judge.seats.values()]
+        questions = [judge.most_questions for judge in self.judge.by_agent.values()]
         steps = max_turns * (1 if order == "simultaneous" else len(live))
         self.max_turns: int | None = steps + max(questions, default=0)
         self._begin(Topic(""), 0, "none")
@@ -211,7 +211,7 @@ class DebateEnvironment(Environment):
             speakers = [each for each in self._queue[0] if each not in self._opponents]
             return StepResult({each: self._seen_by(each) for each in speakers})
         if not self._hearings:
-            judges = self.judge.seats
+            judges = self.judge.by_agent
             self._hearings = {agent: Hearing(judge, self.debate) for agent, judge in judges.items()}
         asked = {
             agent: Observation([hearing.question()], info={"new_conversation": hearing.opens})
@@ -272,7 +272,7 @@ class DebateEnvironment(Environment):
         return sum(speech.debater == debater for speech in self._speeches)
 
     def _right_verdict(self, agent: str) -> str | None:
-        hearing, judge = self._hearings[agent], self.judge.seats[agent]
+        hearing, judge = self._hearings[agent], self.judge.by_agent[agent]
         if hearing.over:
             return None
         winner = RuleBasedJudge().decide(self.debate, {}).winner

@@ -62,12 +62,12 @@ class DebateVerdict:
 class Judge:
     """A judge of debates. Judges are stateless, so that all copies of an environment share one.
 
-    A judge may be played by agents: `seats` names the agents of the environment that are queried
+    A judge may be played by agents: `by_agent` names the agents of the environment that are queried
     after the debate, and `decide` receives their verdicts in `heard`.
     """
 
     @property
-    def seats(self) -> Mapping[str, Any]:
+    def by_agent(self) -> Mapping[str, Any]:
         """Agent -> the judge that it plays."""
         return {}
 
@@ -138,8 +138,8 @@ class MajorityJudge(Judge):
         if not judges or not all(isinstance(judge, Judge) for judge in judges):
             raise ConfigError(f"judge: a panel needs a list of judges, not {judges!r}")
         self.judges: tuple[Judge, ...] = tuple(judges)
-        names = Counter(seat for judge in judges for seat in judge.seats)
-        twice = [seat for seat, times in names.items() if times > 1]
+        names = Counter(agent for judge in judges for agent in judge.by_agent)
+        twice = [agent for agent, times in names.items() if times > 1]
         if twice:
             raise ConfigError(
                 f"judge: two judges of the panel use the agent {twice[0]!r}; give each an agent of "
@@ -147,9 +147,9 @@ class MajorityJudge(Judge):
             )
 
     @property
-    def seats(self) -> Mapping[str, Any]:
+    def by_agent(self) -> Mapping[str, Any]:
         """The judging agents of all judges."""
-        return {seat: judge for each in self.judges for seat, judge in each.seats.items()}
+        return {agent: judge for each in self.judges for agent, judge in each.by_agent.items()}
 
     async def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]

@@ -74,7 +74,7 @@ class LLMJudge(Judge):
         self._ask = ask
 
     @property
-    def seats(self) -> Mapping[str, LLMJudge]:
+    def by_agent(self) -> Mapping[str, LLMJudge]:
         """The judging agent, if there is one."""
         return {} if self.agent is None else {self.agent: self}
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import seats
+from mrlm.environments.shared.rows import agent_names
 
 Opponent = Literal["agent", "random", "expert"]
 Teaches = Literal["best", "any"]
@@ -67,7 +67,7 @@ class TwoPlayerGame(Environment):
                 "roles are agents, so remove it"
             )
         default: Any = "player" if scripted else self.roles
-        self.agents: tuple[str, ...] = seats(agents or default, 1 if scripted else 2)
+        self.agents: tuple[str, ...] = agent_names(agents or default, 1 if scripted else 2)
         self.opponent: Opponent = opponent
         self.seat: str = seat
         self.teaches: Teaches = teaches
@@ -75,7 +75,7 @@ class TwoPlayerGame(Environment):
         self.mover: int | None = None
         self._who: tuple[str | None, ...] = ()
         self._moves, self._key = 0, ""
-        self._told: tuple[list[str], list[str]] = ([], [])
+        self._notices: tuple[list[str], list[str]] = ([], [])
         self._owed: dict[int, Reward] = {}
 
     # -- implemented by a game ---------------------------------------------------------------------
@@ -104,13 +104,13 @@ class TwoPlayerGame(Environment):
 
     def tell(self, role: int, full: str, short: str) -> None:
         """Add text to a role's next prompt, in either style."""
-        self._told[role].append(full if self.style == "full" else short)
+        self._notices[role].append(full if self.style == "full" else short)
 
     def explain(self, rules: str) -> None:
         """Begin both roles' first prompts with the rules, in the full style."""
         if self.style == "full":
-            for told in self._told:
-                told.append(rules)
+            for notices in self._notices:
+                notices.append(rules)
 
     def pay(self, role: int, value: float, **components: float) -> None:
         """Add to the reward of a role; components are summed by name."""
@@ -131,7 +131,7 @@ class TwoPlayerGame(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         self._key, self._moves = f"{type(self).__name__}/{task.id}", 0
-        self._told, self._owed = ([], []), {}
+        self._notices, self._owed = ([], []), {}
         self._who = self.agents
         if self.opponent != "agent":
             place = random.Random(f"{self._key}/seat").randrange(2)
@@ -169,9 +169,9 @@ class TwoPlayerGame(Environment):
             return StepResult(rewards=rewards, done=True)
         name = self._who[self.mover]
         assert name is not None
-        told = self._told[self.mover]
-        text = ("\n" if self.style == "full" else " ").join([*told, self.question(self.mover)])
-        told.clear()
+        notices = self._notices[self.mover]
+        text = ("\n" if self.style == "full" else " ").join([*notices, self.question(self.mover)])
+        notices.clear()
         return StepResult({name: Observation([Message(text)])}, rewards)
 
 

@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
 from mrlm.environments.shared.generators import attempts, chosen
-from mrlm.environments.shared.rows import RowTasks, seats
+from mrlm.environments.shared.rows import RowTasks, agent_names
 from mrlm.sandbox.types import Limits
 
 Mode = Literal["none", "count", "graded", "tests", "expert"]
@@ -58,7 +58,7 @@ class Writers(RowTasks, Generic[S]):
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.
 
-    A subclass implements `asked`, `judged`, `share`, `told` and `shown`.
+    A subclass implements `asked`, `judged`, `share`, `feedback_text` and `shown`.
 
     Args:
         agents: names of the writers.
@@ -88,9 +88,9 @@ class Writers(RowTasks, Generic[S]):
             raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
         self.feedback: Mode = feedback
         self.rewards: Pay = rewards
-        self.writers: tuple[str, ...] = seats(agents)
+        self.writers: tuple[str, ...] = agent_names(agents)
         self.adviser: str | None = expert_agent if feedback == "expert" else None
-        self.agents: tuple[str, ...] = seats(
+        self.agents: tuple[str, ...] = agent_names(
             self.writers if self.adviser is None else (*self.writers, self.adviser)
         )
         self.max_attempts: int = attempts(None, max_turns)
@@ -116,7 +116,7 @@ class Writers(RowTasks, Generic[S]):
         """The reward of one writer with individual rewards."""
         raise NotImplementedError
 
-    def told(self, mode: Mode, found: S) -> str:
+    def feedback_text(self, mode: Mode, found: S) -> str:
         """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class Writers(RowTasks, Generic[S]):
             self._advised = True
             shown = Observation([Message(self._for_adviser(codes, found))])
             return StepResult({self.adviser: shown}, rewards)
-        return StepResult(self._to_all(self.told(self.feedback, found)), rewards)
+        return StepResult(self._to_all(self.feedback_text(self.feedback, found)), rewards)
 
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
         assert self.adviser is not None
@@ -168,7 +168,7 @@ class Writers(RowTasks, Generic[S]):
             for name, code in zip(names, codes, strict=True)
         ]
         closing = "Say to each writer, in few words or as code, what to change."
-        return "\n\n".join([question, *parts, self.told("tests", found), closing])
+        return "\n\n".join([question, *parts, self.feedback_text("tests", found), closing])
 
     def _rewards(self, found: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""

@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import RowTable, RowTasks, others, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
 
 
 class QuestionRow(NamedTuple):
@@ -74,7 +74,7 @@ class QuestionEnvironment(RowTasks):
     ) -> None:
         self.max_attempts: int = attempts(max_attempts, max_turns)
         self.max_turns: int | None = self.max_attempts
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self._task = Task("none")
         self._attempts = 0
 

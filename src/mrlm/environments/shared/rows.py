@@ -164,7 +164,7 @@ def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
         raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
 
 
-def seats(agents: Any, count: int | None = None) -> tuple[str, ...]:
+def agent_names(agents: Any, count: int | None = None) -> tuple[str, ...]:
     """Names of agents from a user's setting.
 
     Raises:

@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
 from mrlm.environments.shared.overlap import KINDS, check_installed, overlap
-from mrlm.environments.shared.rows import RowTasks, seats
+from mrlm.environments.shared.rows import RowTasks, agent_names
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
@@ -53,9 +53,11 @@ class TextEnvironment(RowTasks):
     ) -> None:
         self.judge: TextJudge | None = judge_of(judge)
         self.weights: dict[str, float] = _weights(weights, self.judge is not None, own)
-        self.writer: str = seats(agents, 1)[0]
+        self.writer: str = agent_names(agents, 1)[0]
         judge_agent = self.judge.agent if self.judge else None
-        self.agents: tuple[str, ...] = seats([self.writer, *([judge_agent] if judge_agent else [])])
+        self.agents: tuple[str, ...] = agent_names(
+            [self.writer, *([judge_agent] if judge_agent else [])]
+        )
         asked = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + asked
         self.blocking: bool = False

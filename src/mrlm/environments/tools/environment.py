@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.shared.rows import at_least, row_matters, seats
+from mrlm.environments.shared.rows import agent_names, at_least, row_matters
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools.generator import KINDS
@@ -115,7 +115,7 @@ class ToolUseEnvironment(Environment):
         if call_format not in CALL_FORMATS:
             known = ", ".join(CALL_FORMATS)
             raise ConfigError(f"call_format must be one of {known}, not {call_format!r}")
-        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.max_calls = max_calls
         self.max_output = max_output

@@ -14,7 +14,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
-from mrlm.environments.shared.rows import RowTable, RowTasks, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, row_matters
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.pieces import sampled
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
@@ -87,7 +87,7 @@ class WritingEnvironment(RowTasks):
         if rewards not in ("team", "individual"):
             raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
         self.preset: WritingPreset = PRESETS[name]
-        self.agents: tuple[str, ...] = seats(self.preset.agents if agents is None else agents)
+        self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
             raise ConfigError("agents: writing needs at least two writers, but got one")
         self.instructions: tuple[str, ...] = self._asked(instructions)

@@ -14,7 +14,7 @@ from mrlm.learn.policy.lora import BASE, copy_adapter, unused_name
 from mrlm.learn.policy.policy import Policy
 
 
-def stand_in(policy: Policy, name: str) -> Policy:
+def opponent_copy(policy: Policy, name: str) -> Policy:
     """A frozen copy: another adapter on the same base, or a copy of the whole model."""
     model, adapter = policy.model, policy.adapter
     if adapter is None:
@@ -71,7 +71,7 @@ def catch_up(mirror: Policy, policy: Policy) -> None:
 @torch.no_grad()
 def adopt(policy: Policy, source: str) -> None:
     """Loads the weights of another run or model (a hub id, model folder, adapter folder or run
-    folder) into a copy made by `stand_in`; a `ModelError` if they do not have its shapes."""
+    folder) into a copy made by `opponent_copy`; a `ModelError` if they do not have its shapes."""
     path = run_model(source)
     if policy.adapter is not None and adapter_base(path) is None:
         raise ModelError(

@@ -31,7 +31,9 @@ from mrlm.play.workflow import silent
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-Sit = Callable[[EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str, AgentSettings]]
+AssignOpponents = Callable[
+    [EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str, AgentSettings]
+]
 """(environment, task number, default agents) -> the agents that play this task."""
 
 
@@ -40,8 +42,8 @@ class Play(EpisodeSource):
     """Samples groups of episodes: the same task and seed, `group_size` times, concurrently.
 
     Args:
-        worlds: the environments, in turn by weight.
-        seats: settings by agent name.
+        environments: the environments, in turn by weight.
+        settings_of: settings by agent name.
         engines: policy -> its engine.
         group_size: episodes of each task.
         seed: of the run; all random numbers are derived from it and the episode's place.
@@ -50,15 +52,15 @@ class Play(EpisodeSource):
         watched: record the environments' states before every joint step.
         greedy: play each training task once more, greedily; that episode is not trained on.
         persons: human players by agent, as the function that prompts each.
-        told: called with the environment after every joint step.
-        sit: chooses the agents of a training task, where these vary.
+        on_step: called with the environment after every joint step.
+        assign_opponents: chooses the agents of a training task, where these vary.
         peers: the processes that share the tasks; all of them get all groups.
         surplus: episodes of each training task that are started beyond `group_size`: the first to
             complete are kept, the others aborted.
     """
 
-    worlds: Sequence[EnvironmentSpec]
-    seats: Mapping[str, AgentSettings]
+    environments: Sequence[EnvironmentSpec]
+    settings_of: Mapping[str, AgentSettings]
     engines: InitVar[Mapping[str, Engine]]
     group_size: int
     seed: InitVar[int]
@@ -67,8 +69,8 @@ class Play(EpisodeSource):
     watched: bool = False
     greedy: bool = False
     persons: Mapping[str, Ask] = field(default_factory=dict)
-    told: Callable[[EpisodeRunner], None] | None = None
-    sit: Sit | None = None
+    on_step: Callable[[EpisodeRunner], None] | None = None
+    assign_opponents: AssignOpponents | None = None
     peers: Peers = ALONE
     surplus: int = 0
     pulse: ExternalCalls = field(default_factory=ExternalCalls, init=False)
@@ -78,14 +80,14 @@ class Play(EpisodeSource):
     def __post_init__(
         self, engines: Mapping[str, Engine], seed: int, engine_timeout: float
     ) -> None:
-        self.deck: TaskSampler = TaskSampler(self.worlds, seed)
+        self.deck: TaskSampler = TaskSampler(self.environments, seed)
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._length: dict[str, float] = {}
         self._warned: set[str] = set()
         self._races: list[OversampledTask] = []
         if self.surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
-        for env in self.worlds:
+        for env in self.environments:
             if not env.reproducible:
                 log.warning(
                     "environment %r: its reset takes neither seed nor task, so episodes cannot be "
@@ -95,10 +97,10 @@ class Play(EpisodeSource):
                 )
 
     def num_tasks(self) -> int | None:
-        return count_tasks(self.worlds)
+        return count_tasks(self.environments)
 
-    def assign(self, seats: Mapping[str, AgentSettings]) -> None:
-        self.seats = seats
+    def assign(self, settings_of: Mapping[str, AgentSettings]) -> None:
+        self.settings_of = settings_of
 
     async def take(self, count: int) -> list[Group]:
         """Samples the groups of the next `count` tasks."""
@@ -116,19 +118,27 @@ class Play(EpisodeSource):
     def _next(self) -> PlannedTask:
         """The next task, for any process."""
         env, index = self.deck.deal()
-        seats = self.seats if self.sit is None else self.sit(env, index, self.seats)
+        settings_of = (
+            self.settings_of
+            if self.assign_opponents is None
+            else self.assign_opponents(env, index, self.settings_of)
+        )
         keep = self.group_size if self.surplus else None
         return PlannedTask(
-            env, "train", index, [seats] * (self.group_size + self.surplus), keep=keep
+            env, "train", index, [settings_of] * (self.group_size + self.surplus), keep=keep
         )
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Plays held-out tasks, always the same ones: about `episodes` of them over all
         environments, each `samples` times."""
-        seats = {name: seat.greedy() for name, seat in self.seats.items()} if greedy else self.seats
+        settings_of = (
+            {name: settings.greedy() for name, settings in self.settings_of.items()}
+            if greedy
+            else self.settings_of
+        )
         jobs = []
-        for number, env in enumerate(self.worlds):
-            share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
+        for number, env in enumerate(self.environments):
+            share = (episodes + len(self.environments) - 1 - number) // len(self.environments)
             known = env.template.num_tasks("eval")
             if known is not None and share > known:
                 if known and env.name not in self._warned:
@@ -141,7 +151,7 @@ class Play(EpisodeSource):
                     )
                 self._warned.add(env.name)
                 share = known
-            lineups = [seats] * samples
+            lineups = [settings_of] * samples
             jobs += [PlannedTask(env, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
@@ -159,7 +169,9 @@ class Play(EpisodeSource):
         """Plays held-out tasks of an environment, always the same ones, each with every one of
         `lineups`: the episodes of a group differ in the policies of their agents."""
         if greedy:
-            lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
+            lineups = [
+                {name: s.greedy() for name, s in settings_of.items()} for settings_of in lineups
+            ]
         known = env.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
         return await self._play(
@@ -232,7 +244,7 @@ class Play(EpisodeSource):
             jobs = [self._first(jobs, job.keep, key)]
         if self.greedy and job.split == "train" and job.first:
             own = lineups[0].items()
-            calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
+            calm = {name: replace(settings.greedy(), trained=False) for name, settings in own}
             jobs.append(self._tried(env.retries, partial(play, (*key, size), calm), greedy=True))
         played = await asyncio.gather(*jobs)
         if opening is not None:
@@ -286,7 +298,7 @@ class Play(EpisodeSource):
         task: Task,
         opening: tuple[Environment, StepResult] | None,
         key: Key,
-        seats: Mapping[str, AgentSettings],
+        settings_of: Mapping[str, AgentSettings],
         siblings: int = 1,
     ) -> list[Episode]:
         number = key[-1]
@@ -296,11 +308,14 @@ class Play(EpisodeSource):
             task,
             environment=env.name,
             path=(number,),
-            policies={name: seat.policy for name, seat in seats.items()},
+            policies={name: settings.policy for name, settings in settings_of.items()},
         )
         environment, first = copy.deepcopy(opening) if opening else (env.make(), None)
         agents = Agents(
-            {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
+            {
+                name: self._agent(settings, episode, environment, key)
+                for name, settings in settings_of.items()
+            }
         )
         runner = EpisodeRunner(
             environment,
@@ -312,7 +327,7 @@ class Play(EpisodeSource):
             self.watched,
             forking=key[1] == "train",
             siblings=siblings,
-            told=self.told,
+            on_step=self.on_step,
         )
         try:
             await env.workflow(task, agents, runner)
@@ -339,19 +354,19 @@ class Play(EpisodeSource):
         return [each.episode for each in runner.family]
 
     def _agent(
-        self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
+        self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
     ) -> Agent:
-        if ask := self.persons.get(seat.name):
+        if ask := self.persons.get(settings.name):
             return TextAgent(
-                seat, episode, None, key, lambda own, seen: ask(own.name, seat.view(seen))
+                settings, episode, None, key, lambda own, seen: ask(own.name, settings.view(seen))
             )
         if self.demonstrate:
-            return TextAgent(seat, episode, None, key, partial(_expert, environment, episode))
-        stops = environment.stops.get(seat.name, ())
-        stops = tuple(dict.fromkeys((*seat.sampling.stop, *stops)))
-        if stops != seat.sampling.stop:
-            seat = replace(seat, sampling=replace(seat.sampling, stop=stops))
-        return Agent(seat, episode, self.batcher, key)
+            return TextAgent(settings, episode, None, key, partial(_expert, environment, episode))
+        stops = environment.stops.get(settings.name, ())
+        stops = tuple(dict.fromkeys((*settings.sampling.stop, *stops)))
+        if stops != settings.sampling.stop:
+            settings = replace(settings, sampling=replace(settings.sampling, stop=stops))
+        return Agent(settings, episode, self.batcher, key)
 
 
 def _expert(

@@ -31,23 +31,27 @@ class Grouping:
     `prompt`: it is their common beginning.
 
     Args:
-        seats: settings of the trained agents; a row without `agent` is for those that its messages
-            name, or for one agent of every trained policy.
+        settings_of: settings of the trained agents; a row without `agent` is for those that its
+            messages name, or for one agent of every trained policy.
         pairs: whether every row must be a preference pair.
         where: name of the data in errors.
         on_long_row: for rows that exceed the context of their policy: `raise`, or `truncate`: cut
             the beginning of the prompt, never an answer.
     """
 
-    seats: InitVar[Mapping[str, AgentSettings]]
+    settings_of: InitVar[Mapping[str, AgentSettings]]
     pairs: bool = False
     where: str = "the data set"
     on_long_row: OnLongRow = "raise"
 
-    def __post_init__(self, seats: Mapping[str, AgentSettings]) -> None:
-        self._seats = {name: seat for name, seat in seats.items() if seat.chat is not None}
-        self._trained = [seat for seat in seats.values() if seat.trained]
-        self._default = list({seat.policy: seat for seat in reversed(self._trained)}.values())
+    def __post_init__(self, settings_of: Mapping[str, AgentSettings]) -> None:
+        self._settings = {
+            name: settings for name, settings in settings_of.items() if settings.chat is not None
+        }
+        self._trained = [settings for settings in settings_of.values() if settings.trained]
+        self._default = list(
+            {settings.policy: settings for settings in reversed(self._trained)}.values()
+        )
 
     def check(self, row: Mapping[str, Any], index: int) -> None:
         """Checks row number `index`.
@@ -65,8 +69,8 @@ class Grouping:
                 "(columns can be renamed with data.columns)"
             )
         agent = row.get("agent")
-        if agent is not None and agent not in self._seats:
-            known = ", ".join(self._seats)
+        if agent is not None and agent not in self._settings:
+            known = ", ".join(self._settings)
             raise ConfigError(
                 f"{self.where}, row {index + 1}: agent {agent!r} is not one of the agents of this "
                 f"run ({known})"
@@ -87,18 +91,20 @@ class Grouping:
             conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         name = f"row-{index}"
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
-        for seat in self._speakers(row, [messages for messages, _ in conversations]):
-            assert seat.chat is not None
-            views = [seat.view(messages) for messages, _ in conversations]
+        for settings in self._speakers(row, [messages for messages, _ in conversations]):
+            assert settings.chat is not None
+            views = [settings.view(messages) for messages, _ in conversations]
             said = [
-                transcript_turns(seat.chat, view, seat.name, seat.policy, {seat.name})
+                transcript_turns(
+                    settings.chat, view, settings.name, settings.policy, {settings.name}
+                )
                 for view in views
             ]
-            self._fit(index, seat, said)
+            self._fit(index, settings, said)
             for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
                 if turns:
                     turns[-1].reward = paid
-                part[seat.name] = Rollout(seat.name, seat.policy, name, turns, view)
+                part[settings.name] = Rollout(settings.name, settings.policy, name, turns, view)
         episodes = [
             Episode.recorded(f"{name}/{side}", Task(name), part, paid)
             for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
@@ -111,11 +117,11 @@ class Grouping:
         """The agents whose messages in a row are trained on: the one it names, or the trained ones
         that its messages name, or one agent of every trained policy."""
         if row.get("agent") is not None:
-            return [self._seats[row["agent"]]]
+            return [self._settings[row["agent"]]]
         named = {message.agent for messages in sides for message in messages}
-        return [seat for seat in self._trained if seat.name in named] or self._default
+        return [settings for settings in self._trained if settings.name in named] or self._default
 
-    def _fit(self, index: int, seat: AgentSettings, sides: Sequence[list[Turn]]) -> None:
+    def _fit(self, index: int, settings: AgentSettings, sides: Sequence[list[Turn]]) -> None:
         """Shortens what is too long: all sides lose the same tokens, from the beginning.
 
         Raises:
@@ -124,8 +130,8 @@ class Grouping:
         whole = max(
             (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
         )
-        limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
-        room = seat.max_prompt_tokens if self.on_long_row == "truncate" else limit
+        limit = settings.max_prompt_tokens + settings.sampling.max_new_tokens
+        room = settings.max_prompt_tokens if self.on_long_row == "truncate" else limit
         opening = max((len(side[0].prompt_ids) for side in sides if side), default=0)
         cut = max(whole - limit, opening - room)
         if cut <= 0:
@@ -133,12 +139,12 @@ class Grouping:
         where = f"{self.where}, row {index + 1}: "
         if self.on_long_row != "truncate":
             raise ConfigError(
-                f"{where}{whole} tokens, but policy {seat.policy!r} reads {limit} at most; "
+                f"{where}{whole} tokens, but policy {settings.policy!r} reads {limit} at most; "
                 "shorten the row or drop it, or let data.on_long_row=truncate cut its prompt"
             )
         if cut >= min(len(side[0].prompt_ids) for side in sides if side):
             raise ConfigError(
-                f"{where}{whole} tokens, but policy {seat.policy!r} reads {limit} at most, and "
+                f"{where}{whole} tokens, but policy {settings.policy!r} reads {limit} at most, and "
                 "cutting the prompt is not enough; shorten the answer or drop the row"
             )
         for turn in (turn for side in sides for turn in side):

@@ -35,7 +35,7 @@ class SelfPlayPairs(EpisodeSource):
 
     Args:
         rows: the data set.
-        seats: the agents that answer, with their sampling settings.
+        settings_of: the agents that answer, with their sampling settings.
         engines: policy -> its engine.
         rounds: how long a round is; `take` is called once per iteration.
         seed: of the run.
@@ -44,7 +44,7 @@ class SelfPlayPairs(EpisodeSource):
     """
 
     rows: RowSource
-    seats: Mapping[str, AgentSettings]
+    settings_of: Mapping[str, AgentSettings]
     engines: InitVar[Mapping[str, Engine]]
     rounds: Rounds
     seed: int
@@ -111,22 +111,27 @@ class SelfPlayPairs(EpisodeSource):
             for agent, rollout in self.rows.group(row).episodes[0].rollouts.items()
             if rollout.turns
         }
-        jobs = [self._answer(number, row, self.seats[agent], turn) for agent, turn in asked.items()]
+        jobs = [
+            self._answer(number, row, self.settings_of[agent], turn)
+            for agent, turn in asked.items()
+        ]
         said = await asyncio.gather(*jobs)
         return {
             agent: completion.token_ids if completion.finish_reason != "abort" else []
             for agent, completion in zip(asked, said, strict=True)
         }
 
-    async def _answer(self, number: int, row: int, seat: AgentSettings, turn: Turn) -> Completion:
-        if len(turn.prompt_ids) > seat.max_prompt_tokens:
+    async def _answer(
+        self, number: int, row: int, settings: AgentSettings, turn: Turn
+    ) -> Completion:
+        if len(turn.prompt_ids) > settings.max_prompt_tokens:
             raise ConfigError(
                 f"{self.rows.where}, row {row + 1}: a prompt of {len(turn.prompt_ids)} tokens, but "
-                f"policy {seat.policy!r} answers {seat.max_prompt_tokens} at most; shorten the "
-                "row, or let data.on_long_row=truncate cut its prompt"
+                f"policy {settings.policy!r} answers {settings.max_prompt_tokens} at most; shorten "
+                "the row, or let data.on_long_row=truncate cut its prompt"
             )
-        key = (self.seed, "opponent", number, row, seat.name)
-        request = Request(seat.policy, turn.prompt_ids, seat.sampling, seed_of(key), key)
+        key = (self.seed, "opponent", number, row, settings.name)
+        request = Request(settings.policy, turn.prompt_ids, settings.sampling, seed_of(key), key)
         return await self.batcher.generate(request)
 
     # -- pairs -------------------------------------------------------------------------------------
@@ -138,7 +143,7 @@ class SelfPlayPairs(EpisodeSource):
         parts: tuple[dict[str, Rollout], ...] = (dict(given.rollouts), {})
         for agent, ids in self.said[number][row].items():
             rollout = given.rollouts[agent]
-            real, chat = rollout.turns[-1], self.seats[agent].chat
+            real, chat = rollout.turns[-1], self.settings_of[agent].chat
             assert chat is not None
             eos = chat.tokenizer.eos_token_id
             body, end = parted(chat, real.completion_ids)

@@ -26,7 +26,7 @@ class EpisodeSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def assign(self, seats: Mapping[str, AgentSettings]) -> None:
+    def assign(self, settings_of: Mapping[str, AgentSettings]) -> None:
         """Sets the agents that play the tasks of the next iteration."""
 
     def plan(self, iterations: int) -> None:

@@ -56,9 +56,9 @@ class EnvironmentSpec:
         return self.template.seeded
 
 
-def count_tasks(worlds: Sequence[EnvironmentSpec]) -> int | None:
+def count_tasks(environments: Sequence[EnvironmentSpec]) -> int | None:
     """Number of training tasks of all environments; `None` if those of any never end."""
-    counts = [env.template.num_tasks("train") for env in worlds if env.trained]
+    counts = [env.template.num_tasks("train") for env in environments if env.trained]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
@@ -102,26 +102,26 @@ class TaskSampler:
     """The training tasks of some environments, one after another.
 
     Args:
-        worlds: the environments, in turn by weight.
+        environments: the environments, in turn by weight.
         seed: of the run; the order of tasks follows from it.
     """
 
-    worlds: Sequence[EnvironmentSpec]
+    environments: Sequence[EnvironmentSpec]
     seed: int
 
     def __post_init__(self) -> None:
-        self.taken: dict[str, int] = {env.name: 0 for env in self.worlds}
+        self.taken: dict[str, int] = {env.name: 0 for env in self.environments}
         """Environment -> number of its tasks that were sampled."""
 
     def deal(self) -> tuple[EnvironmentSpec, int]:
         """The environment that is furthest behind its share, and the number of its next task."""
         total = sum(self.taken.values()) + 1
-        weights = sum(env.weight for env in self.worlds)
+        weights = sum(env.weight for env in self.environments)
 
         def behind(env: EnvironmentSpec) -> float:
             return env.weight / weights * total - self.taken[env.name]
 
-        env = max((env for env in self.worlds if env.trained), key=behind)
+        env = max((env for env in self.environments if env.trained), key=behind)
         self.taken[env.name] += 1
         return env, self.taken[env.name] - 1
 
