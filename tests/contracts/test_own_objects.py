@@ -35,7 +35,7 @@ FOREIGN: dict[str, set[str]] = {
     "learn/policy/own_forward.py": {"model"},
     "learn/policy/policy.py": {"model"},
     "learn/policy/saved_model.py": {"model"},
-    "learn/policy/shards.py": {"tensor"},
+    "learn/policy/storage.py": {"tensor"},
     "learn/policy/weights.py": {"config", "self.model"},
     "learn/policy/wrapped_modules.py": {"inner", "model", "output"},
     "build/arguments.py": {"usual"},

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from mrlm.learn.policy.shards import is_cut
+from mrlm.learn.policy.storage import is_cut
 
 HALVES = (torch.float16, torch.bfloat16)
 """Types with too little precision for a sum: their gradients are added up in float32."""

@@ -21,7 +21,7 @@ from mrlm.core.process_group import Peers
 from mrlm.learn.checkpoint import Owner
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.policy.shards import is_cut
+from mrlm.learn.policy.storage import is_cut
 
 FOLDER = "shards"
 """The subfolder of a checkpoint that all processes write."""
@@ -34,11 +34,10 @@ def write_shards(
     states; `None` if nothing is sharded. Every process calls this. Files of an earlier attempt are
     removed from the folder."""
     bodies = [learner.weights_of for learner in learners] + [critic.body for critic in critics]
-    cut = [body.shards for body in bodies if body.shards is not None]
-    if not cut:
+    if not any(body.storage.sharded for body in bodies):
         return None
-    for shards in cut:
-        shards.refresh()
+    for body in bodies:
+        body.storage.refresh()
     peers.first(lambda: shutil.rmtree(folder, ignore_errors=True))
     state: dict[str, Any] = {}
     for kind, owners in (("learner", learners), ("critic", critics)):

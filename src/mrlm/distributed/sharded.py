@@ -92,8 +92,10 @@ def blocks_of(model: Any) -> list[nn.Module]:
 
 
 class ShardedModel:
-    """A policy's sharded model; see `learn.policy.shards.Shards`. The policy's model becomes the
+    """A policy's sharded model; see `learn.policy.storage.Storage`. The policy's model becomes the
     unsharded copy; a new, sharded one computes."""
+
+    sharded = True
 
     def __init__(self, policy: Policy, section: FsdpConfig, mesh: DeviceMesh, peers: Peers) -> None:
         self._device = policy.device

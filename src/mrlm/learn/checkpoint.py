@@ -19,7 +19,7 @@ from torch import Tensor
 from mrlm.core.errors import CheckpointError, TrainingError
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.policy.shards import is_cut
+from mrlm.learn.policy.storage import is_cut
 
 log: logging.Logger = logging.getLogger("mrlm")
 

@@ -64,8 +64,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     for place, work in enumerate(works):
         lean = work.policy.lean_pass
         if lean is None:
-            if work.policy.shards is not None:
-                work.policy.shards.begin(work.last)
+            work.policy.storage.begin(work.last)
             with span("forward", work.policy.name):
                 outputs = work.policy.forward(work.batch, work.entropy_gradient)
             with span("head", work.policy.name):

@@ -113,12 +113,10 @@ class Learner(Trainee):
     def weights(self) -> Policy:
         """Weights for an engine: the live ones, or a copy of their current state if engines sample
         during training or the policy is sharded (then collective: every rank must call it)."""
-        shards = self.weights_of.shards
-        if shards is not None:
-            shards.refresh()
-            return shards.whole
-        if self.mirror is None:
-            return self.weights_of
+        storage = self.weights_of.storage
+        if storage.sharded or self.mirror is None:
+            storage.refresh()
+            return storage.whole
         catch_up(self.mirror, self.weights_of)
         return self.mirror
 

@@ -18,7 +18,7 @@ from mrlm.core.errors import NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.policy.loading import set_checkpointing
-from mrlm.learn.policy.shards import Shards
+from mrlm.learn.policy.storage import Storage
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -77,7 +77,9 @@ class Steppable(Protocol):
 
     value_head: Any
     precision: Any
-    shards: Shards[Any] | None
+
+    @property
+    def storage(self) -> Storage[Any]: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -100,7 +102,7 @@ class Stepper:
         decay = settings.weight_decay
         self.optimizer: torch.optim.Optimizer
         if settings.optimizer == "sgd":
-            whole = policy.shards is None  # shards have no fused step
+            whole = not policy.storage.sharded  # shards have no fused step
             self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
@@ -146,9 +148,7 @@ class Stepper:
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.max_grad_norm
         parameters = self.policy.parameters()
-        if self.policy.shards is not None:
-            return self.policy.shards.clip(parameters, limit or math.inf)
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit or math.inf))
+        return self.policy.storage.clip(parameters, limit or math.inf)
 
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""
@@ -170,11 +170,11 @@ class Stepper:
     def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Inverse of `state`."""
         state: dict[int, dict[str, Any]] = {}
-        weights, shards = self.weights, self.policy.shards
+        weights, storage = self.weights, self.policy.storage
         for name, value in {**tensors, **rest["values"]}.items():
             index, key = name.split(".", 1)
-            if shards is not None and isinstance(value, Tensor):
-                value = shards.place(weights[int(index)], value)
+            if isinstance(value, Tensor):
+                value = storage.place(weights[int(index)], value)
             state.setdefault(int(index), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -320,8 +321,8 @@ def test_a_column_is_a_number_for_every_token() -> None:
 class Reader:
     """A policy, as far as samples are concerned."""
 
-    def __init__(self, packed: bool, shards: object = None) -> None:
-        self.packed, self.shards = packed, shards
+    def __init__(self, packed: bool, sharded: bool = False) -> None:
+        self.packed, self.storage = packed, SimpleNamespace(sharded=sharded)
 
 
 class Gathered(Peers):
@@ -371,7 +372,7 @@ def test_where_a_model_is_cut_everybody_has_as_many_micro_batches(rank: int) -> 
     peers = Gathered(rank, [None, None])
     own = [[[4], [4], [4]], [[4]]][rank]
     assert sizes(rounds(Reader(False), peers, shared, 4)) == own
-    assert sizes(rounds(Reader(False, "cut"), peers, shared, 4)) == own + [[]] * (3 - len(own))
+    assert sizes(rounds(Reader(False, True), peers, shared, 4)) == own + [[]] * (3 - len(own))
     assert len(rounds(Reader(False), peers, shared, 99, least=3)) == len(own)
     assert len(rounds(Reader(False), peers, shared, 99)) == 1
 

@@ -139,8 +139,7 @@ class Critic(Trainee):
             self.body, settings, samples, Totals.of(samples), settings.accumulation
         )
         for batch, real, last in micros:
-            if self.body.shards is not None:
-                self.body.shards.begin(last)
+            self.body.storage.begin(last)
             with span("forward", self.title):
                 found = self.body.values(batch)
             with span("head", self.title):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
-from mrlm.learn.policy.shards import Shards
+from mrlm.learn.policy.storage import InMemory
 
 MixingMode = Literal["vdac", "factored", "bon"]
 """Quantity to mix, and its use: see `Mixing`."""
@@ -157,7 +157,6 @@ class TeamValue(nn.Module):
     scale: Tensor
     value_head: None = None
     precision: str = "fp32"
-    shards: Shards[Any] | None = None
 
     def __init__(self, num_agents: int, features: int, mixing: Mixing) -> None:
         super().__init__()
@@ -178,6 +177,11 @@ class TeamValue(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.scale.device
+
+    @property
+    def storage(self) -> InMemory[TeamValue]:
+        """Its weights, which are never sharded."""
+        return InMemory(self, self.parameters)
 
     def utilities(self, read: Tensor) -> Tensor:
         """Utilities `u` (B, n) of completions with features (B, n, F)."""

@@ -69,7 +69,7 @@ def rounds(
     """The micro-batches of this rank, from the samples of each rank; limits as in `split`. With a
     sharded model every rank has the same number, padded with empty ones."""
     own = split(shared[peers.rank], max_tokens, least, policy.packed)
-    if policy.shards is None:
+    if not policy.storage.sharded:
         return own
     most = max(len(split(part, max_tokens, least, policy.packed)) for part in shared)
     return own + [[] for _ in range(most - len(own))]

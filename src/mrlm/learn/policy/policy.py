@@ -107,7 +107,7 @@ class Policy(PolicyWeights):
             (found,) = hidden_states([(lean, batch)])
             return found
         with self.active() as model:
-            if self.shards is not None:  # a part of it alone gathers nothing
+            if self.storage.sharded:  # a part of it alone gathers nothing
                 return self.own_forward.logits_and_states(model, batch, self.output_layer)[1]
             return self.own_forward.states(model, batch, self.output_layer)
 

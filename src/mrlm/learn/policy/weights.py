@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.policy.own_forward import OwnForward
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
-from mrlm.learn.policy.shards import Shards
+from mrlm.learn.policy.storage import InMemory, Storage
 from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -72,20 +72,28 @@ class PolicyWeights:
         self.lean: bool = lean and precision != "fp16"
         self.other_ends: frozenset[int] = frozenset()
         """Stop token ids in addition to the model's own."""
-        self.shards: Shards[Any] | None = None
+        self.shards: Storage[Any] | None = None
         self.own_forward: OwnForward = OwnForward(interface_of(self.model))
         self.passes: dict[str, LeanPass | None] = {}
 
     @property
+    def storage(self) -> Storage[Any]:
+        """The weights as they are stored."""
+        return self.shards or InMemory(self, self.model.parameters, self._own)
+
+    def _own(self) -> Iterable[Tensor]:
+        if self.adapter != BASE:
+            return self.named_parameters().values()
+        return (v for k, v in self.model.named_parameters() if adapter_of(k) is None)
+
+    @property
     def device(self) -> torch.device:
-        if self.shards is not None:
-            return self.shards.device
-        return next(self.model.parameters()).device
+        return self.storage.device
 
     @property
     def whole(self) -> PolicyWeights:
         """The unsharded policy on this rank."""
-        return self if self.shards is None else self.shards.whole
+        return self.storage.whole
 
     @property
     def coarse(self) -> bool:
@@ -151,15 +159,7 @@ class PolicyWeights:
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight changes."""
-        if self.shards is not None:
-            return self.shards.fingerprint()
-        named = self.named_parameters()
-        if self.adapter == BASE:
-            named = {k: v for k, v in self.model.named_parameters() if adapter_of(k) is None}
-        with torch.no_grad():
-            sums = [value.detach().double().sum() for value in named.values()]
-            squares = [value.detach().double().square().sum() for value in named.values()]
-            return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
+        return self.storage.fingerprint()
 
     @contextmanager
     def active(self) -> Iterator[Any]:
@@ -180,8 +180,7 @@ class PolicyWeights:
                 yield
         finally:
             self.model.train(was_training)
-            if self.shards is not None:
-                self.shards.rest()
+            self.storage.rest()
 
     @cached_property
     def size(self) -> int:
@@ -195,20 +194,16 @@ class PolicyWeights:
 
     def save(self, folder: Path, heads: bool = True) -> None:
         """Writes a folder that `from_pretrained` loads, with tokenizer, settings and heads."""
-        if self.shards is not None:
-            self.shards.whole.save(folder)
-            return
-        write_model(self.model, self.adapter, folder, self.value_head if heads else None)
+        whole = self.whole
+        write_model(whole.model, whole.adapter, folder, whole.value_head if heads else None)
         self.tokenizer.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         """Loads the weights that `save` wrote, in place, bit by bit."""
-        if self.shards is not None:
-            self.shards.whole.load(folder)
-            self.shards.take()
-            return
-        read_model(self.model, self.adapter, folder)
-        self.load_heads(folder)
+        whole = self.whole
+        read_model(whole.model, whole.adapter, folder)
+        whole.load_heads(folder)
+        self.storage.take()
 
     def load_heads(self, folder: Path) -> None:
         """Loads the heads that `save` wrote, if any."""
