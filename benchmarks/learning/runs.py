@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.learning.models import taught
 from benchmarks.learning.table import GAMES, TABLE, Entry
 from mrlm.core import registry
+from mrlm.environments.matrix import MatrixEnvironment
 
 if TYPE_CHECKING:
     from mrlm import ExperimentConfig
@@ -166,8 +167,35 @@ def settings_of(job: Job) -> dict[str, Any]:
     if entry.settings:
         config[job.algorithm] = dict(entry.settings)
     if entry.learns_from != "play" and matrix:
-        config["data"] = {"dataset": getattr(made, entry.learns_from)() * COPIES}
+        config["data"] = {"dataset": DATA[entry.learns_from](made) * COPIES}
     return config
+
+
+def rows_of(game: MatrixEnvironment) -> list[dict[str, str]]:
+    """The best joint action of a game as rows for supervised learning, one per agent."""
+    return [
+        {"agent": agent, "prompt": game.question(agent), "completion": game.words[best]}
+        for agent, best in zip(game.agents, game.best, strict=True)
+    ]
+
+
+def pairs_of(game: MatrixEnvironment) -> list[dict[str, str]]:
+    """For every agent, its part of the best joint action against each of its other actions."""
+    return [
+        {
+            "agent": row["agent"],
+            "prompt": row["prompt"],
+            "chosen": row["completion"],
+            "rejected": word,
+        }
+        for row, size in zip(rows_of(game), game.sizes, strict=True)
+        for word in game.words[:size]
+        if word != row["completion"]
+    ]
+
+
+DATA = {"rows": rows_of, "pairs": pairs_of}
+"""What a game gives to algorithms that do not play."""
 
 
 def config_of(job: Job) -> ExperimentConfig:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.learning.models import fresh
-from benchmarks.learning.runs import world_of
+from benchmarks.learning.runs import DATA, world_of
 from benchmarks.learning.table import TABLE
 from benchmarks.worlds import reward_of
 
@@ -112,7 +112,7 @@ def rows_of(algorithm: str, turns: int) -> list[dict[str, Any]] | None:
         return None
     world = environment_factory(EnvironmentConfig(**world_of("climbing", TABLE[algorithm])))
     rows: list[dict[str, Any]] = []
-    for row in getattr(world, kind)():
+    for row in DATA[kind](world):
         turn = [{"role": "user", "content": row["prompt"]}]
         earlier = [*turn, {"role": "assistant", "content": "B"}] * (turns - 1)
         rows.append({**row, "prompt": [*earlier, *turn]})

@@ -60,12 +60,12 @@ def test_one_seat_is_asked_told_and_paid(play: Play) -> None:
         "You are pupil. /help says more.\n"
         "\n=== episode 1 of 1 ===\n"
         "[system]\nBe exact.\n"
-        "[world]\n2+3=?\n"
+        "[environment]\n2+3=?\n"
         "pupil> 4\n"
         "reward of pupil: +0 (correct 0, unparseable 0)\n"
-        "[world]\nThat is not correct. Try again (attempt 2 of 2).\n"
+        "[environment]\nThat is not correct. Try again (attempt 2 of 2).\n"
         "pupil> 5\n"
-        "[world]\nThat is correct.\n"
+        "[environment]\nThat is correct.\n"
         "reward of pupil: +1 (correct 1, unparseable 0)\n"
         "=== done after 2 step(s); the team +1; pupil +1\n"
     )
@@ -105,7 +105,7 @@ def test_a_seat_of_a_team_is_shown_what_the_others_said(play: Play) -> None:
     )
     done = play("5\n", "-c", config, "--seat", "checker", *EXPERT)
     assert done.code == 0, done
-    assert "[world]\n2+3=?\n[solver]\nsolver: 5\nchecker> 5\n" in done.out
+    assert "[environment]\n2+3=?\n[solver]\nsolver: 5\nchecker> 5\n" in done.out
     assert done.out.endswith("; the team +1; solver +1, checker +1\n")
     first = play("4\n", "-c", config, *EXPERT)
     assert "You are solver; with you: checker (expert)." in first.out
@@ -144,7 +144,7 @@ def test_answers_of_several_lines(
     done = play(lines, "-c", config, *more)
     assert done.code == 0 and heard == said, done
     assert ("/quit leaves" in done.out) == ("/HELP" in lines)
-    assert done.out.count("[world]\n2+3=?") == 1 + ("/again" in lines)
+    assert done.out.count("[environment]\n2+3=?") == 1 + ("/again" in lines)
 
 
 @pytest.mark.parametrize("lines", ["", "/quit\n", "/long\n", "4\n", "4\n /QUIT \n5\n"])
@@ -248,12 +248,12 @@ def test_what_is_new_is_shown_and_a_new_conversation_as_a_whole(
     first = [Message("a"), Message("b", Role.SYSTEM)]
     more = [*first, Message("one", Role.ASSISTANT), Message("c", agent="you")]
     for messages, said in (
-        (first, "[world]\na\n[system]\nb\nme> one\n"),
+        (first, "[environment]\na\n[system]\nb\nme> one\n"),
         (more, "[you]\nc\nme> two\n"),
-        (first, "(a new conversation)\n[world]\na\n[system]\nb\nme> three\n"),  # asked anew
+        (first, "(a new conversation)\n[environment]\na\n[system]\nb\nme> three\n"),  # asked anew
         (
             [Message("x"), *first],
-            "(a new conversation)\n[world]\nx\n[world]\na\n[system]\nb\nme> four\n",
+            "(a new conversation)\n[environment]\nx\n[environment]\na\n[system]\nb\nme> four\n",
         ),
     ):
         terminal.ask("me", messages)

@@ -63,7 +63,7 @@ def open_table(
         for each, policy in assignment.policy_of.items()
     }
     engines = make_engines(rest, policies)
-    how = {"demonstrate": others == "expert", "persons": {name: ask}, "told": on_step}
+    how = {"demonstrate": others == "expert", "persons": {name: ask}, "on_step": on_step}
     return play_of(plan, settings_of, engines, **how), name
 
 

@@ -141,7 +141,7 @@ class Terminal:
     def _show(self, messages: Sequence[Message]) -> None:
         for message in messages:
             role = str(message.role)
-            whose = message.agent or ("world" if role in ("user", "environment") else role)
+            whose = message.agent or ("environment" if role == "user" else role)
             self.say(f"[{whose}]\n{message.content}")
 
     def _answer(self, again: Callable[[], None]) -> str:

@@ -117,7 +117,7 @@ def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
     """Bytes on a device that only samples."""
     served: dict[str, dict[str, int]] = {}
     for each in plan.weights:
-        parts = parts_of(replace(each, trainable=False, critic=0, opponents=0), job)
+        parts = parts_of(replace(each, trainable=False, critic=0, num_opponents=0), job)
         parts["weights"] = each.count * job.computed if each.owns else 0
         served[each.name] = {
             key: value for key, value in parts.items() if key not in PASSING or key in PLAYING

@@ -184,7 +184,7 @@ def _weights_text(plan: Plan) -> Iterable[str]:
         yield (
             f"policy {each.name}: {each.count / 1e9:.4g}B weights ({kind}), "
             f"{each.num_agents} agent(s)"
-            + (f", {each.num_opponents} stand-in(s)" if each.num_opponents else "")
+            + (f", {each.num_opponents} opponent copies" if each.num_opponents else "")
         )
 
 

@@ -20,7 +20,7 @@ from mrlm.learn.policy.weights import PolicyWeights
 def freeze(policy: PolicyWeights) -> None:
     """Freezes the current policy as its reference."""
     if policy.adapter is None:
-        policy.reference = copy.deepcopy(policy.whole.model).eval().requires_grad_(False)
+        policy.reference = copy.deepcopy(policy.storage.whole.model).eval().requires_grad_(False)
         policy.passes.pop("reference", None)
         return
     if not policy.reference_adapter:
@@ -37,7 +37,7 @@ def renew(policy: PolicyWeights) -> None:
     elif policy.reference is None or not policy.reference_moved:
         freeze(policy)  # a reference given by the user is not overwritten
     else:
-        policy.reference.load_state_dict(policy.whole.model.state_dict())
+        policy.reference.load_state_dict(policy.storage.whole.model.state_dict())
     policy.reference_moved = True
 
 

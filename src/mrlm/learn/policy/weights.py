@@ -79,21 +79,11 @@ class PolicyWeights:
     @property
     def storage(self) -> Storage[Any]:
         """The weights as they are stored."""
-        return self.shards or InMemory(self, self.model.parameters, self._own)
-
-    def _own(self) -> Iterable[Tensor]:
-        if self.adapter != BASE:
-            return self.named_parameters().values()
-        return (v for k, v in self.model.named_parameters() if adapter_of(k) is None)
+        return self.shards or InMemory(self, self.model.parameters, lambda: own_parameters(self))
 
     @property
     def device(self) -> torch.device:
         return self.storage.device
-
-    @property
-    def whole(self) -> PolicyWeights:
-        """The unsharded policy on this rank."""
-        return self.storage.whole
 
     @property
     def coarse(self) -> bool:
@@ -194,13 +184,13 @@ class PolicyWeights:
 
     def save(self, folder: Path, heads: bool = True) -> None:
         """Writes a folder that `from_pretrained` loads, with tokenizer, settings and heads."""
-        whole = self.whole
+        whole = self.storage.whole
         write_model(whole.model, whole.adapter, folder, whole.value_head if heads else None)
         self.tokenizer.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         """Loads the weights that `save` wrote, in place, bit by bit."""
-        whole = self.whole
+        whole = self.storage.whole
         read_model(whole.model, whole.adapter, folder)
         whole.load_heads(folder)
         self.storage.take()
@@ -212,3 +202,10 @@ class PolicyWeights:
             self.add_value_head()
             assert self.value_head is not None
             self.value_head.load_state_dict(found)
+
+
+def own_parameters(policy: PolicyWeights) -> Iterable[Tensor]:
+    """The parameters that tell a policy from others: those of its adapter, or of the base alone."""
+    if policy.adapter != BASE:
+        return policy.named_parameters().values()
+    return (v for k, v in policy.model.named_parameters() if adapter_of(k) is None)
