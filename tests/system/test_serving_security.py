@@ -15,9 +15,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from certificates import Authority, Pair
 from hosted import Client, Hosted
+from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.protocol.security import check_exposure, is_loopback
+from mrlm.serving.protocol.security import check_exposure
 from mrlm.serving.protocol.statuses import failure_in
 
 SCENE = "served_worlds:Scene"

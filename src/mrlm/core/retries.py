@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from mrlm.core.errors import EngineError
@@ -64,3 +66,20 @@ def one_line(text: object, most: int = 300) -> str:
     """Text from elsewhere as one short line."""
     clean = "".join(c if c.isprintable() else " " for c in str(text)[:1000])
     return " ".join(clean.split())[:most]
+
+
+def retry_after(header: str | None) -> float | None:
+    """The seconds to wait that the header `Retry-After` states: a number, or a date; `None` if it
+    is missing or invalid."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        until = parsedate_to_datetime(header)
+    except (ValueError, OverflowError):
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())

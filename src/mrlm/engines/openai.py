@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
-from mrlm.core.retries import Passing, Retries, one_line
+from mrlm.core.retries import Passing, Retries, one_line, retry_after
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.calls import (
@@ -24,7 +24,6 @@ from mrlm.engines.shared.calls import (
     LoopClients,
     RequestPace,
     TokenUsage,
-    retry_after,
     secret,
 )
 from mrlm.play.agent import PromptTooLong
@@ -38,6 +37,7 @@ class _Client(NamedTuple):
     places: asyncio.Semaphore
 
 
+@dataclass(eq=False, repr=False)
 class OpenAIEngine:
     """Samples for one policy through an OpenAI-compatible server. It exchanges messages and text;
     of the tokens only the number is known.
@@ -56,36 +56,29 @@ class OpenAIEngine:
         ConfigError: `openai` is not installed, or the environment variable with the key is not set.
     """
 
-    tokenizer: Any = None
-    max_context: int = 1 << 30
+    tokenizer: ClassVar[Any] = None
+    max_context: ClassVar[int] = 1 << 30
     """The server enforces its own limit."""
 
-    def __init__(
-        self,
-        policy: str,
-        base_url: str,
-        model: str,
-        api_key_env: str | None = None,
-        max_retries: int = 4,
-        requests_per_minute: float | None = None,
-        max_concurrent: int = 16,
-        timeout: float = 60.0,
-        price: Mapping[str, float] | None = None,
-        token_limit: str = "max_tokens",
-        body: Mapping[str, Any] | None = None,
+    policy: str
+    base_url: str
+    model: str
+    api_key_env: InitVar[str | None] = None
+    max_retries: InitVar[int] = 4
+    requests_per_minute: InitVar[float | None] = None
+    max_concurrent: int = 16
+    timeout: float = 60.0
+    price: Mapping[str, float] | None = None
+    token_limit: str = "max_tokens"
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(
+        self, api_key_env: str | None, max_retries: int, requests_per_minute: float | None
     ) -> None:
-        self.policy = policy
-        self.base_url = base_url
-        self.model = model
-        self.max_concurrent = max_concurrent
-        self.timeout = timeout
-        self.price: dict[str, float] = {"prompt": 0.0, "completion": 0.0, **(price or {})}
-        self.token_limit = token_limit
-        self.body: dict[str, Any] = dict(body or {})
         self.usage: TokenUsage = TokenUsage()
         self._told: TokenUsage = TokenUsage()
-        self._key = secret(api_key_env, f"policies.{policy}.endpoint") or ""
-        self._openai = _library(policy)
+        self._key = secret(api_key_env, f"policies.{self.policy}.endpoint") or ""
+        self._openai = _library(self.policy)
         self.retries: Retries = Retries(max_retries)
         self._pace = RequestPace(requests_per_minute)
         self._clients = LoopClients(self._client, lambda client: client.library.close())
@@ -171,8 +164,8 @@ class OpenAIEngine:
         self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
 
     def _cost(self, counts: Mapping[str, float]) -> float:
-        kinds = ("prompt", "completion")
-        return sum(counts[f"{kind}_tokens"] * self.price[kind] for kind in kinds) / 1e6
+        prices = self.price or {}
+        return sum(counts[f"{kind}_tokens"] * price for kind, price in prices.items()) / 1e6
 
     # -- one call ----------------------------------------------------------------------------------
 
@@ -198,7 +191,7 @@ class OpenAIEngine:
             more["top_k"] = sampling.top_k
         if sampling.min_p:
             more["min_p"] = sampling.min_p
-        return fields | {"extra_body": more | self.body}
+        return fields | {"extra_body": more | dict(self.body)}
 
     def _spoken(self, message: Message) -> dict[str, str]:
         """A message as it is sent. Tools for a chat template are not sent."""
@@ -245,7 +238,7 @@ class OpenAIEngine:
         if status in FINAL or code in FINAL_CODES:
             return self._refusal(status, text)
         if status in PASSING or status >= 500:
-            wait = retry_after(error.response.headers)
+            wait = retry_after(error.response.headers.get("retry-after"))
             if wait is not None:
                 self._pace.hold(min(wait, self.retries.longest_wait))
             return Passing(text, wait)

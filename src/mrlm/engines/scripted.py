@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mrlm.core.control_tokens import Control
@@ -10,6 +11,7 @@ from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 
 
+@dataclass(eq=False, repr=False)
 class ScriptedEngine:
     """Answers each request with a text of the script.
 
@@ -20,22 +22,17 @@ class ScriptedEngine:
         logprob: log-prob reported for every token.
     """
 
-    def __init__(
-        self,
-        script: Callable[[Request], str] | Sequence[str],
-        tokenizer: Any,
-        max_context: int = 8192,
-        logprob: float = -1.0,
-    ) -> None:
-        self.script = script
-        self.tokenizer = tokenizer
-        self.max_context = max_context
-        self.logprob = logprob
+    script: Callable[[Request], str] | Sequence[str]
+    tokenizer: Any
+    max_context: int = 8192
+    logprob: float = -1.0
+
+    def __post_init__(self) -> None:
         self.batches: list[list[Request]] = []
         """The requests of every call so far, for tests."""
         self._said = 0
         self._version = 0
-        self._control = Control(tokenizer)
+        self._control = Control(self.tokenizer)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order."""

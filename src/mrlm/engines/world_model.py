@@ -34,6 +34,7 @@ class WorldModelDialogue:
     last: tuple[Prompt, Turn] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class WorldModel:
     """Samples observations. The model is loaded at its first use; copies of an environment share
     it, and concurrent requests are sampled in one batch.
@@ -46,21 +47,14 @@ class WorldModel:
         timeout: seconds a batch may take.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        sampling: SamplingParams | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        timeout: float = 600.0,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.sampling: SamplingParams = sampling or SamplingParams()
-        self.dtype = dtype
-        self.device = device
-        self.timeout = timeout
+    model: Any
+    tokenizer: Any = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    dtype: str = "float32"
+    device: str = "auto"
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._batchers: weakref.WeakKeyDictionary[Any, Batcher] = weakref.WeakKeyDictionary()
 

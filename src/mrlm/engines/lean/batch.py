@@ -64,6 +64,7 @@ class _Prefix:
     last: Tensor | None = None
 
 
+@dataclass(eq=False, repr=False)
 class DecodingBatch:
     """The running and the waiting rows of one call.
 
@@ -76,33 +77,29 @@ class DecodingBatch:
         stats: counts to update.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        cache: PrefixCache,
-        policies: Mapping[str, Policy],
-        requests: Sequence[Request],
-        batch_size: int,
-        stats: Stats,
-    ) -> None:
-        self.decoder: Decoder = decoder
-        self.cache: PrefixCache = cache
-        self.stats: Stats = stats
-        self.device: torch.device = decoder.device
-        self.policies = policies
+    decoder: Decoder
+    cache: PrefixCache
+    policies: Mapping[str, Policy]
+    requests: Sequence[Request]
+    batch_size: int
+    stats: Stats
+
+    def __post_init__(self) -> None:
+        requests = self.requests
+        self.device: torch.device = self.decoder.device
         self.drafts: list[Draft] = [
-            Draft(request, policies[request.policy]) for request in requests
+            Draft(request, self.policies[request.policy]) for request in requests
         ]
-        stats.prompt += sum(len(request.prompt_ids) for request in requests)
+        self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
         order = sorted(
             range(len(requests)),
             key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
         )
         self.queue: deque[int] = deque(order)
         self.names: list[str] = sorted({request.policy for request in requests})
-        rows = min(batch_size, len(requests))
+        rows = min(self.batch_size, len(requests))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
-        self.blocks: Blocks = Blocks(decoder, rows, self.width)
+        self.blocks: Blocks = Blocks(self.decoder, rows, self.width)
         self.who = np.full(rows, -1)  # draft of each row, -1 for none
         self.prefix_of = np.zeros(rows, dtype=np.int64)
         self.prefixes: list[_Prefix | None] = []

@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
-from mrlm.core.retries import Passing, one_line
+from mrlm.core.retries import Passing, one_line, retry_after
 
 PASSING = {408, 409, 425, 429}
 """Status codes after which a retry may succeed, besides all from 500 on."""
@@ -133,7 +131,7 @@ def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
     if reply.status_code == 400 and "not loaded" in said:
         return Missing(text)
     if reply.status_code in PASSING or reply.status_code >= 500:
-        return Passing(text, retry_after(reply.headers))
+        return Passing(text, retry_after(reply.headers.get("retry-after")))
     if any(sign in said.lower() for sign in TOO_LONG):
         return EngineError(f"{text}; start the {kind} server with a longer context")
     return EngineError(text)
@@ -166,20 +164,3 @@ def secret(variable: str | None, section: str = "engine") -> str | None:
             f"{variable}=<the key of the server>"
         )
     return key
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server requests to wait: a number, or a date."""
-    asked = headers.get("retry-after")
-    if asked is None:
-        return None
-    try:
-        return max(0.0, float(asked))
-    except ValueError:
-        pass
-    try:
-        until = parsedate_to_datetime(asked)
-    except (ValueError, OverflowError):
-        return None
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (until - datetime.now(UTC)).total_seconds())

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import ipaddress
 import os
 import socket
 import ssl
@@ -16,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
+from mrlm.core.retries import retry_after
 from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.types import SandboxError
 
@@ -26,14 +27,6 @@ SHORTEST_TOKEN = 16
 
 class Unanswered(SandboxError):
     """No answer arrived. The request may have arrived nevertheless."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address belongs to this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def token_in(path: str | os.PathLike[str]) -> str:
@@ -122,6 +115,7 @@ class Reply:
     retry_after: float | None = None
 
 
+@dataclass(eq=False, slots=True)
 class RemoteCall:
     """One request, sent once.
 
@@ -133,12 +127,12 @@ class RemoteCall:
         most: most bytes of the answer.
     """
 
-    def __init__(
-        self, address: SandboxAddress, path: str, body: bytes | None, seconds: float, most: int
-    ) -> None:
-        self._address, self._path, self._body = address, path, body
-        self._seconds, self._most = seconds, most
-        self._socket: socket.socket | None = None
+    address: SandboxAddress
+    path: str
+    body: bytes | None
+    seconds: float
+    most: int
+    _socket: socket.socket | None = None
 
     async def answer(self) -> Reply:
         """Send the request and await the answer.
@@ -147,7 +141,7 @@ class RemoteCall:
             Unanswered: none arrived in time, or the connection failed.
         """
         try:
-            return await asyncio.wait_for(in_thread(self.answer_now), self._seconds)
+            return await asyncio.wait_for(in_thread(self.answer_now), self.seconds)
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -163,31 +157,31 @@ class RemoteCall:
             raise Unanswered(f"{type(error).__name__}: {error}"[:300]) from None
 
     def _late(self) -> Unanswered:
-        return Unanswered(f"no answer within {self._seconds:g} s")
+        return Unanswered(f"no answer within {self.seconds:g} s")
 
     def _answer(self) -> Reply:
-        here = self._address
+        here = self.address
         if here.tls is None:
-            connection = http.client.HTTPConnection(here.host, here.port, timeout=self._seconds)
+            connection = http.client.HTTPConnection(here.host, here.port, timeout=self.seconds)
         else:
             connection = http.client.HTTPSConnection(
-                here.host, here.port, timeout=self._seconds, context=here.tls
+                here.host, here.port, timeout=self.seconds, context=here.tls
             )
         try:
             connection.connect()
             self._socket = connection.sock
             headers = {"Authorization": f"Bearer {here.token}", "Connection": "close"}
-            if self._body is not None:
+            if self.body is not None:
                 headers["Content-Type"] = "application/json"
-            method = "GET" if self._body is None else "POST"
+            method = "GET" if self.body is None else "POST"
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that stopped reading may have sent the reason before
-                connection.request(method, self._path, self._body, headers)
+                connection.request(method, self.path, self.body, headers)
             response = connection.getresponse()
-            data = response.read(self._most + 1)
-            if len(data) > self._most:
-                raise Unanswered(f"the answer has more than {self._most} bytes")
-            return Reply(response.status, data, _seconds_in(response.getheader("Retry-After")))
+            data = response.read(self.most + 1)
+            if len(data) > self.most:
+                raise Unanswered(f"the answer has more than {self.most} bytes")
+            return Reply(response.status, data, retry_after(response.getheader("Retry-After")))
         finally:
             connection.close()
 
@@ -196,10 +190,3 @@ class RemoteCall:
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def _seconds_in(header: str | None) -> float | None:
-    """The seconds of `Retry-After`; a date or an invalid value counts as none."""
-    if header is None or not (header.isascii() and header.isdigit()) or len(header) > 6:
-        return None
-    return float(header)

@@ -93,6 +93,7 @@ class Held:
     closed: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Hosted:
     """The sandbox of a server. It may be called from any thread.
 
@@ -105,24 +106,17 @@ class Hosted:
         queue: seconds a request waits for a free slot before it is refused.
     """
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        max_runs: int = 4,
-        max_sessions: int = 64,
-        lease: float = 900.0,
-        max_wall: float = 600.0,
-        queue: float = 1.0,
-    ) -> None:
-        self.sandbox: Sandbox = sandbox
-        self.lease: float = lease
-        self.max_wall: float = max_wall
-        self.queue: float = queue
-        self.max_runs: int = max_runs
-        self.max_sessions: int = max_sessions
+    sandbox: Sandbox
+    max_runs: int = 4
+    max_sessions: int = 64
+    lease: float = 900.0
+    max_wall: float = 600.0
+    queue: float = 1.0
+
+    def __post_init__(self) -> None:
         self.epoch: str = secrets.token_hex(8)
         self.draining = False
-        self._turns = threading.Semaphore(max_runs)
+        self._turns = threading.Semaphore(self.max_runs)
         self._lock = threading.Lock()
         self._done: dict[str, Done] = {}
         self._sessions: dict[str, Held] = {}

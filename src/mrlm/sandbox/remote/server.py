@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.sandbox.remote import wire
-from mrlm.sandbox.remote.calling import SHORTEST_TOKEN, is_loopback, token_in
+from mrlm.sandbox.remote.calling import SHORTEST_TOKEN, token_in
 from mrlm.sandbox.remote.hosted import Hosted, SandboxRefusal
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from mrlm.core.addresses import host_and_port, is_loopback
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol import channel_options
-from mrlm.serving.protocol.security import bearer, is_loopback
+from mrlm.serving.protocol.security import bearer
 from mrlm.serving.protocol.statuses import failure_in
 
 T = TypeVar("T")
@@ -156,7 +157,7 @@ class ServerAddress:
     @property
     def target(self) -> str:
         """The address in gRPC's notation."""
-        return channel_options.address_of(self.host, self.port)
+        return host_and_port(self.host, self.port)
 
     @property
     def is_here(self) -> bool:
@@ -214,7 +215,7 @@ class Access:
             if path is not None and not Path(path).is_file():
                 raise ConfigError(f"{name}: file {path} does not exist")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            raise ConfigError("the token of an environment server must be printable ASCII")
+            raise ConfigError("the token of a server must be printable ASCII")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata that every call carries."""
@@ -232,8 +233,9 @@ class Access:
         if not (files or address.tls):
             if self.token is not None and not address.is_here:
                 raise ConfigError(
-                    f"the token would be sent unencrypted to {address}: set tls_ca, or write "
-                    f"https://{address} if its certificate is one that this system trusts"
+                    f"the token would be sent unencrypted to {address}: set tls_ca (engine.ca for "
+                    f"an engine), or write https://{address} (grpcs:// for an engine) if its "
+                    "certificate is one that this system trusts"
                 )
             return grpc.aio.insecure_channel(address.target, options=OPTIONS)
         ca, key, cert = (

@@ -6,21 +6,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from mrlm.core.errors import ConfigError, EndpointError, EngineError
-from mrlm.core.retries import Passing, Retries, one_line
+from mrlm.core.errors import EndpointError, EngineError
+from mrlm.core.retries import Passing, Retries, one_line, retry_after
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.client.calling import short
-from mrlm.serving.protocol.security import bearer
+from mrlm.serving.client.calling import Access, address_of, short
 from mrlm.serving.protocol.stubs import service_stub
 
 CHUNK = 1 << 20
@@ -64,7 +62,6 @@ class PolicyClient:
         tls: use TLS with the certificates that the system trusts.
         timeout: seconds that one call may take.
         max_retries: how often a call is repeated.
-        max_message: bytes of the largest message.
     """
 
     def __init__(
@@ -75,25 +72,17 @@ class PolicyClient:
         tls: bool = False,
         timeout: float = 600.0,
         max_retries: int = 4,
-        max_message: int = 64 << 20,
     ) -> None:
-        self.address: str = address.removeprefix("grpc://")
+        server = address_of(address.removeprefix("grpc://"))
+        self._server = replace(server, tls=True if tls else None)
+        self.address: str = str(server)
+        self._access = Access(token, ca)
         self.timeout = timeout
         self._retries = Retries(max_retries, FIRST_WAIT, LONGEST_WAIT)
         self.lost: int = 0
         """How often the server was unreachable or restarted so far: it may have its initial
         weights."""
         self._epoch: str = ""
-        self._token = token
-        self._secure = tls or ca is not None
-        self._options = [
-            ("grpc.max_receive_message_length", max_message),
-            ("grpc.max_send_message_length", max_message),
-        ]
-        try:
-            self._ca = None if ca is None else Path(ca).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{ca}: no certificates can be read: {error.strerror}") from error
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -173,11 +162,10 @@ class PolicyClient:
 
     async def _tried(self, method: str, message: Any | Callable[[], AsyncIterator[Any]]) -> Any:
         try:
-            async with self._stub() as stub:
+            async with self._access.channel(self._server) as channel:  # of the running event loop
+                call = getattr(service_stub(channel, "Policies"), method)
                 sent = message() if callable(message) else message
-                return await getattr(stub, method)(
-                    sent, timeout=self.timeout, metadata=bearer(self._token)
-                )
+                return await call(sent, timeout=self.timeout, metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
             code, said = error.code(), one_line(short(error.details() or ""))
             failure = f"{code.name.lower()}: {said}"
@@ -188,18 +176,8 @@ class PolicyClient:
             if code not in PASSING:
                 raise EngineError(f"{self._title} failed at {method}, {failure}") from None
             self.lost += code is grpc.StatusCode.UNAVAILABLE
-            raise Passing(failure, _retry_after(error)) from None
-
-    @asynccontextmanager
-    async def _stub(self) -> AsyncIterator[Any]:
-        """A stub that belongs to the running event loop."""
-        if self._secure:
-            trust = grpc.ssl_channel_credentials(self._ca)
-            channel = grpc.aio.secure_channel(self.address, trust, options=self._options)
-        else:
-            channel = grpc.aio.insecure_channel(self.address, options=self._options)
-        async with channel:
-            yield service_stub(channel, "Policies")
+            wait = dict(error.trailing_metadata() or ()).get("retry-after")
+            raise Passing(failure, retry_after(wait if isinstance(wait, str) else None)) from None
 
 
 def _portions(requests: Sequence[Request]) -> list[list[Request]]:
@@ -223,16 +201,6 @@ def _completion(found: Any) -> Completion:
         raise EngineError(f"{len(ids)} tokens came with {len(logprobs)} log-probs")
     reason = "length" if found.finish_reason == "length" else "stop"
     return Completion(ids, logprobs, found.text, reason, found.version)
-
-
-def _retry_after(error: grpc.aio.AioRpcError) -> float | None:
-    for name, value in error.trailing_metadata() or ():
-        if name == "retry-after":
-            try:
-                return float(value)
-            except ValueError:
-                return None
-    return None
 
 
 def _sha256(file: Path) -> str:

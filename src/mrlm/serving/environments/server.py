@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mrlm.core import registry
+from mrlm.core.addresses import host_and_port
 from mrlm.core.errors import ConfigError, PluginError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.grpc import NAME, EnvironmentsService
@@ -163,7 +164,7 @@ class EnvironmentServer:
     @property
     def address(self) -> str:
         """The address for clients, `HOST:PORT`."""
-        return channel_options.address_of(self.settings.host, self.port)
+        return host_and_port(self.settings.host, self.port)
 
     def info(self) -> pb.InfoReply:
         """The current state of the server: environments, policies and load."""

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
@@ -31,6 +32,7 @@ class LostError(Exception):
     """The worker of a call is gone, or none is available."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkerProcess:
     """One worker process.
 
@@ -40,24 +42,23 @@ class WorkerProcess:
         hidden: environment variables that are removed from it.
     """
 
-    def __init__(
-        self,
-        hello: Mapping[str, Any],
-        ended: Callable[[WorkerProcess], None],
-        hidden: Iterable[str] = (),
-    ) -> None:
+    hello: Mapping[str, Any]
+    ended: Callable[[WorkerProcess], None]
+    hidden: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
         self.sessions: set[bytes] = set()
         self.ready: bool = False
         self.retired: bool = False
         self.heard: float = time.monotonic()
-        self._hello, self._ended = hello, ended
         self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._numbers = itertools.count(1)
         self._frames = Frames(self._answered, self._lost)
         self._gone = False
         mine, theirs = socket.socketpair()
         self._socket: socket.socket = mine
-        environment = {name: text for name, text in os.environ.items() if name not in set(hidden)}
+        hidden = set(self.hidden)
+        environment = {name: text for name, text in os.environ.items() if name not in hidden}
         with theirs:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-m", "mrlm.serving.environments.worker", str(theirs.fileno())],
@@ -83,7 +84,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
         try:
-            body = json.dumps(self._hello).encode()
+            body = json.dumps(self.hello).encode()
             end, said = await asyncio.wait_for(self.ask(Op.HELLO, NOBODY, body), STARTING)
         except TimeoutError as error:
             self.kill()
@@ -141,9 +142,10 @@ class WorkerProcess:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(LostError("the worker ended"))
-        self._ended(self)
+        self.ended(self)
 
 
+@dataclass(eq=False, repr=False)
 class WorkerPool:
     """A fixed number of workers, restarted as needed.
 
@@ -155,18 +157,15 @@ class WorkerPool:
         hidden: environment variables that are removed from workers.
     """
 
-    def __init__(
-        self,
-        count: int,
-        hello: Mapping[str, Any],
-        lost: Callable[[set[bytes]], None],
-        patience: float,
-        hidden: Iterable[str] = (),
-    ) -> None:
-        self.count = count
+    count: int
+    hello: Mapping[str, Any]
+    lost: Callable[[set[bytes]], None]
+    patience: float
+    hidden: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
         self.restarts: int = 0
-        self._about = (hello, self._ended, hidden)
-        self._lost, self._patience = lost, patience
+        self._about = (self.hello, self._ended, self.hidden)
         self.workers: list[WorkerProcess] = []
         self._retired: list[WorkerProcess] = []
         self._jobs = BackgroundJobs()
@@ -250,7 +249,7 @@ class WorkerPool:
             self.workers.remove(worker)
             self._jobs.start(self._replace())
         sessions, worker.sessions = worker.sessions, set()
-        self._lost(sessions)
+        self.lost(sessions)
 
     async def _reap(self, worker: WorkerProcess) -> None:
         with suppress(ProcessLookupError):
@@ -281,13 +280,13 @@ class WorkerPool:
 
     async def _watch(self) -> None:
         """Kill workers whose event loop hangs."""
-        pause = min(self._patience / 4, 1.0)
+        pause = min(self.patience / 4, 1.0)
         while True:
             before = time.monotonic()
             await asyncio.sleep(pause)
             if time.monotonic() - before > 2 * pause + 1:
                 continue  # this process was suspended too
             for worker in [*self.workers, *self._retired]:
-                if worker.waiting > self._patience:
+                if worker.waiting > self.patience:
                     log.error("worker %d does not answer; it is killed", worker.process.pid)
                     worker.kill()

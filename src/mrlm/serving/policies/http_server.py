@@ -7,6 +7,7 @@ import ssl
 import threading
 from pathlib import Path
 
+from mrlm.core.addresses import host_and_port
 from mrlm.core.errors import ConfigError
 from mrlm.serving.policies.openai_http import OpenAIHandler
 
@@ -47,8 +48,7 @@ class HttpServer:
                 "--http-port"
             ) from error
         self.port: int = self._socket.getsockname()[1]
-        self.url: str = f"http{'s' if cert else ''}://{f'[{host}]' if ':' in host else host}:"
-        self.url += str(self.port)
+        self.url: str = f"http{'s' if cert else ''}://{host_and_port(host, self.port)}"
         settings = uvicorn.Config(
             app,
             http=protocol(Connections(handler.limits)),

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -91,12 +91,13 @@ class ServedPolicy:
         return self.seen[1]
 
 
+@dataclass(eq=False, repr=False)
 class PolicyHub:
     """Dispatches requests to the policies of a server. Its engines run on an event loop in a thread
     of its own, so that every protocol may call it, from a thread or from another loop.
 
     Args:
-        served: the policies.
+        policies: the policies.
         timeout: seconds one call of an engine may take.
         max_waiting: requests that wait or are being answered at the same time; more are refused.
         add_adapter: loads an adapter from a folder: `add_adapter(name, folder)` returns every
@@ -106,21 +107,17 @@ class PolicyHub:
             nowhere.
     """
 
-    def __init__(
-        self,
-        served: Sequence[ServedPolicy],
-        timeout: float = 600.0,
-        max_waiting: int = 1024,
-        add_adapter: Callable[[str, Path], Sequence[ServedPolicy]] | None = None,
-        takes_weights: bool = False,
-        weights_from: Path | None = None,
-    ) -> None:
-        self.served: dict[str, ServedPolicy] = {each.name: each for each in served}
-        self.timeout = timeout
-        self.max_waiting = max_waiting
-        self.add_adapter = add_adapter
-        self.takes_weights = takes_weights
-        self.weights_from: Path | None = None if weights_from is None else weights_from.resolve()
+    policies: InitVar[Sequence[ServedPolicy]]
+    timeout: float = 600.0
+    max_waiting: int = 1024
+    add_adapter: Callable[[str, Path], Sequence[ServedPolicy]] | None = None
+    takes_weights: bool = False
+    weights_from: Path | None = None
+
+    def __post_init__(self, policies: Sequence[ServedPolicy]) -> None:
+        self.served: dict[str, ServedPolicy] = {each.name: each for each in policies}
+        if self.weights_from is not None:
+            self.weights_from = self.weights_from.resolve()
         self.epoch: str = secrets.token_hex(8)
         """Random identifier of this start: a client that sees a different one knows that uploaded
         weights are lost."""
@@ -135,7 +132,7 @@ class PolicyHub:
         self._weight_lock = WeightLock()
         engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
         self._engines = engines
-        self._batcher = Batcher(engines, timeout, ExternalCalls())
+        self._batcher = Batcher(engines, self.timeout, ExternalCalls())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, daemon=True, name="mrlm-policies"

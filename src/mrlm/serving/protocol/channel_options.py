@@ -56,8 +56,3 @@ def channel_options(most_bytes: int = MOST_BYTES) -> Options:
         ("grpc.min_reconnect_backoff_ms", int(CONNECTING * 1000)),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
-
-
-def address_of(host: str, port: int) -> str:
-    """`HOST:PORT`, with brackets round an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

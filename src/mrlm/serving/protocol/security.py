@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
 HEADER = "authorization"
 """Metadata key of the token, sent as `Bearer TOKEN`."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_exposure(host: str, token: str | None, tls: bool) -> None:
