@@ -73,12 +73,8 @@ class MrlmEngine(PolicyEngine):
         """Policy -> `lost` of the client when its weights were sent."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order.
-
-        Raises:
-            EngineError: no answer from the server, after all retries.
-            EndpointError: the server refuses permanently.
-        """
+        """One completion per request, in order. Raises `EngineError`: no answer from the server,
+        after all retries; `EndpointError`: the server refuses permanently."""
         parts: dict[str, list[Request]] = {}
         for request in requests:
             parts.setdefault(request.policy, []).append(request)

@@ -86,11 +86,8 @@ class OpenAIEngine:
 
     @classmethod
     def of(cls, endpoint: Mapping[str, Any]) -> OpenAIEngine:
-        """An engine for the keys of an endpoint, outside a run.
-
-        Raises:
-            ConfigError: a key is unknown or missing.
-        """
+        """An engine for the keys of an endpoint, outside a run. Raises `ConfigError`: a key is
+        unknown or missing."""
         known = list(signature(cls).parameters)[1:]
         for key in endpoint:
             if key not in known:
@@ -114,11 +111,7 @@ class OpenAIEngine:
         return list(await asyncio.gather(*map(self.answer, requests)))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Refuse: the weights are not accessible.
-
-        Raises:
-            EngineError: always.
-        """
+        """Refuse: the weights are not accessible. Raises `EngineError`: always."""
         raise EngineError(f"policy {policy!r} is behind an API; its weights cannot be set")
 
     def tolerance(self, policy: str) -> None:
@@ -204,11 +197,7 @@ class OpenAIEngine:
         return {"role": str(message.role) if own else "user", "content": message.content}
 
     async def _call(self, client: _Client, fields: Mapping[str, Any]) -> Any:
-        """The server's answer to one attempt.
-
-        Raises:
-            Passing: a transient failure.
-        """
+        """The server's answer to one attempt. Raises `Passing`: a transient failure."""
         async with client.places:
             await self._pace.turn()
             if self._refused is not None:  # already reported to other callers
@@ -257,11 +246,7 @@ class OpenAIEngine:
         return self._refused
 
     def _completion(self, found: Any) -> Completion:
-        """The answer as a completion.
-
-        Raises:
-            Passing: it is malformed.
-        """
+        """The answer as a completion. Raises `Passing`: it is malformed."""
         data = found.model_dump(warnings=False) if hasattr(found, "model_dump") else {}
         choices = data.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None

@@ -74,11 +74,8 @@ class SglangEngine(ServerEngine):
         return answer
 
     def _check(self, url: str, answer: Any) -> None:
-        """Detect a restarted server: it has its initial weights, and no label.
-
-        Raises:
-            Missing: the answer is from such weights.
-        """
+        """Detect a restarted server: it has its initial weights, and no label. Raises `Missing`:
+        the answer is from such weights."""
         about = answer.get("meta_info") if isinstance(answer, dict) else None
         if not isinstance(about, dict) or url not in self._marks:
             return

@@ -155,11 +155,8 @@ class VllmEngine(ServerEngine):
 
     async def _head_apart(self, client: httpx.AsyncClient, url: str) -> bool:
         """Whether a server stores the output head of a tied model separately, so that it has to be
-        sent by name. Older servers do not report it, and do not.
-
-        Raises:
-            EngineError: its head is the embedding, in a packed format that is created once.
-        """
+        sent by name. Older servers do not report it, and do not. Raises `EngineError`: its head is
+        the embedding, in a packed format that is created once."""
         if url not in self._heads_apart:
             try:
                 found = await self._post(client, url, "/weight_checker", {"action": "checksum"})

@@ -145,11 +145,7 @@ def _say(sandbox: LocalSandbox, reasons: list[str]) -> None:
 
 def probe(sandbox: LocalSandbox) -> list[str]:
     """The forbidden actions that a program could do in a sandbox: it tries to read, change, reach
-    and signal a canary outside.
-
-    Raises:
-        SandboxError: it cannot be run.
-    """
+    and signal a canary outside. Raises `SandboxError`: it cannot be run."""
     folder = tempfile.mkdtemp(prefix="mrlm-canary-")
     os.chmod(folder, 0o777)
     canary = Path(folder, "canary")

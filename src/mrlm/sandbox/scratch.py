@@ -14,11 +14,7 @@ OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 def remove_tree(path: str) -> None:
     """Remove a folder and everything below it. A link is removed, not followed; nothing is
-    recursive, so depth does not matter.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
+    recursive, so depth does not matter. Raises `OSError`: something cannot be removed."""
     parent, name = os.path.split(os.path.abspath(path))
     above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -133,11 +133,7 @@ def as_user(user: int | None) -> tuple[list[str], dict[str, Any]]:
 @functools.cache
 def python() -> str:
     """The Python that programs run in: the current one if every user may read it, else the
-    system's.
-
-    Raises:
-        SandboxUnavailableError: none is available.
-    """
+    system's. Raises `SandboxUnavailableError`: none is available."""
     if platform.system() != "Linux":
         raise SandboxUnavailableError(
             f"programs cannot be isolated on {platform.system()}: the sandbox needs Linux; use "

@@ -205,12 +205,8 @@ class SandboxWorker:
         stdin: int,
         stdout: int | None = None,
     ) -> RunningProgram:
-        """Start a program. `stdin` is the descriptor of its input, `stdout` that of answers, for
-        a session; its output is then discarded.
-
-        Raises:
-            SandboxError: the worker is gone.
-        """
+        """Start a program. `stdin` is the descriptor of its input, `stdout` that of answers, for a
+        session; its output is then discarded. Raises `SandboxError`: the worker is gone."""
         self.requests += 1
         folder = None if self.tier.namespaces else self._folder()
         given = [held(program), held(packed(files))]
@@ -284,11 +280,8 @@ class SandboxWorker:
 def run(
     worker: SandboxWorker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
 ) -> SandboxResult:
-    """Run a program until it ends.
-
-    Raises:
-        SandboxError: the worker failed; it cannot be used again.
-    """
+    """Run a program until it ends. Raises `SandboxError`: the worker failed; it cannot be used
+    again."""
     source = held(stdin)
     try:
         running = worker.begin(program, files, limits, source)
@@ -346,11 +339,8 @@ def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = Fal
 
 
 def result_of(name: str, end: Exit, written: Sequence[bytearray], wall: float) -> SandboxResult:
-    """The result of a run that took `wall` seconds, from its end and its output.
-
-    Raises:
-        SandboxError: the program was not started.
-    """
+    """The result of a run that took `wall` seconds, from its end and its output. Raises
+    `SandboxError`: the program was not started."""
     if end.failed:
         raise SandboxError(f"{name}: a program could not be started: {end.failed}")
     if end.refused:

@@ -150,11 +150,8 @@ def cut(text: str, stop: Sequence[str]) -> str:
 
 
 def secret(variable: str | None, section: str = "engine") -> str | None:
-    """Read a key from the environment variable that `api_key_env` of a section names.
-
-    Raises:
-        ConfigError: it is not set.
-    """
+    """Read a key from the environment variable that `api_key_env` of a section names. Raises
+    `ConfigError`: it is not set."""
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()

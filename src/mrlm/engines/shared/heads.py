@@ -23,11 +23,8 @@ def is_tied(folder: Path) -> bool:
 
 
 def write_head(folder: Path) -> None:
-    """Add the output head of a tied model to its folder by name, as a further file.
-
-    Raises:
-        EngineError: the folder has no embedding that could be the head.
-    """
+    """Add the output head of a tied model to its folder by name, as a further file. Raises
+    `EngineError`: the folder has no embedding that could be the head."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 

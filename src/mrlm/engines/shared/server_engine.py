@@ -133,12 +133,8 @@ class ServerEngine(PolicyEngine, ABC):
         return list(await asyncio.gather(*map(self.one, requests)))
 
     async def one(self, request: Request) -> Completion:
-        """The completion of one request.
-
-        Raises:
-            EngineError: no completion, after all retries.
-            EndpointError: the server refuses permanently.
-        """
+        """The completion of one request. Raises `EngineError`: no completion, after all retries;
+        `EndpointError`: the server refuses permanently."""
         name, since = request.policy, time.monotonic()
 
         async def sampled() -> Completion:
@@ -156,11 +152,8 @@ class ServerEngine(PolicyEngine, ABC):
             return await self.retries.run(sampled, self._title(name))
 
     async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
-        """Send the learner's weights of a policy to its server.
-
-        Raises:
-            EngineError: the server did not load them, after all retries.
-        """
+        """Send the learner's weights of a policy to its server. Raises `EngineError`: the server
+        did not load them, after all retries."""
         await super().load_weights(policy, weights, version)
         async with self._clients.here() as client, self._weight_lock.alone():
             await self._place(client, policy)
@@ -183,11 +176,8 @@ class ServerEngine(PolicyEngine, ABC):
     @abstractmethod
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         """Token ids, log-probs and finish reason of an answer; raises any of `KeyError`,
-        `TypeError`, `IndexError` and `ValueError` if it is malformed.
-
-        Raises:
-            Passing: the server aborted the request.
-        """
+        `TypeError`, `IndexError` and `ValueError` if it is malformed. Raises `Passing`: the server
+        aborted the request."""
 
     @abstractmethod
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:

@@ -132,13 +132,9 @@ class Container:
 
     def frame(self, until: float) -> tuple[bytes, bytes] | None:
         """Read the next frame, a letter and its data; `None` if none arrives until `until`
-        (`time.monotonic()`).
-
-        Raises:
-            SandboxError: the container ended, or sent invalid data. A program cannot end its
-                container without a report: signals do not reach process 1, and the kernel kills the
-                program first when memory runs out.
-        """
+        (`time.monotonic()`). Raises `SandboxError`: the container ended, or sent invalid data. A
+        program cannot end its container without a report: signals do not reach process 1, and the
+        kernel kills the program first when memory runs out."""
         while (found := self._taken()) is None:
             if self._ended:
                 code = self._exit_code()
@@ -191,11 +187,8 @@ class Container:
             raise SandboxError("the docker client did not exit") from None
 
     def remove(self) -> None:
-        """Kill everything in it. The thread that reads frames may call this again.
-
-        Raises:
-            SandboxError: it could not be removed.
-        """
+        """Kill everything in it. The thread that reads frames may call this again. Raises
+        `SandboxError`: it could not be removed."""
         if self._gone:
             return
         self._gone = True

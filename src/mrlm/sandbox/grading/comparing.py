@@ -42,11 +42,8 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
 
 
 def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """`same` for packed values.
-
-    Raises:
-        NotPlain: the solution's value is not a result of `pack`.
-    """
+    """`same` for packed values. Raises `NotPlain`: the solution's value is not a result of
+    `pack`."""
     return _same(got, wanted, rel_tol, DEPTH)
 
 

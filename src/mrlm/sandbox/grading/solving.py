@@ -123,12 +123,8 @@ class SolvingWorker:
             await session.close()
 
     async def start(self) -> None:
-        """Start it.
-
-        Raises:
-            Ended: no restart is left.
-            SandboxError: it cannot be started; no code of a solution has run in it.
-        """
+        """Start it. Raises `Ended`: no restart is left; `SandboxError`: it cannot be started; no
+        code of a solution has run in it."""
         if not self.starts_left:
             assert self.last is not None
             raise Ended(GradingVerdict(self.last.kind, self.last.error))
@@ -149,12 +145,8 @@ class SolvingWorker:
                     ) from ended
 
     async def ask(self, request: dict[str, Any], wall: float) -> dict[str, Any]:
-        """Send a request, and charge the clock with its time.
-
-        Raises:
-            Ended: no time is left, it did not answer in time, or its process ended.
-            SandboxError: the sandbox failed.
-        """
+        """Send a request, and charge the clock with its time. Raises `Ended`: no time is left, it
+        did not answer in time, or its process ended; `SandboxError`: the sandbox failed."""
         assert self.session is not None
         if wall <= 0:
             raise Ended(GradingVerdict("timeout"))

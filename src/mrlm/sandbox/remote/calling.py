@@ -30,11 +30,8 @@ class Unanswered(SandboxError):
 
 
 def token_in(path: str | os.PathLike[str]) -> str:
-    """Read a token from a file.
-
-    Raises:
-        ConfigError: it cannot be read, other users may read it, or it is too short.
-    """
+    """Read a token from a file. Raises `ConfigError`: it cannot be read, other users may read it,
+    or it is too short."""
     path = Path(path)
     make = f"python -c 'import secrets; print(secrets.token_hex(32))' > {path}; chmod 600 {path}"
     try:
@@ -71,11 +68,8 @@ class SandboxAddress:
 
 def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddress:
     """Parse the URL of a server: `https://host:port`, or `http://` to this machine. Certificates in
-    `ca_file` are trusted in place of the system's.
-
-    Raises:
-        ConfigError: the URL is invalid, or the token would be sent unencrypted.
-    """
+    `ca_file` are trusted in place of the system's. Raises `ConfigError`: the URL is invalid, or the
+    token would be sent unencrypted."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -135,11 +129,8 @@ class RemoteCall:
     _socket: socket.socket | None = None
 
     async def answer(self) -> Reply:
-        """Send the request and await the answer.
-
-        Raises:
-            Unanswered: none arrived in time, or the connection failed.
-        """
+        """Send the request and await the answer. Raises `Unanswered`: none arrived in time, or the
+        connection failed."""
         try:
             return await asyncio.wait_for(in_thread(self.answer_now), self.seconds)
         except TimeoutError:

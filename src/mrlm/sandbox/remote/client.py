@@ -120,12 +120,8 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         return found
 
     def check(self) -> None:
-        """Check that the server answers.
-
-        Raises:
-            SandboxUnavailableError: it does not answer, or does not accept the token; the message
-                has the fix.
-        """
+        """Check that the server answers. Raises `SandboxUnavailableError`: it does not answer, or
+        does not accept the token; the message has the fix."""
         try:
             health = run_async(self.health())
         except SandboxError as error:
@@ -249,12 +245,8 @@ def _said(reply: Mapping[str, Any], wanted: str) -> Any:
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> RemoteSandbox:
     """Open the sandbox of a config, whose arguments are `WORDS` (only `url` is required), and check
-    its server.
-
-    Raises:
-        ConfigError: an argument is missing or unknown.
-        SandboxUnavailableError: the server does not answer.
-    """
+    its server. Raises `ConfigError`: an argument is missing or unknown; `SandboxUnavailableError`:
+    the server does not answer."""
     for word in words:
         if word == "token":
             raise ConfigError(

@@ -141,11 +141,8 @@ class Hosted:
             }
 
     def run(self, data: bytes) -> bytes:
-        """Run a program once, however often the request arrives.
-
-        Raises:
-            SandboxRefusal, WireError: it is not run.
-        """
+        """Run a program once, however often the request arrives. Raises `SandboxRefusal`,
+        `WireError`: it is not run."""
         message = wire.read(data)
         program, stdin = (wire.field(message, name, str) for name in ("program", "stdin"))
         files, limits = wire.files_in(message), self._bounded(wire.limits_in(message))

@@ -38,11 +38,8 @@ READING = 30.0
 
 
 def check_private(host: str, certificate: str | None) -> None:
-    """Refuse to listen to other machines without TLS.
-
-    Raises:
-        ConfigError: the address is reachable from other machines, and there is no certificate.
-    """
+    """Refuse to listen to other machines without TLS. Raises `ConfigError`: the address is
+    reachable from other machines, and there is no certificate."""
     if not is_loopback(host) and not certificate:
         raise ConfigError(
             f"{host or 'every address'} can be reached from other machines, and the token would be "

@@ -169,11 +169,8 @@ class ServerAddress:
 
 
 def address_of(text: str) -> ServerAddress:
-    """Parse a server's address: `host:port`, `[::1]:port`, or its URL.
-
-    Raises:
-        ConfigError: the text is not an address.
-    """
+    """Parse a server's address: `host:port`, `[::1]:port`, or its URL. Raises `ConfigError`: the
+    text is not an address."""
     schemed = text if "://" in text else f"//{text}"
     try:
         parts = urlsplit(schemed)
@@ -222,11 +219,8 @@ class Access:
         return bearer(self.token)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:
-        """Open a channel to a server; it belongs to the running loop.
-
-        Raises:
-            ConfigError: the token would be sent unencrypted.
-        """
+        """Open a channel to a server; it belongs to the running loop. Raises `ConfigError`: the
+        token would be sent unencrypted."""
         files = self.tls_ca or self.tls_cert
         if files and address.tls is False:
             raise ConfigError(f"http://{address} is not encrypted, but tls_ca or tls_cert is set")
@@ -254,11 +248,7 @@ def access_of(
     tls_key: str | None = None,
 ) -> Access:
     """Access with a token, or with the environment variable that holds it (default: `MRLM_TOKEN`,
-    if it is set).
-
-    Raises:
-        ConfigError: the variable is not set, or a file is missing.
-    """
+    if it is set). Raises `ConfigError`: the variable is not set, or a file is missing."""
     if token_env is not None:
         if token is not None:
             raise ConfigError("give token or token_env, not both")

@@ -81,11 +81,7 @@ class Link:
         return self._stub
 
     async def ask(self, name: str, request: Any, seconds: float) -> Any:
-        """Make one unary call and return its answer.
-
-        Raises:
-            Broken: the call failed.
-        """
+        """Make one unary call and return its answer. Raises `Broken`: the call failed."""
         try:
             method = getattr(self.stub, name)
             return await method(request, timeout=seconds, metadata=self.access.metadata())

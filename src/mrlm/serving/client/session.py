@@ -175,11 +175,8 @@ class ClientSession:
             await asyncio.sleep(max(min(pause, until - time.monotonic()), 0))
 
     async def _once(self, request: pb.Request) -> pb.Reply:
-        """Send a request and wait for its answer; other messages on the stream are outdated.
-
-        Raises:
-            Broken: the stream ended.
-        """
+        """Send a request and wait for its answer; other messages on the stream are outdated. Raises
+        `Broken`: the stream ended."""
         try:
             if self._stream is None:
                 self._stream = self.link.stub.Play(metadata=self.link.access.metadata())

@@ -102,11 +102,8 @@ class Settings:
 
     @property
     def served(self) -> dict[str, ServedEnvironment]:
-        """The environments by name.
-
-        Raises:
-            ConfigError: two have the same name, or a name is unknown.
-        """
+        """The environments by name. Raises `ConfigError`: two have the same name, or a name is
+        unknown."""
         found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
             env = ServedEnvironment(each) if isinstance(each, str) else each
@@ -182,12 +179,8 @@ class EnvironmentServer:
         )
 
     async def start(self) -> None:
-        """Load the environments, then listen.
-
-        Raises:
-            ConfigError: an environment cannot be loaded, or the address is not available.
-            MRLMError: the workers do not start.
-        """
+        """Load the environments, then listen. Raises `ConfigError`: an environment cannot be
+        loaded, or the address is not available; `MRLMError`: the workers do not start."""
         settings = self.settings
         await self.pool.start()
         try:

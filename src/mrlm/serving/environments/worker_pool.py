@@ -75,12 +75,8 @@ class WorkerProcess:
         return time.monotonic() - self.heard if self._pending else 0.0
 
     async def start(self) -> None:
-        """Wait until its environments are loaded.
-
-        Raises:
-            ConfigError: an environment does not exist.
-            LostError: it does not start.
-        """
+        """Wait until its environments are loaded. Raises `ConfigError`: an environment does not
+        exist; `LostError`: it does not start."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
         try:
@@ -95,11 +91,7 @@ class WorkerProcess:
         self.ready = True
 
     async def ask(self, op: Op, session: bytes, body: bytes) -> tuple[End, bytes]:
-        """Execute an operation and return its outcome.
-
-        Raises:
-            LostError: it ended first.
-        """
+        """Execute an operation and return its outcome. Raises `LostError`: it ended first."""
         if self._gone:
             raise LostError("the worker is gone")
         if not self._pending:
@@ -172,12 +164,8 @@ class WorkerPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start all workers.
-
-        Raises:
-            ConfigError: an environment does not exist.
-            MRLMError: they do not start.
-        """
+        """Start all workers. Raises `ConfigError`: an environment does not exist; `MRLMError`: they
+        do not start."""
         self.workers = [WorkerProcess(*self._about) for _ in range(self.count)]
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
@@ -200,11 +188,7 @@ class WorkerPool:
         await asyncio.gather(*(worker.stop() for worker in workers))
 
     def pick(self) -> WorkerProcess:
-        """The worker with the fewest sessions.
-
-        Raises:
-            LostError: none is ready.
-        """
+        """The worker with the fewest sessions. Raises `LostError`: none is ready."""
         ready = [worker for worker in self.workers if worker.ready]
         if not ready:
             raise LostError("no worker is ready")

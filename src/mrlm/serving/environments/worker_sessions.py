@@ -361,11 +361,7 @@ async def _answered(
     environment: Environment, what: str, call: Callable[[], Any], timeout: float
 ) -> Any:
     """Call a method within its time limit: a coroutine is awaited, one that may block runs in a
-    thread.
-
-    Raises:
-        SlowError: it took longer; it keeps running unattended.
-    """
+    thread. Raises `SlowError`: it took longer; it keeps running unattended."""
     coroutine = what != FORK and is_async(getattr(environment, what))
     if not environment.blocking and not coroutine:
         answer = call()

@@ -63,11 +63,8 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
 
 
 def check_size(characters: int, max_context: int) -> None:
-    """Refuse a text that cannot fit whatever its tokens are.
-
-    Raises:
-        Refusal: it is longer than `CHARACTERS_PER_TOKEN` for every token of the context.
-    """
+    """Refuse a text that cannot fit whatever its tokens are. Raises `Refusal`: it is longer than
+    `CHARACTERS_PER_TOKEN` for every token of the context."""
     if characters > CHARACTERS_PER_TOKEN * max_context:
         raise Refusal(
             "long",
@@ -77,11 +74,7 @@ def check_size(characters: int, max_context: int) -> None:
 
 
 def checked_sampling(sampling: SamplingParams) -> SamplingParams:
-    """Check sampling parameters for use by an engine.
-
-    Raises:
-        Refusal: one is out of range.
-    """
+    """Check sampling parameters for use by an engine. Raises `Refusal`: one is out of range."""
     ranges: list[tuple[str, bool, str]] = [
         ("max_new_tokens", sampling.max_new_tokens >= 1, "at least 1"),
         ("temperature", 0 <= sampling.temperature <= 100, "from 0 to 100"),

@@ -159,11 +159,7 @@ class PolicyHub:
     # -- calls of the protocols --------------------------------------------------------------------
 
     def find(self, name: str) -> ServedPolicy:
-        """The policy of a name.
-
-        Raises:
-            Refusal: the policy does not exist.
-        """
+        """The policy of a name. Raises `Refusal`: the policy does not exist."""
         found = self.served.get(name)
         if found is None:
             text = f"policy {name[:100]!r} does not exist on this server; it has "
@@ -173,11 +169,8 @@ class PolicyHub:
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
         """Reserve capacity for a number of requests as long as the block lasts, before any of them
-        is read.
-
-        Raises:
-            Refusal: they exceed the total capacity (`bad`), or the free capacity (`busy`).
-        """
+        is read. Raises `Refusal`: they exceed the total capacity (`bad`), or the free capacity
+        (`busy`)."""
         if count > self.max_waiting:
             text = (
                 f"{count} completions are requested at once and this server answers at most "
@@ -213,11 +206,8 @@ class PolicyHub:
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
         """One completion for each request, in order, for a caller that has reserved `room` for
         them. They are batched with all other pending requests; each has random numbers of its own,
-        so batching does not change the results.
-
-        Raises:
-            Refusal: through the future, or at once.
-        """
+        so batching does not change the results. Raises `Refusal`: through the future, or at
+        once."""
         return self._submit(self._ask(list(requests)))
 
     def update(
@@ -228,11 +218,8 @@ class PolicyHub:
         folder: Path | None = None,
     ) -> concurrent.futures.Future[int]:
         """Load the weights of a file or folder into a policy while no request is being sampled;
-        returns the new version (by default one more than before).
-
-        Raises:
-            Refusal: through the future: the weights do not fit, and nothing has changed.
-        """
+        returns the new version (by default one more than before). Raises `Refusal`: through the
+        future: the weights do not fit, and nothing has changed."""
         self.require_trainer()
         return self._submit(self._update(self.find(name), version, file, folder))
 
@@ -266,11 +253,7 @@ class PolicyHub:
         self.asleep = False
 
     def require_trainer(self) -> None:
-        """Check that clients may change policies.
-
-        Raises:
-            Refusal: they may not.
-        """
+        """Check that clients may change policies. Raises `Refusal`: they may not."""
         if not self.takes_weights:
             raise Refusal(
                 "forbidden",
@@ -278,11 +261,8 @@ class PolicyHub:
             )
 
     def readable(self, path: str) -> Path:
-        """Check that a folder named by a client may be read from.
-
-        Raises:
-            Refusal: it may not, or does not exist.
-        """
+        """Check that a folder named by a client may be read from. Raises `Refusal`: it may not, or
+        does not exist."""
         if self.weights_from is None:
             raise Refusal(
                 "forbidden",

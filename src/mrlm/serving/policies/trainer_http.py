@@ -80,11 +80,7 @@ class SleepMode:
 
 
 def whole_model(hub: PolicyHub) -> ServedPolicy:
-    """The only policy that is not an adapter.
-
-    Raises:
-        Refusal: there are none, or several.
-    """
+    """The only policy that is not an adapter. Raises `Refusal`: there are none, or several."""
     whole = [each for each in hub.served.values() if each.parent is None]
     if len(whole) != 1:
         raise Refusal("bad", f"this server has {len(whole)} whole models; name one of them")

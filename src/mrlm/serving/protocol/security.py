@@ -22,12 +22,8 @@ HEADER = "authorization"
 
 
 def check_exposure(host: str, token: str | None, tls: bool) -> None:
-    """Refuse to listen to other machines without TLS and a token.
-
-    Raises:
-        ConfigError: the address is reachable from other machines and TLS or the token is missing;
-            or the token is invalid.
-    """
+    """Refuse to listen to other machines without TLS and a token. Raises `ConfigError`: the address
+    is reachable from other machines and TLS or the token is missing; or the token is invalid."""
     if token is not None and not (token and token.isascii() and token.isprintable()):
         raise ConfigError("the token must be printable ASCII text, and not empty")
     if is_loopback(host) or (tls and token is not None):
