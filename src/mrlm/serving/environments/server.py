@@ -136,7 +136,7 @@ class EnvironmentServer:
         self.epoch: str = secrets.token_hex(8)
         self.port: int = settings.port
         self.metrics_port: int | None = settings.metrics_port
-        self.worlds: dict[str, ServedEnvironment] = settings.served
+        self.served: dict[str, ServedEnvironment] = settings.served
         self.policies: list[str] = list(policies)
         self._services = list(services)
         check_exposure(settings.host, settings.token, settings.tls_cert is not None)
@@ -145,9 +145,9 @@ class EnvironmentServer:
         )
         self._metrics = Metrics(settings.metrics_port is not None)
         rules = SessionRules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
-        times = [env.timeout or settings.timeout for env in self.worlds.values()]
+        times = [env.timeout or settings.timeout for env in self.served.values()]
         self.pool: WorkerPool = WorkerPool(
-            settings.workers if self.worlds else 0,
+            settings.workers if self.served else 0,
             self._hello(),
             lambda ids: self.sessions.lost(ids),
             max(times, default=0.0) + settings.stall,
@@ -168,7 +168,7 @@ class EnvironmentServer:
         return pb.InfoReply(
             version=_version(),
             epoch=self.epoch,
-            environments=list(self.worlds),
+            environments=list(self.served),
             sessions=len(self.sessions),
             max_sessions=self.settings.max_sessions,
             lease_seconds=self.settings.lease,
@@ -252,14 +252,14 @@ class EnvironmentServer:
         settings = self.settings
         return {
             "path": sys.path,
-            "worlds": {
+            "environments": {
                 name: {
                     "reference": env.reference or name,
                     "arguments": dict(env.arguments),
                     "timeout": env.timeout or settings.timeout,
                     "whole": env.whole,
                 }
-                for name, env in self.worlds.items()
+                for name, env in self.served.items()
             },
             "most_bytes": settings.max_message_bytes,
             "arguments": settings.arguments,

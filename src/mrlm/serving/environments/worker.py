@@ -53,7 +53,7 @@ class SessionWorker:
         """Load the environments."""
         sys.path[:] = hello["path"]
         try:
-            self._host = Host(hello["worlds"], hello["most_bytes"], hello["arguments"])
+            self._host = Host(hello["environments"], hello["most_bytes"], hello["arguments"])
         except MRLMError as error:
             return End.REFUSED, str(error).encode()
         except Exception as error:  # an error in a user's module at import

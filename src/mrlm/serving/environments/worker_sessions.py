@@ -9,7 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -30,6 +30,8 @@ log: logging.Logger = logging.getLogger("mrlm")
 MOST_TEMPLATES = 64
 """Environments with different arguments that are kept ready."""
 SPLITS = ("train", "eval")
+FORK = "fork"
+"""Name of the copy operation, which is not a method of an environment."""
 
 
 @dataclass(slots=True)
@@ -47,30 +49,58 @@ class OpenSession:
     environment: Environment
     name: str
     timeout: float
-    with_state: bool
+    with_state: bool = False
     begun: bool = False
+
+    async def answered(self, what: str, call: Callable[[], Any]) -> Any:
+        """Call a method within its time limit: a coroutine is awaited, one that may block runs in a
+        thread. Raises `SlowError`: it took longer; it keeps running unattended."""
+        environment, timeout = self.environment, self.timeout
+        coroutine = what != FORK and is_async(getattr(environment, what))
+        if not environment.blocking and not coroutine:
+            answer = call()
+            return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
+        if coroutine:
+            return await _in_time(call(), timeout, hung=False)
+        answer = await _in_time(in_thread(call), timeout, hung=True)
+        return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
+
+    async def encoded(self, result: Any) -> pb.StepResult:
+        """A result as a protocol message, checked."""
+        if not isinstance(result, StepResult):
+            raise EpisodeError(f"it returned {type(result).__name__}, not a StepResult")
+        for agent, reward in result.rewards.items():
+            result.rewards[agent] = validated_reward(reward, f"agent {agent!r}")
+        state = None
+        if self.with_state and not result.done:
+            state = await self.answered("state", self.environment.state)
+        return codec.to_result(result, state)
+
+    async def close(self) -> None:
+        """Close the instance; errors are logged."""
+        try:
+            await self.answered("close", self.environment.close)
+        except Exception as error:
+            log_failure(error, f"environment {self.name!r}: close")
 
 
 @dataclass(slots=True)
-class EnvironmentTemplate:
+class EnvironmentTemplate(OpenSession):
     """An environment with its arguments, from which instances are copied, one after the other."""
 
-    environment: Environment
-    name: str
-    timeout: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answered(self, what: str, call: Callable[[], Any]) -> Any:
         """Call it while no other call is running, and return the result."""
         async with self.lock:
-            return await _answered(self.environment, what, call, self.timeout)
+            return await OpenSession.answered(self, what, call)
 
 
 class Host:
     """The sessions of one worker.
 
     Args:
-        worlds: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
+        served: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
             arguments are complete (`whole`).
         most_bytes: size limit of an answer.
         arguments: whether clients may pass arguments.
@@ -79,13 +109,13 @@ class Host:
         ConfigError: an environment does not exist, or its arguments do not fit.
     """
 
-    def __init__(self, worlds: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
-        self._worlds = worlds
+    def __init__(self, served: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
+        self._served = served
         self._plugins = {
-            name: registry.load("environments", env["reference"]) for name, env in worlds.items()
+            name: registry.load("environments", env["reference"]) for name, env in served.items()
         }
         self._most_bytes, self._arguments = most_bytes, arguments
-        for name, env in worlds.items():
+        for name, env in served.items():
             if env["whole"]:
                 self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
@@ -139,17 +169,12 @@ class Host:
             )
         elif op == Op.FORK:
             instance = self._sessions[session]
-            environment = instance.environment
-            twin = await _answered(
-                environment, FORK, lambda: copy.deepcopy(environment), instance.timeout
-            )
-            self._sessions[body] = OpenSession(
-                twin, instance.name, instance.timeout, instance.with_state, instance.begun
-            )
+            twin = await instance.answered(FORK, lambda: copy.deepcopy(instance.environment))
+            self._sessions[body] = replace(instance, environment=twin)
         elif op == Op.CLOSE:
             instance = self._sessions.pop(session, None)
             if instance is not None:
-                await _closed(instance)
+                await instance.close()
         elif op == Op.DESCRIBE:
             return _description(await self._template(pb.World.FromString(body)))
         else:
@@ -172,26 +197,17 @@ class Host:
 
     async def _call(self, instance: OpenSession, request: pb.Request) -> bytes:
         reply = pb.Reply(session=request.session, seq=request.seq)
-        kind, environment = request.WhichOneof("call"), instance.environment
-        if kind == "reset":
-            call = _reset(environment, request.reset)
-            result = await _answered(environment, "reset", call, instance.timeout)
-            instance.begun = True
-            reply.result.CopyFrom(await _encoded(instance, result))
-            return reply.SerializeToString()
-        if not instance.begun:
+        kind = request.WhichOneof("call") or "state"
+        if kind != "reset" and not instance.begun:
             raise RefusedError(f"environment {instance.name!r} was not reset yet; reset it first")
-        if kind == "step":
-            call = _step(environment, request.step)
-            result = await _answered(environment, "step", call, instance.timeout)
-            reply.result.CopyFrom(await _encoded(instance, result))
-        elif kind == "expert":
-            call = _expert(environment, request.expert)
-            text = await _answered(environment, "expert", call, instance.timeout)
-            reply.said.CopyFrom(pb.Said(text=text))
+        call = CALLS[kind](instance.environment, getattr(request, kind))
+        found = await instance.answered(kind, call)
+        if kind == "reset":
+            instance.begun = True
+        if kind in ("reset", "step"):
+            reply.result.CopyFrom(await instance.encoded(found))
         else:
-            text = await _answered(environment, "state", environment.state, instance.timeout)
-            reply.said.CopyFrom(pb.Said(text=text))
+            reply.said.CopyFrom(pb.Said(text=found))
         return reply.SerializeToString()
 
     def _check_size(self, answer: bytes) -> None:
@@ -210,17 +226,17 @@ class Host:
         instance = self._sessions.pop(session, None)
         hung = isinstance(error, SlowError) and error.hung
         if instance is not None and not hung:
-            self._closing.start(_closed(instance))
+            self._closing.start(instance.close())
         return End.HUNG if hung else End.OVER, failure
 
     # -- templates ---------------------------------------------------------------------------------
 
-    async def _template(self, world: pb.World) -> EnvironmentTemplate:
+    async def _template(self, wanted: pb.World) -> EnvironmentTemplate:
         """The environment with these arguments, created once."""
-        if world.environment not in self._worlds:
-            known = list(self._worlds)
-            raise RefusedError(registry.unknown(world.environment, known, "this server"))
-        key = (world.environment, world.arguments_json)
+        if wanted.environment not in self._served:
+            known = list(self._served)
+            raise RefusedError(registry.unknown(wanted.environment, known, "this server"))
+        key = (wanted.environment, wanted.arguments_json)
         task = self._templates.get(key)
         if task is None:
             task = asyncio.ensure_future(self._made(*key))
@@ -236,7 +252,7 @@ class Host:
             raise
 
     async def _made(self, name: str, arguments_json: str) -> EnvironmentTemplate:
-        env, plugin = self._worlds[name], self._plugins[name]
+        env, plugin = self._served[name], self._plugins[name]
         given = self._given(name, arguments_json)
         timeout = float(env["timeout"])
 
@@ -259,7 +275,7 @@ class Host:
 
     def _given(self, name: str, arguments_json: str) -> dict[str, Any]:
         """The arguments of the server and the client, as they were written."""
-        own = dict(self._worlds[name]["arguments"])
+        own = dict(self._served[name]["arguments"])
         try:
             more = codec.json_of(arguments_json, "arguments") or {}
         except EpisodeError as error:
@@ -331,47 +347,17 @@ def _read(read: Callable[[], Any]) -> Any:
         raise RefusedError(str(error)) from error
 
 
-async def _closed(instance: OpenSession) -> None:
-    """Close an instance; errors are logged."""
-    env = instance.environment
-    try:
-        await _answered(env, "close", env.close, instance.timeout)
-    except Exception as error:
-        log_failure(error, f"environment {instance.name!r}: close")
+def _state(environment: Environment, state: pb.State) -> Callable[[], Any]:
+    return environment.state
 
 
-async def _encoded(instance: OpenSession, result: Any) -> pb.StepResult:
-    """A result as a protocol message, checked."""
-    if not isinstance(result, StepResult):
-        raise EpisodeError(f"it returned {type(result).__name__}, not a StepResult")
-    for agent, reward in result.rewards.items():
-        result.rewards[agent] = validated_reward(reward, f"agent {agent!r}")
-    state = None
-    if instance.with_state and not result.done:
-        env = instance.environment
-        state = await _answered(env, "state", env.state, instance.timeout)
-    return codec.to_result(result, state)
-
-
-FORK = "fork"
-"""Name of the copy operation, which is not a method of an environment."""
-
-
-async def _answered(
-    environment: Environment, what: str, call: Callable[[], Any], timeout: float
-) -> Any:
-    """Call a method within its time limit: a coroutine is awaited, one that may block runs in a
-    thread. Raises `SlowError`: it took longer; it keeps running unattended."""
-    coroutine = what != FORK and is_async(getattr(environment, what))
-    if not environment.blocking and not coroutine:
-        answer = call()
-        if not is_pending(answer):
-            return answer
-        return await _in_time(answer, timeout, hung=False)
-    if coroutine:
-        return await _in_time(call(), timeout, hung=False)
-    answer = await _in_time(in_thread(call), timeout, hung=True)
-    return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
+CALLS: dict[str, Callable[[Environment, Any], Callable[[], Any]]] = {
+    "reset": _reset,
+    "step": _step,
+    "expert": _expert,
+    "state": _state,
+}
+"""Kind of a request -> a function that reads it, and returns the call of the environment."""
 
 
 async def _in_time(answer: Any, timeout: float, hung: bool) -> Any:
