@@ -9,7 +9,7 @@ import functools
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from mrlm.core.errors import EpisodeError, PlayerLeft
@@ -194,9 +194,18 @@ class Background:
         )
         self._thread.start()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._loop.is_closed()
+
+    def start(self, job: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the thread."""
+        return asyncio.run_coroutine_threadsafe(job, self._loop)
+
     async def call(self, job: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine run in the thread, without blocking the caller's loop."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(job, self._loop))
+        return await asyncio.wrap_future(self.start(job))
 
     def run(self, function: Callable[[], T]) -> T:
         """The result of a function run in the thread's event loop."""
@@ -204,7 +213,7 @@ class Background:
         async def inside() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
+        return self.start(inside()).result()
 
     def close(self) -> None:
         """Cancel all work in the thread, and end it."""
@@ -218,7 +227,7 @@ class Background:
                 await asyncio.wait(tasks, timeout=1.0)
             await self._loop.shutdown_default_executor()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self.start(end()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

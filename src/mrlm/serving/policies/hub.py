@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
+from mrlm.core.sync_async import Background
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
@@ -133,28 +134,13 @@ class PolicyHub:
         engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
         self._engines = engines
         self._batcher = Batcher(engines, self.timeout, ExternalCalls())
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, daemon=True, name="mrlm-policies"
-        )
-        self._thread.start()
+        self._engine_loop = Background("mrlm-policies")
 
     def close(self) -> None:
         """Stop; pending requests get an error."""
-        if self._loop.is_closed():
-            return
-
-        async def stop() -> None:
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(timeout=30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=30)
-        self._loop.close()
-        self._reader.shutdown(wait=False, cancel_futures=True)
+        if not self._engine_loop.closed:
+            self._engine_loop.close()
+            self._reader.shutdown(wait=False, cancel_futures=True)
 
     # -- calls of the protocols --------------------------------------------------------------------
 
@@ -278,10 +264,10 @@ class PolicyHub:
     # -- on the loop of the engines ----------------------------------------------------------------
 
     def _submit(self, job: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._loop.is_closed():
+        if self._engine_loop.closed:
             job.close()
             raise Refusal("failed", "this server is closing")
-        return asyncio.run_coroutine_threadsafe(_guarded(job), self._loop)
+        return self._engine_loop.start(_guarded(job))
 
     def _check(self, requests: Sequence[Request]) -> None:
         """Refuse requests that cannot be answered; a prompt that several requests share is checked

@@ -98,6 +98,16 @@ class _Routes:
         """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
         return {}
 
+    async def take_adapter(self, fields: Fields, in_place: bool, taken: str) -> str:
+        """Load the adapter that a request names; returns its name. `taken` is the refusal if it is
+        loaded already, and cannot be replaced."""
+        name, folder = fields.text("lora_name"), self.hub.readable(fields.text("lora_path"))
+        if name in self.hub.served and not in_place:
+            raise Refusal("bad", taken.format(name), "lora_name")
+        self.sleep_mode.check()
+        await asyncio.wrap_future(self.hub.load_adapter(name, folder))
+        return name
+
     async def take(self, folder: Path) -> None:
         """Load the weights of a folder into the only whole model."""
         self.sleep_mode.check()
@@ -109,12 +119,8 @@ class Vllm(_Routes):
 
     async def load_adapter(self, body: JSON, request: Any) -> str:
         fields = Fields(body)
-        name, folder = fields.text("lora_name"), self.hub.readable(fields.text("lora_path"))
-        if name in self.hub.served and not fields.flag("load_inplace"):
-            text = f"The LoRA adapter '{name}' has already been loaded"
-            raise Refusal("bad", text, "lora_name")
-        self.sleep_mode.check()
-        await asyncio.wrap_future(self.hub.load_adapter(name, folder))
+        text = "The LoRA adapter '{}' has already been loaded"
+        name = await self.take_adapter(fields, fields.flag("load_inplace"), text)
         return f"Success: LoRA adapter '{name}' added successfully."
 
     async def unload_adapter(self, body: JSON, request: Any) -> str:
@@ -215,12 +221,7 @@ class Sglang(_Routes):
         return {}
 
     async def load_adapter(self, body: JSON, request: Any) -> JSON:
-        fields = Fields(body)
-        name, folder = fields.text("lora_name"), self.hub.readable(fields.text("lora_path"))
-        if name in self.hub.served:
-            raise Refusal("bad", f"LoRA adapter {name} is loaded already", "lora_name")
-        self.sleep_mode.check()
-        await asyncio.wrap_future(self.hub.load_adapter(name, folder))
+        await self.take_adapter(Fields(body), False, "LoRA adapter {} is loaded already")
         return self._adapters()
 
     async def unload_adapter(self, body: JSON, request: Any) -> JSON:
