@@ -118,13 +118,9 @@ class OpenAIEngine:
         """No tolerance: the weights are not known here."""
 
     async def answer(self, request: Request) -> Completion:
-        """The model's completion for one request.
-
-        Raises:
-            EngineError: no answer, after all retries.
-            EndpointError: the server refuses permanently.
-            PromptTooLong: the conversation exceeds the model's context.
-        """
+        """The model's completion for one request. Raises `EngineError`: no answer, after all
+        retries; `EndpointError`: the server refuses permanently; `PromptTooLong`: the conversation
+        exceeds the model's context."""
         fields = self._fields(request)
         tries = itertools.count()
 

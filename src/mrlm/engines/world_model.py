@@ -97,13 +97,7 @@ class WorldModel:
         self, talk: WorldModelDialogue, seed: int, key: tuple[int | str, ...] = ()
     ) -> Message | None:
         """Sample the next observation and append it to the conversation; `None` if the context has
-        no room for one.
-
-        Args:
-            talk: the conversation so far.
-            seed: seed of the sampling.
-            key: position of the request in a batch.
-        """
+        no room for one. `key` is the position of the request in a batch."""
         opening, sampling = self.opening(talk), self.sampling
         room = self._policy.max_context - len(opening.ids)
         if room < 1:

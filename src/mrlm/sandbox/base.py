@@ -69,11 +69,8 @@ def check_positive(kind: str, **values: float) -> None:
 
 
 class CheckedSandbox(ABC, Generic[S]):
-    """A sandbox that refuses unfit programs, and closes its sessions with itself.
-
-    Args:
-        limits: default limits of programs.
-    """
+    """A sandbox that refuses unfit programs, and closes its sessions with itself. `limits` are the
+    default limits of programs."""
 
     name: str
 

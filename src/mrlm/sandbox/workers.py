@@ -113,12 +113,9 @@ class RunningProgram:
 
 
 class SandboxWorker:
-    """One harness; `kept` if more than one program will run in it.
-
-    Raises:
-        SandboxUnavailableError: a requirement of the tier is missing.
-        SandboxError: it does not start; the message has its output.
-    """
+    """One harness; `kept` if more than one program will run in it. Raises
+    `SandboxUnavailableError`: a requirement of the tier is missing; `SandboxError`: it does not
+    start; the message has its output."""
 
     def __init__(self, tier: Tier, kept: bool = True) -> None:
         self.tier = tier

@@ -51,11 +51,7 @@ class Low:
 
 class Changes:
     """Tracks which tensors changed since the previous call: those named by `mark`, or, if weights
-    may be written without notice, those with different values.
-
-    Args:
-        compared: compare the values of every tensor at every call.
-    """
+    may be written without notice, those with different values (`compared`)."""
 
     def __init__(self, compared: bool) -> None:
         self.compared = compared
@@ -130,11 +126,8 @@ class Decoder:
             changes.mark()
 
     def refresh(self, single: bool = False) -> bool:
-        """Copy the changed weights of the base; returns whether there were any.
-
-        Args:
-            single: one row will be decoded, for which weights are stored in another layout.
-        """
+        """Copy the changed weights of the base; returns whether there were any. For a `single` row,
+        weights are stored in another layout."""
         anatomy = self.anatomy
         jobs: list[tuple[int, str, list[Any]]] = [
             (at, name, [linear_of(getattr(layer, part), None) for part in parts])

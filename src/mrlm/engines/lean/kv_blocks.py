@@ -25,12 +25,8 @@ BEFORE_GRAPH = 3
 
 
 class Graph:
-    """A function of tensors, recorded once as a CUDA graph and replayed on other inputs.
-
-    Args:
-        function: computes with memory at fixed addresses.
-        inputs: example inputs with the types and shapes of all later calls.
-    """
+    """A function of tensors that computes with memory at fixed addresses, recorded once as a CUDA
+    graph and replayed on other inputs of the same types and shapes."""
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(x.clone() for x in inputs)
@@ -102,13 +98,8 @@ class Blocks:
         self.prefix = self.prefix[:, self._index(kept)]
 
     def arrange(self, prefixes: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
-        """Record which rows run.
-
-        Args:
-            prefixes: (N,) index of each row's shared prompt.
-            lengths: (P,) lengths of the shared prompts.
-            running: (N,) rows whose output is needed.
-        """
+        """Record which rows run: the index of each row's shared prompt (N,), the lengths of the
+        shared prompts (P,), and the rows whose output is needed (N,)."""
         self._graph, self._same = None, 0
         count, since = len(prefixes), self.since[: len(prefixes)]
         self._first = int(since[running].min())
@@ -133,16 +124,8 @@ class Blocks:
     # -- one step ----------------------------------------------------------------------------------
 
     def step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
-        """Run one token per row through the model.
-
-        Args:
-            ids: (N,).
-            positions: (N,) positions of the tokens.
-            adapters: result of `Decoder.adapter_mask`.
-
-        Returns:
-            Hidden states (N, hidden).
-        """
+        """Run one token (N,) per row through the model, at its position (N,); returns hidden states
+        (N, hidden). `adapters` is the result of `Decoder.adapter_mask`."""
         if self.column == self.own.shape[3]:
             self._widen()
         if self.static:

@@ -85,12 +85,7 @@ C = TypeVar("C")
 
 class LoopClients(Generic[C]):
     """A client for each event loop, opened by the first pending call there and closed by the last,
-    so that connections never outlive their loop.
-
-    Args:
-        make: opens a client.
-        close: closes it.
-    """
+    so that connections never outlive their loop."""
 
     def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
         self._make, self._close = make, close
@@ -113,14 +108,8 @@ class LoopClients(Generic[C]):
 
 
 def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
-    """The exception that a refusal means, from a server that samples for a trained policy.
-
-    Args:
-        kind: name of the server software.
-        where: the URL of the call.
-        reply: the response, with `status_code`, `headers` and `text`.
-        fix: what to do if the route does not exist.
-    """
+    """The exception that a refusal means, from a server that samples for a trained policy. `kind`
+    is the server software, `where` the URL, and `fix` what to do if the route does not exist."""
     said = one_line(reply.text)
     text = f"{where} answers {reply.status_code}: {said}"
     if reply.status_code in (401, 403):

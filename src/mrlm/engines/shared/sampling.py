@@ -59,12 +59,7 @@ class Draft:
 
 
 class Columns:
-    """The sampling parameters of the rows of a batch, one column each.
-
-    Args:
-        sampling: parameters of each row.
-        device: device of the columns.
-    """
+    """The sampling parameters of the rows of a batch, one column each."""
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
         def column(values: list[float]) -> Tensor:

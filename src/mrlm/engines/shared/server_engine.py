@@ -282,13 +282,8 @@ class ServerEngine(PolicyEngine, ABC):
     async def _post(
         self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
     ) -> Any:
-        """The server's answer to one attempt.
-
-        Raises:
-            Passing: a transient failure.
-            Missing: the server does not know the policy.
-            EngineError, EndpointError: the server refuses.
-        """
+        """The server's answer to one attempt. Raises `Passing`: a transient failure; `Missing`: the
+        server does not know the policy; `EngineError` or `EndpointError`: the server refuses."""
         try:
             reply = await client.post(url + route, json=body)
         except httpx.TimeoutException:

@@ -83,10 +83,7 @@ class ContainerEngine:
 
 class Container:
     """A container that is being started, with its program, which answers requests in a `session`.
-
-    Raises:
-        SandboxError: the client cannot be started.
-    """
+    Raises `SandboxError`: the client cannot be started."""
 
     def __init__(
         self,

@@ -88,14 +88,9 @@ class Value:
 
 
 class SolvingWorker:
-    """A grader's program in a session, which is restarted a few times if it ends.
-
-    Args:
-        sandbox: where it runs.
-        files: names of the program's parts besides this file, in their order.
-        limits: limits of one test, and of the processes.
-        clock: charged with the time of requests.
-    """
+    """A grader's program, made of `files` beside this one, in a session, which is restarted a few
+    times if it ends. `limits` are those of one test, and of the processes; the clock is charged
+    with the time of requests."""
 
     def __init__(
         self, sandbox: Sandbox, files: Sequence[str], limits: Limits, clock: Clock

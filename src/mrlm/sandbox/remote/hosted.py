@@ -45,13 +45,8 @@ _GONE.set_result(b"")
 
 
 class SandboxRefusal(Exception):
-    """A request that is refused: it is not allowed, or not now.
-
-    Args:
-        code: the HTTP status.
-        reason: text for the client.
-        retry_after: seconds after which it may be tried again.
-    """
+    """A request that is refused, with the HTTP status, the reason for the client, and the seconds
+    after which it may be tried again."""
 
     def __init__(self, code: int, reason: str, retry_after: int | None = None) -> None:
         super().__init__(reason)

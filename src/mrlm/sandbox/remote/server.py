@@ -260,11 +260,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def serve(server: SandboxServer, drain: float = 30.0) -> int:
-    """Serve until SIGTERM or SIGINT, then let running requests finish.
-
-    Returns:
-        0 if all of them finished within `drain` seconds, else 1.
-    """
+    """Serve until SIGTERM or SIGINT, then let running requests finish; returns 0 if all of them did
+    within `drain` seconds, else 1."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -39,12 +39,8 @@ class LiveSession(Protocol):
 
 
 class Link:
-    """A connection to one server. It lives in the loop of all channels.
-
-    Args:
-        address: address of the server.
-        access: credentials of this client.
-    """
+    """A connection to one server, with the credentials of this client. It lives in the loop of all
+    channels."""
 
     def __init__(self, address: ServerAddress, access: Access) -> None:
         self.address: ServerAddress = address
@@ -191,17 +187,9 @@ class Link:
 
 
 def server_info(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
-    """Ask a server for its environments, policies and load.
-
-    Args:
-        address: the server.
-        wait: seconds to keep trying while the server does not answer.
-        access: credentials of this client.
-
-    Raises:
-        MRLMError: the server does not answer in time, or rejects the credentials.
-        ConfigError: the token would be sent unencrypted.
-    """
+    """Ask a server for its environments, policies and load, for at most `wait` seconds. Raises
+    `MRLMError`: it does not answer, or rejects the credentials; `ConfigError`: the token would be
+    sent unencrypted."""
     return run_async(_info(Link(address, access), wait))
 
 

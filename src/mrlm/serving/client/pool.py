@@ -152,11 +152,8 @@ class ServerPool:
     # -- the file of servers --
 
     def _listed(self) -> list[ServerAddress]:
-        """The servers of the file.
-
-        Raises:
-            ConfigError: the file cannot be read, or a line is not an address.
-        """
+        """The servers of the file. Raises `ConfigError`: it cannot be read, or a line is not an
+        address."""
         assert self._file is not None
         try:
             self._stamp = self._mark()
@@ -196,15 +193,9 @@ class ServerPool:
     # -- load balancing --
 
     async def choose(self, until: float) -> Link:
-        """The server for the next session: the available one with the fewest sessions.
-
-        Args:
-            until: when to give up (`time.monotonic`).
-
-        Raises:
-            ConfigError: no server is usable.
-            Unreachable: none was free before the deadline.
-        """
+        """The server for the next session: the available one with the fewest sessions. Raises
+        `ConfigError`: no server is usable; `Unreachable`: none was free before `until`
+        (`time.monotonic`)."""
         while True:
             self.look_at_file()
             links = list(self._links.values())
@@ -228,19 +219,9 @@ class ServerPool:
         return f"no environment server can be used ({said})"
 
     async def ask(self, name: str, request: Any, until: float, patience: float) -> Any:
-        """Make a call that any server of the pool may answer.
-
-        Args:
-            name: name of the call.
-            request: its request message.
-            until: when to give up (`time.monotonic`).
-            patience: seconds that one server may take.
-
-        Raises:
-            ConfigError: the servers will never answer it.
-            EpisodeError: the environment failed.
-            Unreachable: none answered before the deadline.
-        """
+        """Make a call by its name that any server of the pool may answer, each within `patience`
+        seconds, and all before `until` (`time.monotonic`). Raises `ConfigError`: the servers will
+        never answer it; `EpisodeError`: the environment failed; `Unreachable`: none answered."""
         while True:
             link = await self.choose(until)
             seconds = max(min(patience, until - time.monotonic()), WAITING)

@@ -26,12 +26,8 @@ LONGEST_WAIT = 10.0
 
 class ClientSession:
     """A remote environment and the stream of its calls. It lives in the loop of all channels.
-
-    Args:
-        link: the server.
-        title: name of the environment in messages.
-        patience: seconds until an unanswered call is sent again.
-    """
+    `title` is the environment's name in messages; an unanswered call is sent again after `patience`
+    seconds."""
 
     def __init__(self, link: Link, title: str, patience: float) -> None:
         self.link: Link = link
@@ -50,19 +46,11 @@ class ClientSession:
         return f"environment {self._title!r} on {self.link.address}"
 
     async def open(self, world: pb.World, with_state: bool, until: float, attempts: int) -> None:
-        """Open the session; the server opens one however often the request is sent.
-
-        Args:
-            world: the environment.
-            with_state: whether every result includes the state.
-            until: when to give up (`time.monotonic`).
-            attempts: most times that the request is sent.
-
-        Raises:
-            Broken: the server has no capacity, or refuses permanently.
-            Unreachable: no answer arrived.
-            ConfigError: the server does not offer that environment.
-        """
+        """Open the session; the server opens one however often the request is sent: `attempts`
+        times at most, before `until` (`time.monotonic`). With `with_state`, every result includes
+        the state. Raises `Broken`: the server has no capacity, or refuses permanently;
+        `Unreachable`: no answer arrived; `ConfigError`: the server does not offer that
+        environment."""
         call = pb.Open(world=world, key=secrets.token_hex(16), with_state=with_state)
         reply = await self._exchange(pb.Request(open=call), until, attempts, at_start=True)
         self._opened(reply.opened)
@@ -76,18 +64,10 @@ class ClientSession:
     async def call(
         self, kind: str, what: Any, until: float, attempts: int | None = None
     ) -> pb.Reply:
-        """Make one call.
-
-        Args:
-            kind: its name in `Request`.
-            what: the message of the call.
-            until: when to give up (`time.monotonic`).
-            attempts: most times that it is sent; unlimited before the deadline if `None`.
-
-        Raises:
-            EpisodeError: the environment failed, the session is lost, or no answer arrived.
-            RewardError, ConfigError: as a local environment would raise them.
-        """
+        """Make one call, of a kind and with a message of `Request`. It is sent `attempts` times at
+        most (`None`: unlimited), before `until` (`time.monotonic`). Raises `EpisodeError`: the
+        environment failed, the session is lost, or no answer arrived; and `RewardError` or
+        `ConfigError` as a local environment would."""
         async with self._lock:
             self._seq += 1
             self._unsure = True

@@ -28,12 +28,7 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class EnvironmentsService:
-    """Answers gRPC calls with the results of `Sessions`.
-
-    Args:
-        sessions: the sessions.
-        info: returns the current state of the server.
-    """
+    """Answers gRPC calls with the results of `Sessions`; `info` returns the state of the server."""
 
     def __init__(self, sessions: Sessions, info: Callable[[], pb.InfoReply]) -> None:
         self._sessions, self._info = sessions, info
@@ -102,12 +97,8 @@ class EnvironmentsService:
 
 
 class Watch:
-    """Cancels a task that has waited too long for a client. The stream of a client that vanished
-    would otherwise stay open for ever; a live client opens another one.
-
-    Args:
-        seconds: how long it may wait.
-    """
+    """Cancels a task that has waited for a client for more than some seconds. The stream of a
+    client that vanished would otherwise stay open for ever; a live client opens another one."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds: float = seconds

@@ -52,12 +52,8 @@ class Frame(NamedTuple):
 
 
 class Frames(asyncio.Protocol):
-    """One end of the socket.
-
-    Args:
-        heard: called with every frame that arrives.
-        ended: called once, when the other end is gone.
-    """
+    """One end of the socket: calls `heard` with every frame that arrives, and `ended` once, when
+    the other end is gone."""
 
     def __init__(self, heard: Callable[[Frame], None], ended: Callable[[], None]) -> None:
         self._heard, self._ended = heard, ended

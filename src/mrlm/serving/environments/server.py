@@ -118,13 +118,8 @@ class Settings:
 
 
 class EnvironmentServer:
-    """An environment server in this process, with workers in other processes.
-
-    Args:
-        settings: its settings.
-        services: functions that add further services; called with the gRPC server before it starts.
-        policies: names of the policies that those services offer.
-    """
+    """An environment server in this process, with workers in other processes. `services` add
+    further services to the gRPC server before it starts, and offer the `policies` named."""
 
     def __init__(
         self,
@@ -197,11 +192,8 @@ class EnvironmentServer:
         self._sweeping = asyncio.ensure_future(self.sessions.sweep())
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, and wait until the open ones have ended.
-
-        Args:
-            grace: seconds to wait at most.
-        """
+        """Take no new sessions, and wait until the open ones have ended, for `grace` seconds at
+        most."""
         self.sessions.rules.draining = True
         await self._health.enter_graceful_shutdown()
         deadline = time.monotonic() + grace
@@ -279,13 +271,8 @@ class EnvironmentServer:
 def serve(
     server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once.
-
-    Args:
-        server: the server.
-        grace: seconds that open sessions get to finish.
-        started: called once it listens.
-    """
+    """Serve until SIGTERM or SIGINT, then drain for `grace` seconds at most; a second signal ends
+    the process at once. `started` is called once the server listens."""
     asyncio.run(_serve(server, grace, started))
 
 

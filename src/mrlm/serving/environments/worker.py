@@ -26,11 +26,7 @@ ENDING = 5.0
 
 
 class SessionWorker:
-    """Answers the frames of its server.
-
-    Args:
-        over: set when the server is gone.
-    """
+    """Answers the frames of its server; sets `over` when the server is gone."""
 
     def __init__(self, over: asyncio.Event) -> None:
         self.frames: Frames = Frames(self._heard, over.set)

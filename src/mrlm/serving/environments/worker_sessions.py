@@ -97,17 +97,10 @@ class EnvironmentTemplate(OpenSession):
 
 
 class Host:
-    """The sessions of one worker.
-
-    Args:
-        served: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
-            arguments are complete (`whole`).
-        most_bytes: size limit of an answer.
-        arguments: whether clients may pass arguments.
-
-    Raises:
-        ConfigError: an environment does not exist, or its arguments do not fit.
-    """
+    """The sessions of one worker. `served` maps a name to `reference` (of the plug-in),
+    `arguments`, `timeout`, and whether the arguments are complete (`whole`); an answer has
+    `most_bytes` at most; clients may pass arguments if `arguments` is set. Raises `ConfigError`: an
+    environment does not exist, or its arguments do not fit."""
 
     def __init__(self, served: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
         self._served = served
@@ -125,12 +118,8 @@ class Host:
         )
 
     async def answer(self, op: int, session: bytes, body: bytes) -> tuple[End, bytes]:
-        """Execute an operation.
-
-        Returns:
-            the outcome, and a protocol message: the result, or a `Failure`. A `CALL` is answered by
-            a whole `Reply`.
-        """
+        """Execute an operation; returns the outcome, and a protocol message: the result, or a
+        `Failure`. A `CALL` is answered by a whole `Reply`."""
         instance = self._sessions.get(session)
         what = "the environment" if instance is None else f"the environment {instance.name!r}"
         opening = op in (Op.OPEN, Op.DESCRIBE, Op.TASK)

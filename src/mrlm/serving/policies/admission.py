@@ -39,16 +39,9 @@ class AdmissionLimits:
 
 
 def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
-    """Parse a body as a JSON object; an empty body gives an empty one.
-
-    Args:
-        data: the body.
-        parts: objects, lists and names it may hold; counted before parsing, including brackets and
-            colons within texts.
-
-    Raises:
-        Refusal: it is not a JSON object, or holds too much.
-    """
+    """Parse a body as a JSON object; an empty body gives an empty one. Its objects, lists and names
+    are counted before parsing, including brackets and colons within texts. Raises `Refusal`: it is
+    not a JSON object, or holds more than `parts`."""
     if not data:
         return {}
     if sum(map(data.count, (b"{", b"[", b":"))) > parts:
@@ -94,14 +87,8 @@ def checked_sampling(sampling: SamplingParams) -> SamplingParams:
 
 
 def count_repeated(data: bytes, field: int, most: int) -> int:
-    """Count a field of a protobuf message, up to one above `most`, without building objects. A
-    malformed message is counted as far as it can be read.
-
-    Args:
-        data: the message as it came.
-        field: the number of the field.
-        most: the limit.
-    """
+    """Count the occurrences of a field, given by its number, in a protobuf message, up to one above
+    `most`, without building objects. A malformed message is counted as far as it can be read."""
     place = count = 0
     while place < len(data) and count <= most:
         tag, place = _varint(data, place)

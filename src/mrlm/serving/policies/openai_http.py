@@ -60,13 +60,8 @@ Route = Callable[[JSON, Any], Awaitable[Any]]
 
 
 class OpenAIHandler:
-    """The routes of the OpenAI protocol over a dispatcher.
-
-    Args:
-        hub: answers the requests.
-        token: required from every request as `Authorization: Bearer`; `None` for no check.
-        limits: limits of admission.
-    """
+    """The routes of the OpenAI protocol over a dispatcher. Every request needs `token` as
+    `Authorization: Bearer`, unless it is `None`."""
 
     def __init__(
         self, hub: PolicyHub, token: str | None = None, limits: AdmissionLimits | None = None

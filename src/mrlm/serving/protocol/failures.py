@@ -13,12 +13,8 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class SlowError(Exception):
-    """An environment took longer than its deadline.
-
-    Args:
-        seconds: the deadline.
-        hung: whether one of its threads still runs.
-    """
+    """An environment took longer than its deadline, in seconds; `hung`: a thread of it still
+    runs."""
 
     def __init__(self, seconds: float, hung: bool) -> None:
         super().__init__(f"it took longer than {seconds:g} s")
@@ -31,13 +27,8 @@ class RefusedError(Exception):
 
 
 def failure_of(error: Exception, what: str, opening: bool = False) -> pb.Failure:
-    """The `Failure` that a client receives for an error in an environment.
-
-    Args:
-        error: the exception.
-        what: the environment and its current operation.
-        opening: whether it was being constructed, so that a `ConfigError` is the request's fault.
-    """
+    """The `Failure` that a client receives for an error in an environment; `what` names the
+    environment and its operation. When `opening` it, a `ConfigError` is the request's fault."""
     if isinstance(error, RefusedError) or (opening and isinstance(error, ConfigError)):
         return pb.Failure(kind=pb.Failure.BAD, message=str(error))
     if isinstance(error, SlowError):

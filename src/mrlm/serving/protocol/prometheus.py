@@ -15,14 +15,8 @@ Readings = Callable[[], dict[str, float]]
 
 
 class Metrics:
-    """Metrics of a server; none are recorded unless they are for Prometheus.
-
-    Args:
-        recorded: record them.
-
-    Raises:
-        ConfigError: the library of Prometheus is not installed.
-    """
+    """Metrics of a server; none are recorded unless they are for Prometheus. Raises `ConfigError`:
+    the library of Prometheus is not installed."""
 
     def __init__(self, recorded: bool) -> None:
         self._library: Any = None
@@ -68,13 +62,8 @@ class Metrics:
             self._denied.inc()
 
     def serve(self, port: int, readings: Readings) -> int:
-        """Serve `http://127.0.0.1:PORT/metrics`; returns the port.
-
-        Args:
-            port: the port; 0 takes a free one.
-            readings: current values of the server: `sessions`, `calls_running`, `workers`,
-                `restarts`, `draining`.
-        """
+        """Serve `http://127.0.0.1:PORT/metrics` (0 takes a free port); returns the port. `readings`
+        has the current values of the server, by the names in `WORDS` and `restarts`."""
         self._registry.register(_Now(readings))
         try:
             self._http, _ = self._library.start_http_server(

@@ -41,12 +41,8 @@ def bearer(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Lets calls with the token pass, of every service and kind; other calls are rejected.
-
-    Args:
-        token: the token.
-        denied: called for every rejected call.
-    """
+    """Lets calls with the token pass, of every service and kind; other calls are rejected, and
+    reported to `denied`."""
 
     def __init__(self, token: str, denied: Callable[[], None]) -> None:
         self._wanted = f"Bearer {token}".encode()
@@ -75,16 +71,8 @@ def server_credentials(
     cert: str | Path | None, key: str | Path | None, client_ca: str | Path | None
 ) -> grpc.ServerCredentials | None:
     """The certificate of a server and the authority it trusts for clients; `None` without TLS.
-
-    Args:
-        cert: PEM file of its certificate, with the chain.
-        key: PEM file of its private key.
-        client_ca: PEM file of the authority that signs client certificates; clients without one are
-            rejected.
-
-    Raises:
-        ConfigError: a file cannot be read or holds something else; certificate or key is missing.
-    """
+    Clients without a certificate of `client_ca` are rejected. Raises `ConfigError`: a file cannot
+    be read or holds something else; certificate or key is missing."""
     if cert is None and key is None:
         if client_ca is not None:
             raise ConfigError("--client-ca needs --tls-cert and --tls-key")

@@ -13,12 +13,8 @@ from mrlm.serving import mrlm_pb2 as pb
 
 
 def service_stub(channel: grpc.Channel | grpc.aio.Channel, service: str) -> Any:
-    """The methods of a service by name, as gRPC's own compiler makes them.
-
-    Args:
-        channel: a channel, of an event loop or not.
-        service: `Environments` or `Policies`.
-    """
+    """The methods of a service (`Environments` or `Policies`) by name, as gRPC's own compiler makes
+    them."""
     found = SimpleNamespace()
     for method in pb.DESCRIPTOR.services_by_name[service].methods:
         sent = "stream" if method.client_streaming else "unary"
