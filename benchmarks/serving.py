@@ -29,7 +29,7 @@ from mrlm.core.types import Message, Role
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.environment import RemoteEnvironment
 from mrlm.serving.protocol import codec
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 
 MARKS = ("<!-- serving: written by `python -m benchmarks.serving` -->", "<!-- end -->")
 RESULTS = "serving.json"

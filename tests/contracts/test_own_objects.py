@@ -48,7 +48,7 @@ FOREIGN: dict[str, set[str]] = {
     "environments/tools/mcp.py": {"part"},
     "environments/verifiers.py": {"tasks[0].data"},
     "learn/fast/cpu_backends.py": {"library"},
-    "serving/protocol/statuses.py": {"error"},
+    "serving/protocol/channels.py": {"error"},
     # functions, modules and values of a user's
     "core/registry.py": {"target"},
     "core/user_errors.py": {"error"},

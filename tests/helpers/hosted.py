@@ -14,9 +14,9 @@ import grpc
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.server import EnvironmentServer, Settings
-from mrlm.serving.protocol import channel_options, codec
+from mrlm.serving.protocol import codec
+from mrlm.serving.protocol.channels import service_stub
 from mrlm.serving.protocol.security import bearer
-from mrlm.serving.protocol.stubs import service_stub
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        options = [*channel_options.channel_options(64 << 20), *options]
+        options = [*channels.channel_options(64 << 20), *options]
         if credentials is None:
             self.channel = grpc.insecure_channel(address, options)
         else:

@@ -21,7 +21,7 @@ from counting import Figures, campaign, vanishing
 from faults import Faults, Network
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.environment import RemoteEnvironment
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 from servers import Process
 
 COUNTING = "faults:Counting"

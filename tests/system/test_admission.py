@@ -20,7 +20,7 @@ import pytest
 from forking import Launcher
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.policies.admission import count_repeated
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 from policy_server import Process, policy_process
 
 MOST = 0.1

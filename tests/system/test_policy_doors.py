@@ -33,12 +33,12 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client import policies
 from mrlm.serving.client.policies import PolicyClient
 from mrlm.serving.environments.server import Settings
+from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_fields import spoken
 from mrlm.serving.policies.openai_http import OpenAIHandler
-from mrlm.serving.policies.refusals import Refusal
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 from policy_server import Doors
 
 TOKEN = "open sesame"

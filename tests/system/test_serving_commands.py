@@ -26,7 +26,7 @@ from forking import Launcher
 from hosted import Client, Hosted, eventually
 from mrlm.cli import serve
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.protocol.statuses import failure_in
+from mrlm.serving.protocol.channels import failure_in
 from places import IMPORTS
 
 SCENE = "served_worlds:Scene"

@@ -18,8 +18,8 @@ from hosted import Client, Hosted
 from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
 from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.protocol.channels import failure_in
 from mrlm.serving.protocol.security import check_exposure
-from mrlm.serving.protocol.statuses import failure_in
 
 SCENE = "served_worlds:Scene"
 TOKEN = "open sesame, please"

@@ -25,7 +25,7 @@ from mrlm.core.types import Message, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.server import ServedEnvironment, Settings
 from mrlm.serving.protocol import codec
-from mrlm.serving.protocol.statuses import PUSHBACK, failure_in
+from mrlm.serving.protocol.channels import PUSHBACK, failure_in
 from test_serving_records import WORLDS
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))

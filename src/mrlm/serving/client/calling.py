@@ -21,14 +21,14 @@ import grpc
 from mrlm.core.addresses import host_and_port, is_loopback
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.protocol import channel_options
+from mrlm.serving.protocol import channels
+from mrlm.serving.protocol.channels import failure_in
 from mrlm.serving.protocol.security import bearer
-from mrlm.serving.protocol.statuses import failure_in
 
 T = TypeVar("T")
 
 OPTIONS: list[tuple[str, int]] = [
-    *channel_options.channel_options(64 << 20),
+    *channels.channel_options(64 << 20),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),

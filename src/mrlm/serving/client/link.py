@@ -15,7 +15,7 @@ from mrlm.core.errors import MRLMError
 from mrlm.core.sync_async import BackgroundJobs, run_async
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import Access, Broken, Pauses, ServerAddress
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 
 log: logging.Logger = logging.getLogger("mrlm")
 

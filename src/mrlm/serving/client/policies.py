@@ -19,7 +19,7 @@ from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import Access, address_of, short
-from mrlm.serving.protocol.stubs import service_stub
+from mrlm.serving.protocol.channels import service_stub
 
 CHUNK = 1 << 20
 """Bytes of weights in one message."""

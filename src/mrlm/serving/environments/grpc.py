@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError, Message
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import Op
 from mrlm.serving.environments.sessions import Sessions
-from mrlm.serving.protocol.failures import log_failure
-from mrlm.serving.protocol.statuses import STATUS, trailers
+from mrlm.serving.protocol.channels import STATUS, trailers
+from mrlm.serving.protocol.replies import log_failure
 
 NAME = "mrlm.v1.Environments"
 """Name of the service for health checks and clients."""

@@ -26,7 +26,7 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.grpc import NAME, EnvironmentsService
 from mrlm.serving.environments.sessions import SessionRules, Sessions
 from mrlm.serving.environments.worker_pool import WorkerPool
-from mrlm.serving.protocol import channel_options
+from mrlm.serving.protocol import channels
 from mrlm.serving.protocol.prometheus import Metrics
 from mrlm.serving.protocol.security import TokenInterceptor, check_exposure, server_credentials
 
@@ -89,7 +89,7 @@ class Settings:
     workers: int = 2
     timeout: float = 60.0
     stall: float = 10.0
-    max_message_bytes: int = channel_options.MOST_BYTES
+    max_message_bytes: int = channels.MOST_BYTES
     metrics_port: int | None = None
     arguments: bool = True
     hidden: Sequence[str] = ("MRLM_TOKEN",)
@@ -221,7 +221,7 @@ class EnvironmentServer:
         token, denied = settings.token, self._metrics.denied
         server = grpc.aio.server(
             interceptors=[] if token is None else [TokenInterceptor(token, denied)],
-            options=channel_options.server_options(settings.max_message_bytes),
+            options=channels.server_options(settings.max_message_bytes),
         )
         EnvironmentsService(self.sessions, self.info).add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

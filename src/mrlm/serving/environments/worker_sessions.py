@@ -24,7 +24,7 @@ from mrlm.core.types import StepResult
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import End, Op
 from mrlm.serving.protocol import codec
-from mrlm.serving.protocol.failures import RefusedError, SlowError, failure_of, log_failure
+from mrlm.serving.protocol.replies import RefusedError, SlowError, failure_of, log_failure
 
 log: logging.Logger = logging.getLogger("mrlm")
 MOST_TEMPLATES = 64

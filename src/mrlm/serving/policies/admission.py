@@ -1,18 +1,39 @@
 """Admission checks of a server, made before anything is parsed or built. They depend on no protocol
-library."""
+library. What is refused raises `Refusal`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from mrlm.core.errors import MRLMError
 from mrlm.core.types import SamplingParams
-from mrlm.serving.policies.refusals import Refusal
 
 CHARACTERS_PER_TOKEN = 16
 """Most characters per prompt token, on average; a text longer than that times the context length is
 rejected before it is tokenised."""
+
+
+Kind = Literal["unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden"]
+
+
+class Refusal(MRLMError):
+    """A request that is refused.
+
+    Args:
+        kind: the reason, translated by each protocol: `unknown` (no such policy), `bad` and `long`
+            (the request can never be answered), `busy` and `asleep` (a retry may succeed), `slow`
+            (the deadline passed), `forbidden`, `failed` (an error of this server; its log says
+            more).
+        message: text for the client.
+        field: the part of the request that is wrong.
+    """
+
+    def __init__(self, kind: Kind, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+        self.field: str | None = field
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from google.protobuf.message import DecodeError
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.policies.admission import checked_sampling, count_repeated
+from mrlm.serving.policies.admission import Refusal, checked_sampling, count_repeated
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
-from mrlm.serving.policies.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 

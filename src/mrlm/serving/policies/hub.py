@@ -25,7 +25,7 @@ from mrlm.core.sync_async import Background
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
-from mrlm.serving.policies.refusals import Refusal
+from mrlm.serving.policies.admission import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from mrlm.core.chat import Chat
 from mrlm.core.types import Completion, Message, Role, SamplingParams
-from mrlm.serving.policies.admission import check_size, checked_sampling
-from mrlm.serving.policies.refusals import Refusal
+from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
 JSON = dict[str, Any]
 ROLES: dict[str, Role] = {

@@ -14,7 +14,7 @@ from typing import Any
 from mrlm.core.errors import ChatTemplateError, ConfigError
 from mrlm.core.types import Message
 from mrlm.play.engine import Request
-from mrlm.serving.policies.admission import AdmissionLimits, check_size, parsed
+from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import (
     JSON,
@@ -27,7 +27,6 @@ from mrlm.serving.policies.openai_fields import (
     spoken,
     usage,
 )
-from mrlm.serving.policies.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 

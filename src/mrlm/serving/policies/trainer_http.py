@@ -11,10 +11,9 @@ from typing import Any
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
-from mrlm.serving.policies.admission import checked_sampling
+from mrlm.serving.policies.admission import Refusal, checked_sampling
 from mrlm.serving.policies.hub import PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import JSON, Fields, is_ids
-from mrlm.serving.policies.refusals import Refusal
 
 PARTS = frozenset({"weights", "kv_cache"})
 """The parts that can sleep and wake."""
