@@ -14,7 +14,7 @@ import grpc
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.server import EnvironmentServer, Settings
-from mrlm.serving.protocol import codec
+from mrlm.serving.protocol import channels, codec
 from mrlm.serving.protocol.channels import service_stub
 from mrlm.serving.protocol.security import bearer
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EngineError
-from mrlm.core.retries import Passing
-from mrlm.engines.shared.calls import Missing, signed
+from mrlm.engines.shared.calls import Missing, finished, signed
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
 from mrlm.play.engine import Request
 
@@ -36,21 +35,12 @@ class SglangEngine(ServerEngine):
     """Servers that return the label with every answer."""
 
     def _body(self, request: Request) -> JSON:
-        """Every sampling parameter is sent: a server may have model-specific defaults for missing
-        ones."""
-        sampling = request.sampling
         body: JSON = {
             "input_ids": request.prompt_ids,
             "sampling_params": {
-                "max_new_tokens": sampling.max_new_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k or -1,
-                "min_p": sampling.min_p,
-                "repetition_penalty": 1.0,
-                "stop": list(sampling.stop),
+                "max_new_tokens": request.sampling.max_new_tokens,
                 "sampling_seed": signed(request.seed),
-                "skip_special_tokens": False,
+                **self._sampling(request),
             },
             "return_logprob": True,
         }
@@ -59,16 +49,18 @@ class SglangEngine(ServerEngine):
 
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         about = answer["meta_info"]
-        reason = about["finish_reason"]["type"]
-        if reason not in ("stop", "length"):
-            raise Passing(f"the server ended a completion with {reason!r}")
-        pairs = about["output_token_logprobs"]
+        reason, pairs = finished(about["finish_reason"]["type"]), about["output_token_logprobs"]
         return [int(each[1]) for each in pairs], [float(each[0]) for each in pairs], reason
 
     async def _post(
-        self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        route: str,
+        body: JSON | None = None,
+        method: str = "POST",
     ) -> Any:
-        answer = await super()._post(client, url, route, body)
+        answer = await super()._post(client, url, route, body, method)
         if route == self.route and body is not None and "lora_path" not in body:
             self._check(url, answer)
         return answer

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
-from mrlm.core.retries import Passing
-from mrlm.engines.shared.calls import Missing, judged, signed
+from mrlm.engines.shared.calls import Missing, finished, signed
 from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
 from mrlm.play.engine import Request
@@ -56,33 +55,23 @@ class VllmEngine(ServerEngine):
         not support labels."""
 
     def _body(self, request: Request) -> JSON:
-        """Every sampling parameter is sent: a server may have model-specific defaults for missing
-        ones."""
-        sampling, name = request.sampling, request.policy
-        adapter = self.policies[name].adapter
+        name = request.policy
         return {
-            "model": name if adapter else self._models[self.url_of[name]],
+            "model": name if self.policies[name].adapter else self._models[self.url_of[name]],
             "prompt": request.prompt_ids,
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,
-            "stop": list(sampling.stop),
+            "max_tokens": request.sampling.max_new_tokens,
             "seed": signed(request.seed),
             "logprobs": 1,
             "return_token_ids": True,
-            "skip_special_tokens": False,
+            **self._sampling(request),
         }
 
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         choice = answer["choices"][0]
-        reason = choice["finish_reason"]
-        if reason not in ("stop", "length"):
-            raise Passing(f"the server ended a completion with {reason!r}")
+        reason = finished(choice["finish_reason"])
         ids = [int(each) for each in choice["token_ids"]]
-        return ids, [float(each) for each in choice["logprobs"]["token_logprobs"]], reason
+        logprobs = [float(each) for each in choice["logprobs"]["token_logprobs"]]
+        return ids, logprobs, reason
 
     # -- weights -----------------------------------------------------------------------------------
 
@@ -116,13 +105,7 @@ class VllmEngine(ServerEngine):
 
     async def _model_at(self, client: httpx.AsyncClient, url: str) -> str:
         """The name of the model that is not an adapter."""
-        try:
-            reply = await client.get(f"{url}/v1/models")
-        except httpx.HTTPError as error:
-            raise Passing(f"no connection to {url}: {error}") from None
-        if not reply.is_success:
-            raise judged(self.kind, f"{url}/v1/models", reply, self._no_route())
-        known = reply.json().get("data", [])
+        known = (await self._post(client, url, "/v1/models", method="GET")).get("data", [])
         whole = [each["id"] for each in known if each.get("parent") is None]
         if not whole:
             raise EngineError(f"{url}/v1/models names no model")

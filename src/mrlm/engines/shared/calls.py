@@ -126,6 +126,13 @@ def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
     return EngineError(text)
 
 
+def finished(reason: object) -> str:
+    """The finish reason of a completion. Raises `Passing`: the server aborted it."""
+    if reason not in ("stop", "length"):
+        raise Passing(f"the server ended a completion with {reason!r}")
+    return str(reason)
+
+
 def signed(seed: int) -> int:
     """A 64-bit seed in the signed range of servers: from -2^63 to 2^63 - 1."""
     seed %= 1 << 64

@@ -173,6 +173,20 @@ class ServerEngine(PolicyEngine, ABC):
     def _body(self, request: Request) -> JSON:
         """A request in the server's format."""
 
+    def _sampling(self, request: Request) -> JSON:
+        """Every sampling parameter but length and seed: a server may have model-specific defaults
+        for missing ones."""
+        sampling = request.sampling
+        return {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "stop": list(sampling.stop),
+            "skip_special_tokens": False,
+        }
+
     @abstractmethod
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         """Token ids, log-probs and finish reason of an answer; raises any of `KeyError`,
@@ -280,12 +294,17 @@ class ServerEngine(PolicyEngine, ABC):
         return Completion(ids, logprobs, text, finish, self.versions[name])
 
     async def _post(
-        self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        route: str,
+        body: JSON | None = None,
+        method: str = "POST",
     ) -> Any:
         """The server's answer to one attempt. Raises `Passing`: a transient failure; `Missing`: the
         server does not know the policy; `EngineError` or `EndpointError`: the server refuses."""
         try:
-            reply = await client.post(url + route, json=body)
+            reply = await client.request(method, url + route, json=body)
         except httpx.TimeoutException:
             raise Passing(f"no answer from {url} within {self.timeout:g} s") from None
         except httpx.HTTPError as error:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
-from mrlm.core.retries import retry_after
+from mrlm.core.retries import Passing, retry_after
 from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.types import SandboxError
 
@@ -25,7 +25,7 @@ SHORTEST_TOKEN = 16
 """Least number of characters in a token."""
 
 
-class Unanswered(SandboxError):
+class Unanswered(Passing, SandboxError):
     """No answer arrived. The request may have arrived nevertheless."""
 
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.registry import unknown
+from mrlm.core.retries import Retries
 from mrlm.core.sync_async import in_thread, run_async
 from mrlm.sandbox.base import CheckedSandbox, check_positive
 from mrlm.sandbox.remote import wire
@@ -39,8 +40,8 @@ MOST_REPLY = 8 << 20
 """Most bytes of an answer, besides the program's output."""
 CODED = 6
 """Most bytes that encode one byte of output: a control code in JSON."""
-LONGEST_PAUSE = 3.0
-"""Longest pause, in seconds, before an unanswered request is sent again."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 3.0
+"""Shortest and longest pause, in seconds, before an unanswered request is sent again."""
 CLOSING = 5.0
 """Seconds allowed for closing a session; otherwise it ends with its lease."""
 
@@ -156,22 +157,22 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
             data = wire.written(message)
         except wire.WireError as error:
             raise SandboxError(f"the request cannot be sent: {error}") from None
-        failures, busy_until = 0, time.monotonic() + self.patience
-        while True:
-            call = RemoteCall(self._address, path, data, wall + self.grace, MOST_REPLY + most)
-            try:
+        busy_until = time.monotonic() + self.patience
+
+        async def answered() -> dict[str, Any]:
+            while True:
+                call = RemoteCall(self._address, path, data, wall + self.grace, MOST_REPLY + most)
                 reply = await call.answer()
-                if reply.code == 429 and time.monotonic() < busy_until:
-                    wait = min(1.0 if reply.retry_after is None else reply.retry_after, 60.0)
-                    await asyncio.sleep(max(wait, 0.05) * (1 + random.random() / 4))
-                    continue
-                return self._content(reply.code, reply.data)
-            except Unanswered as error:
-                failures += 1
-                if failures >= self.attempts:
-                    raise SandboxError(f"{error} (sent {failures} times)") from None
-                pause = min(0.05 * 3**failures, LONGEST_PAUSE)
-                await asyncio.sleep(pause * (0.5 + random.random()))
+                if reply.code != 429 or time.monotonic() >= busy_until:
+                    return self._content(reply.code, reply.data)
+                wait = min(1.0 if reply.retry_after is None else reply.retry_after, 60.0)
+                await asyncio.sleep(max(wait, 0.05) * (1 + random.random() / 4))
+
+        try:
+            retries = Retries(int(self.attempts) - 1, FIRST_PAUSE, LONGEST_PAUSE)
+            return await retries.run(answered, "the server")
+        except EngineError as error:
+            raise SandboxError(str(error)) from None
 
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
         """Parse an answer; `Unanswered` if a retry may succeed, else `SandboxError`."""

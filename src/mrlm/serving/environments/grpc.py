@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -14,7 +15,7 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import Op
 from mrlm.serving.environments.sessions import Sessions
 from mrlm.serving.protocol.channels import STATUS, trailers
-from mrlm.serving.protocol.replies import log_failure
+from mrlm.serving.protocol.replies import SerializedReply, log_failure
 
 NAME = "mrlm.v1.Environments"
 """Name of the service for health checks and clients."""
@@ -37,9 +38,9 @@ class EnvironmentsService:
         """Register this service with a server."""
         unary = {
             "Info": self._tell_info,
-            "Describe": self._asked(Op.DESCRIBE),
-            "GetTask": self._asked(Op.TASK),
-            "Call": self._call,
+            "Describe": _answering(partial(self._sessions.asked, Op.DESCRIBE)),
+            "GetTask": _answering(partial(self._sessions.asked, Op.TASK)),
+            "Call": _answering(self._sessions.answer),
             "Renew": self._renew,
         }
         handlers: dict[str, Any] = {
@@ -51,21 +52,6 @@ class EnvironmentsService:
 
     async def _tell_info(self, data: bytes, context: Context) -> bytes:
         return self._info().SerializeToString()
-
-    def _asked(self, op: Op) -> Unary:
-        async def ask(data: bytes, context: Context) -> bytes:
-            answer = await self._sessions.asked(op, data)
-            if answer.failure is not None:
-                await refuse(context, answer.failure)
-            return answer.data
-
-        return ask
-
-    async def _call(self, data: bytes, context: Context) -> bytes:
-        answer = await self._sessions.answer(data)
-        if answer.failure is not None:
-            await refuse(context, answer.failure)
-        return answer.data
 
     async def _renew(self, data: bytes, context: Context) -> bytes:
         request = await parsed(pb.RenewRequest, data, context)
@@ -125,6 +111,18 @@ class Watch:
             self._task.cancel()
         else:
             self._handle = self._loop.call_later(self.seconds - passed, self._look)
+
+
+def _answering(ask: Callable[[bytes], Awaitable[SerializedReply]]) -> Unary:
+    """A handler that returns the reply of a function, or ends the call with its failure."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        answer = await ask(data)
+        if answer.failure is not None:
+            await refuse(context, answer.failure)
+        return answer.data
+
+    return call
 
 
 async def refuse(context: Context, failure: pb.Failure) -> None:
