@@ -8,45 +8,20 @@ import functools
 import os
 import struct
 import tempfile
+from pathlib import Path
 from socket import AF_UNIX
 from typing import Any
+
+import yaml
 
 from mrlm.sandbox.types import SandboxUnavailableError
 
 STANDS_FOR_PID = 0x7ABC0DE5
 """Placeholder in a rule for the id of the process, which is known only when it exists."""
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-FORBIDDEN = _names("""
-    ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd mount umount
-    umount2 pivot_root chroot unshare setns fsopen fsmount fsconfig fspick move_mount open_tree
-    mount_setattr statmount listmount bpf perf_event_open userfaultfd keyctl add_key request_key
-    lookup_dcookie fanotify_init io_uring_setup io_uring_enter io_uring_register vmsplice
-    kexec_load kexec_file_load init_module finit_module delete_module create_module reboot swapon
-    swapoff acct syslog quotactl quotactl_fd nfsservctl vhangup iopl ioperm modify_ldt
-    settimeofday clock_settime clock_adjtime adjtimex stime sethostname setdomainname
-    open_by_handle_at name_to_handle_at mknod mknodat personality uselib ustat sysfs _sysctl
-    memfd_create memfd_secret shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop
-    semtimedop semctl mq_open mq_unlink mbind set_mempolicy migrate_pages move_pages
-    sched_setscheduler sched_setparam sched_setattr setpriority ioprio_set sync syncfs
-    inotify_init inotify_init1 inotify_add_watch
-    socket connect bind listen accept accept4
-""")
-
-OF_HOST_FILES = _names("""
-    truncate chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
-    futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
-    removexattrat flock
-""")
-"""Calls that change files of the host that may be read but not written, if no mount hides them:
-Landlock does not cover owners, times and attributes."""
-
-PROCESSES = _names("fork vfork execve execveat tkill pidfd_open pidfd_send_signal")
-SIGNALS = _names("kill tgkill rt_sigqueueinfo rt_tgsigqueueinfo")
+CALLS: dict[str, list[str]] = yaml.safe_load(
+    Path(__file__).with_name("filters.yaml").read_text(encoding="utf-8")
+)
+"""The refused system calls: `always`, and those of a program without namespaces of its own."""
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 """Flags of `clone` that create a new namespace."""
 THREAD = 0x10000
@@ -99,7 +74,7 @@ def seccomp(alone: bool) -> bytes:
             if library.resolve_syscall(library.Arch.NATIVE, name) >= 0:  # library
                 raise
 
-    for name in FORBIDDEN + (OF_HOST_FILES + PROCESSES if alone else ()):
+    for name in CALLS["always"] + (CALLS["host_files"] + CALLS["processes"] if alone else []):
         forbid(name)
     for flag in NAMESPACES:
         forbid("clone", library.Arg(0, library.MASKED_EQ, flag, flag))
@@ -117,7 +92,7 @@ def seccomp(alone: bool) -> bytes:
     forbid("sched_setaffinity", library.Arg(0, library.NE, 0))
     if alone:
         forbid("clone", library.Arg(0, library.MASKED_EQ, THREAD, 0))
-        for name in SIGNALS:
+        for name in CALLS["signals"]:
             forbid(name, library.Arg(0, library.NE, STANDS_FOR_PID))
         for command in OWNERS_OF_FDS:
             forbid("fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
