@@ -148,7 +148,7 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
     ]
     watched = "" if server.metrics_port is None else f"; metrics on port {server.metrics_port}"
     watched += "" if url is None else f"; OpenAI protocol at {url}/v1"
-    names = [*server.worlds, *(f"policy {name}" for name in server.policies)]
+    names = [*server.served, *(f"policy {name}" for name in server.policies)]
     print(
         f"serving on {server.address}: {', '.join(names)}; "
         f"{len(server.pool.workers)} workers; {', '.join(guards)}{watched}",
