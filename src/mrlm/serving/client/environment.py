@@ -47,14 +47,14 @@ class _Shared:
 
     Args:
         pool: the servers that host it.
-        world: its name and arguments.
+        wanted: its name and arguments.
         description: the server's description of it.
         deadline: seconds a call may take, including retries.
         patience: seconds until an unanswered call is sent again.
     """
 
     pool: ServerPool
-    world: pb.World
+    wanted: pb.World
     description: pb.Description
     deadline: float
     patience: float
@@ -117,12 +117,12 @@ class RemoteEnvironment(Environment):
             pool = server
         else:
             pool = ServerPool(server, **words)
-        world = pb.World(
+        wanted = pb.World(
             environment=environment,
             arguments_json=_arguments_json(environment, {**(arguments or {}), **more}),
         )
-        found = _described(pool, world, patience)
-        self._shared = _Shared(pool, world, found, deadline, patience)
+        found = _described(pool, wanted, patience)
+        self._shared = _Shared(pool, wanted, found, deadline, patience)
         self.name: str = found.name or environment.rsplit(":", 1)[-1].lower()
         self.agents: tuple[str, ...] = tuple(found.agents)
         self.max_turns: int | None = found.max_turns if found.HasField("max_turns") else None
@@ -156,7 +156,7 @@ class RemoteEnvironment(Environment):
         with shared.lock:
             found = shared.tasks.get(key)
         if found is None:
-            request = pb.TaskRequest(world=shared.world, seed=seed, split=split)
+            request = pb.TaskRequest(world=shared.wanted, seed=seed, split=split)
             found = waited(shared.pool.ask("GetTask", request, shared.until, shared.patience))
             with shared.lock:
                 shared.tasks[key] = found
@@ -217,8 +217,8 @@ class RemoteEnvironment(Environment):
                 "an environment in the middle of an episode cannot be pickled; close it first"
             )
         shared = self._shared
-        world = shared.world.SerializeToString()
-        return _again, (shared.pool, world, shared.deadline, shared.patience)
+        wanted = shared.wanted.SerializeToString()
+        return _again, (shared.pool, wanted, shared.deadline, shared.patience)
 
     # -- in the loop of all channels --
 
@@ -238,7 +238,7 @@ class RemoteEnvironment(Environment):
                     raise
             log.info(
                 "environment %r: the episode is restarted on another server",
-                shared.world.environment,
+                shared.wanted.environment,
             )
             await asyncio.sleep(pause)
 
@@ -249,10 +249,10 @@ class RemoteEnvironment(Environment):
         shared = self._shared
         while True:
             link = await shared.pool.choose(until)
-            session = ClientSession(link, shared.world.environment, shared.patience)
+            session = ClientSession(link, shared.wanted.environment, shared.patience)
             self._with_state = shared.with_state
             try:
-                await session.open(shared.world, self._with_state, until, TRIES)
+                await session.open(shared.wanted, self._with_state, until, TRIES)
             except Broken as error:
                 reason = error.final(link.address)
                 if reason:
@@ -317,12 +317,12 @@ def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:
         ) from None
 
 
-def _described(pool: ServerPool, world: pb.World, patience: float) -> pb.Description:
+def _described(pool: ServerPool, wanted: pb.World, patience: float) -> pb.Description:
     """The servers' description of the environment, read before any episode."""
-    name = world.environment
+    name = wanted.environment
     until = time.monotonic() + STARTING
     try:
-        return waited(pool.ask("Describe", world, until, max(patience, STARTING)))
+        return waited(pool.ask("Describe", wanted, until, max(patience, STARTING)))
     except Unreachable as error:
         first = pool.addresses[0] if pool.addresses else "localhost:50051"
         raise ConfigError(

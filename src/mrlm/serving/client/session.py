@@ -45,13 +45,13 @@ class ClientSession:
         """The prefix of its error messages."""
         return f"environment {self._title!r} on {self.link.address}"
 
-    async def open(self, world: pb.World, with_state: bool, until: float, attempts: int) -> None:
+    async def open(self, wanted: pb.World, with_state: bool, until: float, attempts: int) -> None:
         """Open the session; the server opens one however often the request is sent: `attempts`
         times at most, before `until` (`time.monotonic`). With `with_state`, every result includes
         the state. Raises `Broken`: the server has no capacity, or refuses permanently;
         `Unreachable`: no answer arrived; `ConfigError`: the server does not offer that
         environment."""
-        call = pb.Open(world=world, key=secrets.token_hex(16), with_state=with_state)
+        call = pb.Open(world=wanted, key=secrets.token_hex(16), with_state=with_state)
         reply = await self._exchange(pb.Request(open=call), until, attempts, at_start=True)
         self._opened(reply.opened)
 
