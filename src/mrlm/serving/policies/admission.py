@@ -15,7 +15,10 @@ CHARACTERS_PER_TOKEN = 16
 rejected before it is tokenised."""
 
 
-Kind = Literal["unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden"]
+Kind = Literal[
+    "unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden",
+    "denied", "browser", "late", "large",
+]  # fmt: skip
 
 
 class Refusal(MRLMError):
@@ -25,7 +28,7 @@ class Refusal(MRLMError):
         kind: the reason, translated by each protocol: `unknown` (no such policy), `bad` and `long`
             (the request can never be answered), `busy` and `asleep` (a retry may succeed), `slow`
             (the deadline passed), `forbidden`, `failed` (an error of this server; its log says
-            more).
+            more); over HTTP also `denied` (no token), `browser`, `late` and `large`.
         message: text for the client.
         field: the part of the request that is wrong.
     """

@@ -7,12 +7,11 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
-from mrlm.core.types import Message
+from mrlm.core.types import Completion, Message
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
@@ -43,19 +42,15 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
     "slow": (504, "server_error", "timeout"),
     "forbidden": (403, "invalid_request_error", "forbidden"),
     "failed": (500, "server_error", None),
+    "denied": (401, "authentication_error", None),
+    "browser": (403, "invalid_request_error", None),
+    "late": (408, "invalid_request_error", None),
+    "large": (413, "invalid_request_error", None),
 }
 
 
-@dataclass(slots=True)
-class HTTPAnswer:
-    """The answer of a route: JSON, a text, or server-sent events."""
-
-    body: Any
-    events: bool = False
-
-
 Route = Callable[[JSON, Any], Awaitable[Any]]
-"""`route(body, request)` returns an `HTTPAnswer` or its body."""
+"""`route(body, request)` returns JSON, a text, or an iterator of server-sent events."""
 
 
 class OpenAIHandler:
@@ -106,7 +101,7 @@ class OpenAIHandler:
         served = list(self.hub.served.values())
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
-    async def chat(self, body: JSON, request: Any) -> HTTPAnswer:
+    async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """A chat completion."""
         fields = Fields(body)
         served = self.hub.find(fields.text("model"))
@@ -120,21 +115,15 @@ class OpenAIHandler:
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        sent, found = await self.hub.sample(fields.count(), asked)
+        def choice(sent: Request, found: Completion) -> JSON:
+            message, reason = spoken(found, tools)
+            scores = chat_logprobs(served.chat, found) if logprobs else None
+            return {"message": message, "logprobs": scores, "finish_reason": reason}
 
-        def answer() -> HTTPAnswer:
-            choices: list[JSON] = []
-            for place, each in enumerate(found):
-                message, reason = spoken(each, tools)
-                scores = chat_logprobs(served.chat, each) if logprobs else None
-                choice = {"index": place, "message": message, "logprobs": scores}
-                choices.append(choice | {"finish_reason": reason})
-            first = head("chat.completion.chunk" if streamed else "chat.completion", served.name)
-            return _answer(fields, first, choices, usage(len(sent[0].prompt_ids), found))
+        kind = "chat.completion.chunk" if streamed else "chat.completion"
+        return await self._completed(kind, fields, asked, choice)
 
-        return await self.hub.read(answer)
-
-    async def complete(self, body: JSON, request: Any) -> HTTPAnswer:
+    async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
         fields = Fields(body)
         served = self.hub.find(fields.text("model"))
@@ -146,28 +135,40 @@ class OpenAIHandler:
         def asked() -> list[Request]:
             return _requests(served, fields, _prompts(served, body.get("prompt")), limit)
 
-        sent, found = await self.hub.sample(fields.count(), asked)
+        def choice(sent: Request, found: Completion) -> JSON:
+            ids = {"token_ids": found.token_ids, "prompt_token_ids": sent.prompt_ids}
+            return {
+                "text": found.text,
+                "logprobs": completion_logprobs(served.chat, found) if scored else None,
+                "finish_reason": found.finish_reason,
+                "stop_reason": None,
+                **(ids if shows_ids else {}),
+            }
 
-        def answer() -> HTTPAnswer:
-            choices: list[JSON] = []
-            for place, (each, one) in enumerate(zip(found, sent, strict=True)):
-                choice: JSON = {
-                    "index": place,
-                    "text": each.text,
-                    "logprobs": completion_logprobs(served.chat, each) if scored else None,
-                    "finish_reason": each.finish_reason,
-                    "stop_reason": None,
-                }
-                if shows_ids:
-                    choice |= {"token_ids": each.token_ids, "prompt_token_ids": one.prompt_ids}
-                choices.append(choice)
-            read = sum(len(one.prompt_ids) for one in sent[:: fields.choices()])
-            first = head("text_completion", served.name)
-            return _answer(fields, first, choices, usage(read, found))
-
-        return await self.hub.read(answer)
+        return await self._completed("text_completion", fields, asked, choice)
 
     # -- parts -------------------------------------------------------------------------------------
+
+    async def _completed(
+        self,
+        kind: str,
+        fields: Fields,
+        asked: Callable[[], list[Request]],
+        choice: Callable[[Request, Completion], JSON],
+    ) -> JSON | AsyncIterator[bytes]:
+        """The answer with one choice for each completion, streamed if the request says so."""
+        sent, found = await self.hub.sample(fields.count(), asked)
+
+        def answer() -> JSON | AsyncIterator[bytes]:
+            pairs = enumerate(zip(sent, found, strict=True))
+            choices = [{"index": place, **choice(*pair)} for place, pair in pairs]
+            read = sum(len(each.prompt_ids) for each in sent[:: fields.choices()])
+            first, counts = head(kind, sent[0].policy), usage(read, found)
+            if not fields.flag("stream"):
+                return first | {"choices": choices, "usage": counts}
+            return events(first, choices, counts if fields.wants_usage() else None)
+
+        return await self.hub.read(answer)
 
     def _guarded(self, route: Route) -> Any:
         """A route with the checks that all of them share."""
@@ -181,15 +182,12 @@ class OpenAIHandler:
                 limits = self.limits
                 body = await self.hub.read(lambda: parsed(data, limits.parts)) if data else {}
                 found = await route(body, request)
-                found = found if isinstance(found, HTTPAnswer) else HTTPAnswer(found)
-                if found.events:
-                    return StreamingResponse(found.body, media_type="text/event-stream")
-                return await self.hub.read(lambda: JSONResponse(found.body))
+                if isinstance(found, AsyncIterator):
+                    return StreamingResponse(found, media_type="text/event-stream")
+                return await self.hub.read(lambda: JSONResponse(found))
             except Refusal as refusal:
                 status, kind, code = STATUS[refusal.kind]
                 return _error(status, str(refusal), kind, code, refusal.field)
-            except _Rejected as unheard:
-                return _error(unheard.status, str(unheard), unheard.kind)
             except Exception:
                 log.exception("a request to %s failed", request.url.path)
                 return _error(500, "the server failed; its log says why", "server_error")
@@ -201,21 +199,20 @@ class OpenAIHandler:
     def _check_token(self, request: Any) -> None:
         if self._token is None:
             if "origin" in request.headers:  # a web page in a browser on this machine
-                text = "browsers are let in with a token only"
-                raise _Rejected(403, text, "invalid_request_error")
+                raise Refusal("browser", "browsers are let in with a token only")
             return
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         good = secrets.compare_digest(_digest(shown.strip()), self._token)
         if scheme.lower() != "bearer" or not good:
-            raise _Rejected(401, "the token is missing or wrong", "authentication_error")
+            raise Refusal("denied", "the token is missing or wrong")
 
     async def _receive(self, request: Any, data: bytearray) -> None:
         """Read the body of a request, within the memory limit for bodies. Its size is counted in
         `_held`."""
         if request.method == "GET":
             return
-        limits, kind = self.limits, "invalid_request_error"
-        large = _Rejected(413, f"the request is larger than {limits.body} bytes", kind)
+        limits = self.limits
+        large = Refusal("large", f"the request is larger than {limits.body} bytes")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limits.body:
             raise large
@@ -232,15 +229,7 @@ class OpenAIHandler:
                         )
         except TimeoutError:
             text = f"the request did not arrive within {limits.body_seconds:g} s"
-            raise _Rejected(408, text, kind) from None
-
-
-class _Rejected(Exception):
-    """A request that is refused before its body is read."""
-
-    def __init__(self, status: int, message: str, kind: str) -> None:
-        super().__init__(message)
-        self.status, self.kind = status, kind
+            raise Refusal("late", text) from None
 
 
 def _digest(token: str) -> bytes:
@@ -261,13 +250,6 @@ def _error(
 
 async def _no_page(request: Any, error: Any) -> Any:
     return _error(error.status_code, "unknown route", "invalid_request_error")
-
-
-def _answer(fields: Fields, first: JSON, choices: list[JSON], counts: JSON) -> HTTPAnswer:
-    """The answer with these choices, streamed if the request says so."""
-    if not fields.flag("stream"):
-        return HTTPAnswer(first | {"choices": choices, "usage": counts})
-    return HTTPAnswer(events(first, choices, counts if fields.wants_usage() else None), True)
 
 
 def _another(seed: int, place: int) -> int:
