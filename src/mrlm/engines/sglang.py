@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EngineError
-from mrlm.engines.shared.calls import Missing, finished, signed
+from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
 from mrlm.play.engine import Request
 
@@ -28,6 +28,7 @@ class SglangEngine(ServerEngine):
     kind: ClassVar[str] = "sglang"
     wakes_twice: ClassVar[bool] = False
     route: ClassVar[str] = "/generate"
+    no_route: ClassVar[str] = "is it a sglang server?"
 
     _marks: dict[str, str] = field(default_factory=dict, init=False)
     """Server -> the label of the weights it was sent."""
@@ -40,7 +41,7 @@ class SglangEngine(ServerEngine):
             "sampling_params": {
                 "max_new_tokens": request.sampling.max_new_tokens,
                 "sampling_seed": signed(request.seed),
-                **self._sampling(request),
+                **sampling_fields(request.sampling),
             },
             "return_logprob": True,
         }

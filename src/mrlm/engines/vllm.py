@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
-from mrlm.engines.shared.calls import Missing, finished, signed
+from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
 from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
 from mrlm.play.engine import Request
@@ -40,6 +40,9 @@ class VllmEngine(ServerEngine):
 
     kind: ClassVar[str] = "vllm"
     route: ClassVar[str] = "/v1/completions"
+    no_route: ClassVar[str] = (
+        "start vLLM with VLLM_SERVER_DEV_MODE=1 (docs/engines.md has the whole command)"
+    )
 
     model: str | None = None
 
@@ -63,7 +66,7 @@ class VllmEngine(ServerEngine):
             "seed": signed(request.seed),
             "logprobs": 1,
             "return_token_ids": True,
-            **self._sampling(request),
+            **sampling_fields(request.sampling),
         }
 
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
@@ -178,9 +181,6 @@ class VllmEngine(ServerEngine):
 
     async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:
         await self._post(client, url, f"/wake_up?tags={part}")
-
-    def _no_route(self) -> str:
-        return "start vLLM with VLLM_SERVER_DEV_MODE=1 (docs/engines.md has the whole command)"
 
 
 PLUGIN = VllmEngine

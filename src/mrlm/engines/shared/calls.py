@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.retries import Passing, one_line, retry_after
+from mrlm.core.types import SamplingParams
 
 PASSING = {408, 409, 425, 429}
 """Status codes after which a retry may succeed, besides all from 500 on."""
@@ -131,6 +132,20 @@ def finished(reason: object) -> str:
     if reason not in ("stop", "length"):
         raise Passing(f"the server ended a completion with {reason!r}")
     return str(reason)
+
+
+def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    """Every sampling parameter but length and seed: a server may have model-specific defaults
+    for missing ones."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "stop": list(sampling.stop),
+        "skip_special_tokens": False,
+    }
 
 
 def signed(seed: int) -> int:

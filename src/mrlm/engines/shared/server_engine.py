@@ -69,6 +69,8 @@ class ServerEngine(PolicyEngine, ABC):
     """Whether waking a server that is awake is harmless."""
     route: ClassVar[str] = ""
     """The route of completions."""
+    no_route: ClassVar[str] = ""
+    """What to do if a route does not exist."""
 
     policies: Mapping[str, Policy]
     base_url: InitVar[str | None] = None
@@ -172,20 +174,6 @@ class ServerEngine(PolicyEngine, ABC):
     @abstractmethod
     def _body(self, request: Request) -> JSON:
         """A request in the server's format."""
-
-    def _sampling(self, request: Request) -> JSON:
-        """Every sampling parameter but length and seed: a server may have model-specific defaults
-        for missing ones."""
-        sampling = request.sampling
-        return {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,
-            "stop": list(sampling.stop),
-            "skip_special_tokens": False,
-        }
 
     @abstractmethod
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
@@ -320,10 +308,7 @@ class ServerEngine(PolicyEngine, ABC):
                 return reply.json()
             except ValueError:
                 return reply.text
-        raise judged(self.kind, url + route, reply, self._no_route())
-
-    def _no_route(self) -> str:
-        return f"is it a {self.kind} server?"
+        raise judged(self.kind, url + route, reply, self.no_route)
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
