@@ -65,8 +65,7 @@ class HFEngine(PolicyEngine):
         return await asyncio.to_thread(self._generate, list(requests))
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        """Group requests by policy and prompt length, decode the batches, and restore the order of
-        the requests."""
+        """Decode batches of one policy and similar prompts; restore the order of the requests."""
         order = sorted(
             range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
         )
@@ -83,8 +82,7 @@ class HFEngine(PolicyEngine):
         return [answers[index] for index in range(len(requests))]
 
     def _decode(self, name: str, requests: list[Request]) -> list[Completion]:
-        """Decode a batch: equal prompts are prefilled once, finished rows are dropped during
-        decoding."""
+        """Decode a batch: equal prompts are prefilled once, and finished rows dropped."""
         policy = self.policies[name]
         rows, interface = _Rows(requests, policy), policy.own_forward.interface
         if not interface.cache:
@@ -196,8 +194,7 @@ class _Rows:
         return tokens
 
     def compact(self) -> Tensor | None:
-        """Drop finished rows if enough have finished; returns the indices of the rows that
-        remain."""
+        """Drop finished rows if enough have finished; returns the indices of the others."""
         kept = [row for row, draft in enumerate(self.live) if draft.finish_reason is None]
         if len(kept) > COMPACT * len(self.live):
             return None
@@ -213,7 +210,6 @@ class _Rows:
         return numbers[min(len(draft.token_ids), len(numbers) - 1)]
 
     def _settings(self) -> None:
-        """Collect the sampling parameters of the live rows as columns."""
         self.columns = Columns([draft.request.sampling for draft in self.live], self.device)
 
 

@@ -111,7 +111,6 @@ class MrlmEngine(PolicyEngine):
         return frozen or all(each.policy_version == self.versions[name] for each in found)
 
     async def _place(self, name: str) -> None:
-        """Send the current weights of a policy, and check that they arrived."""
         policy, version = self.policies[name], self.versions[name]
         if policy.adapter != BASE:
             with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:

@@ -31,8 +31,6 @@ from mrlm.play.engine import Request
 
 
 class _Client(NamedTuple):
-    """The connections of one event loop."""
-
     library: Any
     places: asyncio.Semaphore
 

@@ -174,20 +174,17 @@ class RewardModel:
 
 
 def _talk(prompt: Any, completion: Any) -> list[Message]:
-    """A prompt and its completion as one conversation."""
     said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
     return [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
 
 
 def _text(completion: Any) -> str:
-    """The text of an answer, given as text or as a list of messages."""
     if isinstance(completion, str):
         return completion
     return "\n".join(message.content for message in row_messages(completion, "completion"))
 
 
 def _classifies(path: str) -> bool:
-    """Whether a folder holds a sequence classifier."""
     config = Path(path) / "config.json"
     if not config.is_file():
         return False

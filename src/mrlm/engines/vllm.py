@@ -128,7 +128,6 @@ class VllmEngine(ServerEngine):
         await self._post(client, url, "/reset_prefix_cache")
 
     async def _mark(self, client: httpx.AsyncClient, url: str) -> None:
-        """Label the current weights of a server, if it supports labels."""
         if self._marks.get(url, ()) is None:
             return
         mark = secrets.token_hex(8)
@@ -162,8 +161,7 @@ class VllmEngine(ServerEngine):
     async def _load_adapter(
         self, client: httpx.AsyncClient, url: str, name: str, folder: Path
     ) -> None:
-        """Load the adapter in place if the server supports it; older servers have to unload it
-        first."""
+        """Load the adapter in place; older servers have to unload it first."""
         body = {"lora_name": name, "lora_path": str(folder)}
         try:
             await self._post(client, url, "/v1/load_lora_adapter", body | {"load_inplace": True})
@@ -175,8 +173,7 @@ class VllmEngine(ServerEngine):
             await self._post(client, url, "/v1/load_lora_adapter", body)
 
     async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
-        """Sleep at level 1: weights are kept in CPU memory, so that they are available after waking
-        with or without an update."""
+        """Sleep at level 1: weights are kept in CPU memory, also without an update."""
         await self._post(client, url, "/sleep?level=1")
 
     async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:

@@ -120,7 +120,6 @@ class WorldModel:
         return known and bool(turn.completion_ids) and self.chat.decode(turn.completion_ids) == text
 
     def _batcher(self) -> Batcher:
-        """The batcher of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._batchers:
             engines = {"world_model": self._engine}
@@ -138,7 +137,6 @@ class WorldModel:
 
     @cached_property
     def _loaded(self) -> Any:
-        """The engine of the model."""
         model, tokenizer = self.model, self.tokenizer
         named = isinstance(model, str)
         if named and model.startswith(("policy:", "stage:")):

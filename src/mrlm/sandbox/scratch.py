@@ -66,7 +66,6 @@ def _removed(name: str, fd: int) -> bool:
 
 
 def _opened(name: str, fd: int) -> int:
-    """Open a folder, with all rights to it."""
     try:
         inner = os.open(name, OPEN, dir_fd=fd)
     except PermissionError:

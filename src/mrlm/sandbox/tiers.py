@@ -162,7 +162,6 @@ def _trees_of(interpreter: str) -> list[str]:
 
 
 def _bubblewrap() -> Sequence[str]:
-    """The `bwrap` command with its isolation options."""
     program = shutil.which(
         "bwrap", path="/usr/bin:/bin:/usr/local/bin:" + os.environ.get("PATH", "")
     )

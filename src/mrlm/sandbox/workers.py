@@ -300,7 +300,6 @@ def run(
 def _watched(
     worker: SandboxWorker, running: RunningProgram, written: dict[int, bytearray], limits: Limits
 ) -> Exit:
-    """Read the output of a program until it ends."""
     deadline = running.started + limits.wall
     poll = select.poll()
     for fd in (worker.control.fileno(), *written):

@@ -57,8 +57,6 @@ def key_of(request: Request) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class _Prefix:
-    """A prompt in the batch: its owner, its ids, and the hidden state of its last token."""
-
     key: tuple[Any, ...]
     ids: np.ndarray
     last: Tensor | None = None
@@ -107,7 +105,6 @@ class DecodingBatch:
         self._tensors(rows)
 
     def _tensors(self, rows: int) -> None:
-        """The state of each row, in tensors."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
@@ -166,7 +163,6 @@ class DecodingBatch:
         return tokens
 
     def _finish(self, rows: list[int]) -> None:
-        """Record the completions of rows, and cache their keys and values."""
         drawn, scores = self.tokens[rows].tolist(), self.logprobs[rows].tolist()
         for row, ids, logprobs in zip(rows, drawn, scores, strict=True):
             draft = self.drafts[self.who[row]]
@@ -180,8 +176,7 @@ class DecodingBatch:
         self.watched = [row for row in self.watched if self.who[row] >= 0]
 
     def _keep(self, rows: list[int]) -> None:
-        """Cache the keys and values of finished rows, for requests that continue them. The last
-        token was never read."""
+        """Cache the keys and values of finished rows; the last token was never read."""
         places, at, columns = [], [], []
         for row in rows:
             draft, prefix = self.drafts[self.who[row]], self._prefix(int(self.prefix_of[row]))
@@ -226,7 +221,6 @@ class DecodingBatch:
         self._arrange()
 
     def _settle(self, slots: np.ndarray) -> None:
-        """Set up the rows of the admitted requests."""
         at = torch.as_tensor(slots, device=self.device)
         requests = [self.drafts[self.who[slot]].request for slot in slots]
 
@@ -272,7 +266,6 @@ class DecodingBatch:
             self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
     def _vacant(self) -> int:
-        """The index of a free shared prompt."""
         for number, prefix in enumerate(self.prefixes):
             if prefix is None:
                 return number
@@ -300,8 +293,7 @@ class DecodingBatch:
     # -- prefill -----------------------------------------------------------------------------------
 
     def _read(self, fresh: list[int]) -> None:
-        """Prefill new prompts, as many at once as fit. Of prompts with a common prefix, one is
-        prefilled first."""
+        """Prefill new prompts, as many at once as fit; of those with a common prefix, one first."""
         leading, following = self._led(fresh)
         for numbers in (leading, following):
             part: list[int] = []
@@ -314,8 +306,7 @@ class DecodingBatch:
                 self._prefill(part)
 
     def _led(self, fresh: list[int]) -> tuple[list[int], list[int]]:
-        """Split prompts into leaders and those that share a prefix with a leader beyond the cached
-        part."""
+        """Split prompts into leaders, and those that share a prefix beyond the cached part."""
         leading: list[int] = []
         following: list[int] = []
         before: _Prefix | None = None

@@ -81,8 +81,7 @@ class LeanEngine(HFEngine):
                         base.decoder.mark()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        """Decode one batch per base, run the general path for unsupported models, and restore the
-        order."""
+        """Decode one batch per base; unsupported models take the general path."""
         parts: dict[int, list[Request]] = {}
         answers: dict[int, Iterator[Completion]] = {}
         with self._lock, torch.inference_mode():
@@ -131,8 +130,7 @@ class LeanEngine(HFEngine):
         take_general_way(inner, reason)
 
     def _agrees(self, base: _Base, requests: Sequence[Request]) -> bool:
-        """Whether decoder and general path compute the same, checked at the first use of a
-        model."""
+        """Whether decoder and general path agree; checked at the first use of a model."""
         if base.checked:
             return True
         names = sorted({request.policy for request in requests})

@@ -316,7 +316,6 @@ class Blocks:
         return masks
 
     def _place(self, numbers: Sequence[int], block: Tensor) -> None:
-        """Store the keys and values of prompts in their blocks."""
         have, wide = self.prefix.shape[1], self.prefix.shape[3]
         want = max(have, max(numbers) + 1), max(wide, block.shape[3])
         if list(numbers) == list(range(want[0])) and block.shape[3] == want[1]:

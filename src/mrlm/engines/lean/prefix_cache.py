@@ -141,8 +141,7 @@ class PrefixCache:
         return upper
 
     def _take(self, count: int) -> np.ndarray:
-        """Take up to `count` free rows: released ones, new ones up to the limit, then those of old
-        leaves."""
+        """Take up to `count` rows: released ones, new ones up to the limit, those of old leaves."""
         more = min(count - len(self._free), self.limit - self._unused)
         if more > 0:
             self._free += range(self._unused, self._unused + more)
@@ -155,8 +154,7 @@ class PrefixCache:
         return taken
 
     def _evict(self, count: int) -> None:
-        """Free at least `count` rows if as many were not used in this round, oldest leaves
-        first."""
+        """Free at least `count` rows not used in this round, if there are as many, oldest first."""
         goal = len(self._free) + count
         while len(self._free) < goal:
             leaves = sorted(self._idle_leaves(), key=lambda node: node.used)

@@ -58,7 +58,6 @@ def is_packed(checksums: Mapping[str, str]) -> bool:
 
 
 def _file_of(folder: Path, weight: str) -> Path | None:
-    """The file of a folder that holds a weight."""
     from safetensors import safe_open
 
     for file in sorted(folder.glob("*.safetensors")):

@@ -164,7 +164,6 @@ class Container:
             self._unsent = memoryview(b"")
 
     def _taken(self) -> tuple[bytes, bytes] | None:
-        """Parse a frame if it is complete."""
         if len(self._read) < 5:
             return None
         kind, size = bytes(self._read[:1]), struct.unpack_from("<I", self._read, 1)[0]

@@ -228,8 +228,7 @@ class DockerSession(FramedSession):
 
 
 def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:
-    """Read the next frame, if one arrives within a short time; fails if the container ended, or the
-    caller was cancelled."""
+    """The next frame, if one arrives soon; fails if the container ended or the caller left."""
     if stop.is_set():
         raise SandboxError(NOBODY)
     return container.frame(min(end, time.monotonic() + LOOK))

@@ -158,7 +158,6 @@ async def conversation(
 
 
 def _verdict(said: dict[str, Any], came: Value | Raised | None) -> GradingVerdict:
-    """The verdict of a test at its end."""
     if came is None or said.get("unfit"):
         return GradingVerdict("refused", said.get("failed", "NoCall"))
     if said.get("passed") is True:

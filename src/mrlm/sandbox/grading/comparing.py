@@ -176,7 +176,6 @@ def _number(number: Any) -> str:
 
 
 def _write(packed: Any, parts: list[str], depth: int) -> None:
-    """Append the text of a value, up to the limit."""
     kind, content = _opened(packed)
     if depth < 0 or kind not in ("list", "tuple", "set", "dict") or (kind == "set" and not content):
         parts.append(_brief(kind, content))

@@ -245,8 +245,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._hear_out()
 
     def _hear_out(self) -> None:
-        """Read a little of the remaining request: closing the connection before that would discard
-        the answer."""
+        """Read on a little: closing the connection before that would discard the answer."""
         self.connection.settimeout(0.5)
         with suppress(OSError):
             self.wfile.flush()

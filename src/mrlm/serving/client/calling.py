@@ -95,8 +95,7 @@ def waited(job: Coroutine[Any, Any, T]) -> T:
 
 
 def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Drop the errors of gRPC's wake-ups: it wakes every loop of a process for every event, and all
-    but one find nothing to read."""
+    """Drop the errors of gRPC's wake-ups: all loops but one find nothing to read."""
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
 

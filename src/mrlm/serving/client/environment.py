@@ -198,8 +198,8 @@ class RemoteEnvironment(Environment):
             start(_closed(session))
 
     def __deepcopy__(self, memo: object) -> RemoteEnvironment:
-        """A copy that continues from the current state. The server copies its environment; the
-        first call of the copy waits for that."""
+        """A copy that continues from the current state; its first call waits for the server's
+        copy."""
         twin = self._copied()
         if self._session is not None:
             twin._session = start(_forked(self._session, self._shared))
@@ -300,7 +300,6 @@ async def _closed(session: Future[ClientSession]) -> None:
 
 
 def _again(pool: ServerPool, sent: bytes, deadline: float, patience: float) -> RemoteEnvironment:
-    """Rebuild the environment in another process (see `__reduce__`)."""
     record = pb.World.FromString(sent)
     given = codec.json_of(record.arguments_json, "arguments")
     return RemoteEnvironment(

@@ -149,7 +149,6 @@ class PolicyClient:
     # -- one call ----------------------------------------------------------------------------------
 
     def _note(self, epoch: str) -> None:
-        """Record the epoch of the server and count restarts."""
         self.lost += self._epoch not in ("", epoch)
         self._epoch = epoch
 
@@ -181,8 +180,7 @@ class PolicyClient:
 
 
 def _portions(requests: Sequence[Request]) -> list[list[Request]]:
-    """Split requests, in order, into portions whose messages and answers are no larger than
-    `PORTION`."""
+    """Split requests, in order, into portions of at most `PORTION` bytes, with their answers."""
     found: list[list[Request]] = [[]]
     size = 0
     for each in requests:

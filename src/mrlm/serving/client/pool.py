@@ -139,8 +139,8 @@ class ServerPool:
         self._set(self._own)
 
     def _set(self, wanted: Sequence[ServerAddress]) -> None:
-        """Update the links to the servers that are wanted now; the dictionary is replaced as a
-        whole because other threads may be reading it."""
+        """Update the links to the servers wanted now; replaced as a whole, as other threads read
+        them."""
         old = self._links
         self._links = {each: old.get(each) or Link(each, self.access) for each in wanted}
         self._made.update(self._links.values())

@@ -240,7 +240,6 @@ class EnvironmentServer:
         self._server = server
 
     def _hello(self) -> dict[str, Any]:
-        """The first message to every worker."""
         settings = self.settings
         return {
             "path": sys.path,

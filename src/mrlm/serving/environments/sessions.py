@@ -219,7 +219,6 @@ class Sessions:
         return as_answer(reply, request.seq)
 
     async def _open(self, request: pb.Request) -> tuple[End, pb.Reply]:
-        """Create an instance."""
         self.calls += 1
         name, key = secrets.token_bytes(16), request.open.key
         body = request.open.SerializeToString()
@@ -320,7 +319,6 @@ class Sessions:
     async def _perform(
         self, session: ServerSession, request: pb.Request, kind: str, data: bytes
     ) -> SerializedReply:
-        """Execute a call, once."""
         self.calls += 1
         try:
             if kind == "fork":
@@ -374,7 +372,6 @@ class Sessions:
 
 
 async def _close(pool: WorkerPool, session: ServerSession) -> None:
-    """Close the instance of a session."""
     try:
         await session.worker.ask(Op.CLOSE, session.id, b"")
     except LostError:

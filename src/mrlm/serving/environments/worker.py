@@ -46,7 +46,6 @@ class SessionWorker:
         self.frames.send(frame.number, end, frame.session, body)
 
     def _begin(self, hello: dict[str, Any]) -> tuple[End, bytes]:
-        """Load the environments."""
         sys.path[:] = hello["path"]
         try:
             self._host = Host(hello["environments"], hello["most_bytes"], hello["arguments"])
@@ -71,8 +70,7 @@ class SessionWorker:
 
 
 def _outlive(seconds: float) -> None:
-    """Exit with the server, which holds the other end of standard input, even if an environment
-    hangs."""
+    """Exit with the server, the other end of standard input, even if an environment hangs."""
     while os.read(0, 1024):
         pass
     threading.Event().wait(seconds)

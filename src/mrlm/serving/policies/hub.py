@@ -270,8 +270,7 @@ class PolicyHub:
         return self._engine_loop.start(_guarded(job))
 
     def _check(self, requests: Sequence[Request]) -> None:
-        """Refuse requests that cannot be answered; a prompt that several requests share is checked
-        once."""
+        """Refuse requests that cannot be answered; a prompt of several requests is checked once."""
         known: set[int] = set()
         for request in requests:
             served, ids = self.find(request.policy), request.prompt_ids

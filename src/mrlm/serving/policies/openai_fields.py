@@ -171,7 +171,6 @@ def is_ids(value: Any) -> bool:
 
 
 def _characters(value: Any) -> int:
-    """Total number of characters in the texts of a JSON value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

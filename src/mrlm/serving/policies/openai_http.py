@@ -207,8 +207,7 @@ class OpenAIHandler:
             raise Refusal("denied", "the token is missing or wrong")
 
     async def _receive(self, request: Any, data: bytearray) -> None:
-        """Read the body of a request, within the memory limit for bodies. Its size is counted in
-        `_held`."""
+        """Read the body of a request, within the limits of memory; `_held` counts its size."""
         if request.method == "GET":
             return
         limits = self.limits

@@ -108,7 +108,6 @@ class _Routes:
         return name
 
     async def take(self, folder: Path) -> None:
-        """Load the weights of a folder into the only whole model."""
         self.sleep_mode.check()
         await asyncio.wrap_future(self.hub.update(whole_model(self.hub).name, folder=folder))
 

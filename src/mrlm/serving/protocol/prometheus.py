@@ -89,8 +89,6 @@ WORDS: dict[str, str] = {
 
 
 class _Now:
-    """A collector that reads the server whenever it is scraped."""
-
     def __init__(self, readings: Readings) -> None:
         self._readings = readings
 
