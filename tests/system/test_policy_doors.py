@@ -388,6 +388,11 @@ def test_a_wrong_token_and_an_unknown_policy_end_at_once(
         PolicyClient(doors.address, ca="/no/such/file")
 
 
+def test_a_token_is_not_sent_unencrypted_to_another_machine() -> None:
+    with pytest.raises(ConfigError, match="unencrypted to 192.0.2.1:50051: set tls_ca"):
+        asyncio.run(PolicyClient("192.0.2.1:50051", TOKEN).list())
+
+
 # -- parts -----------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,10 @@ import os
 import socket
 import ssl
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -55,15 +57,12 @@ class SandboxAddress:
     """The address of a sandbox server.
 
     Args:
-        host, port: address it listens on.
+        connection: makes a connection to it, with a timeout.
         token: the token that it requires.
-        tls: verification of its certificate; `None` for a server on this machine.
     """
 
-    host: str
-    port: int
+    connection: Callable[..., http.client.HTTPConnection]
     token: str = field(repr=False)
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
 
 
 def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddress:
@@ -85,13 +84,14 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddre
         )
     if len(token) < SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
         raise ConfigError(f"the token must be at least {SHORTEST_TOKEN} ASCII characters")
-    tls = None
-    if parts.scheme == "https":
-        try:
-            tls = ssl.create_default_context(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"the certificates {ca_file} cannot be read: {error}") from None
-    return SandboxAddress(host, port or (443 if tls else 80), token, tls)
+    if parts.scheme == "http":
+        return SandboxAddress(partial(http.client.HTTPConnection, host, port or 80), token)
+    try:
+        tls = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the certificates {ca_file} cannot be read: {error}") from None
+    secure = partial(http.client.HTTPSConnection, host, port or 443, context=tls)
+    return SandboxAddress(secure, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +151,11 @@ class RemoteCall:
         return Unanswered(f"no answer within {self.seconds:g} s")
 
     def _answer(self) -> Reply:
-        here = self.address
-        if here.tls is None:
-            connection = http.client.HTTPConnection(here.host, here.port, timeout=self.seconds)
-        else:
-            connection = http.client.HTTPSConnection(
-                here.host, here.port, timeout=self.seconds, context=here.tls
-            )
+        connection = self.address.connection(timeout=self.seconds)
         try:
             connection.connect()
             self._socket = connection.sock
-            headers = {"Authorization": f"Bearer {here.token}", "Connection": "close"}
+            headers = {"Authorization": f"Bearer {self.address.token}", "Connection": "close"}
             if self.body is not None:
                 headers["Content-Type"] = "application/json"
             method = "GET" if self.body is None else "POST"

@@ -55,14 +55,14 @@ class EnvironmentsService:
 
     async def _renew(self, data: bytes, context: Context) -> bytes:
         request = await parsed(pb.RenewRequest, data, context)
-        if len(request.sessions) > self._sessions.rules.max_sessions:
-            text = f"at most {self._sessions.rules.max_sessions} sessions can be renewed at once"
+        if len(request.sessions) > self._sessions.max_sessions:
+            text = f"at most {self._sessions.max_sessions} sessions can be renewed at once"
             await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
         lost = self._sessions.renew(list(request.sessions))
-        return pb.RenewReply(lost=lost, epoch=self._sessions.rules.epoch).SerializeToString()
+        return pb.RenewReply(lost=lost, epoch=self._sessions.epoch).SerializeToString()
 
     async def _play(self, requests: Any, context: Context) -> None:
-        watch = Watch(QUIET * self._sessions.rules.lease)
+        watch = Watch(QUIET * self._sessions.lease)
         try:
             async for data in requests:
                 watch.listens = False

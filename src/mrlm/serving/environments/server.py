@@ -24,7 +24,7 @@ from mrlm.core.addresses import host_and_port
 from mrlm.core.errors import ConfigError, PluginError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.grpc import NAME, EnvironmentsService
-from mrlm.serving.environments.sessions import SessionRules, Sessions
+from mrlm.serving.environments.sessions import Sessions
 from mrlm.serving.environments.worker_pool import WorkerPool
 from mrlm.serving.protocol import channels
 from mrlm.serving.protocol.prometheus import Metrics
@@ -139,7 +139,6 @@ class EnvironmentServer:
             settings.tls_cert, settings.tls_key, settings.client_ca
         )
         self._metrics = Metrics(settings.metrics_port is not None)
-        rules = SessionRules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
         times = [env.timeout or settings.timeout for env in self.served.values()]
         self.pool: WorkerPool = WorkerPool(
             settings.workers if self.served else 0,
@@ -148,7 +147,14 @@ class EnvironmentServer:
             max(times, default=0.0) + settings.stall,
             settings.hidden,
         )
-        self.sessions: Sessions = Sessions(self.pool, rules, self._metrics)
+        self.sessions: Sessions = Sessions(
+            self.pool,
+            self._metrics,
+            self.epoch,
+            settings.max_sessions,
+            settings.max_calls,
+            settings.lease,
+        )
         self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._server: grpc.aio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -168,7 +174,7 @@ class EnvironmentServer:
             max_sessions=self.settings.max_sessions,
             lease_seconds=self.settings.lease,
             max_message_bytes=self.settings.max_message_bytes,
-            draining=self.sessions.rules.draining,
+            draining=self.sessions.draining,
             policies=self.policies,
             workers=len(self.pool.workers),
         )
@@ -194,7 +200,7 @@ class EnvironmentServer:
     async def drain(self, grace: float) -> None:
         """Take no new sessions, and wait until the open ones have ended, for `grace` seconds at
         most."""
-        self.sessions.rules.draining = True
+        self.sessions.draining = True
         await self._health.enter_graceful_shutdown()
         deadline = time.monotonic() + grace
         while len(self.sessions) and time.monotonic() < deadline:
@@ -262,7 +268,7 @@ class EnvironmentServer:
             "sessions": len(self.sessions),
             "calls_running": self.sessions.calls,
             "workers": sum(worker.ready for worker in self.pool.workers),
-            "draining": self.sessions.rules.draining,
+            "draining": self.sessions.draining,
             "restarts": self.pool.restarts,
         }
 

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -78,36 +78,32 @@ class PendingSession:
     job: asyncio.Task[tuple[End, pb.Reply]]
 
 
-@dataclass(slots=True)
-class SessionRules:
-    """The limits of a server.
-
-    Args:
-        epoch: identifier of this start of the server.
-        max_sessions: most open sessions.
-        max_calls: most concurrent calls.
-        lease: seconds a session lives without a call.
-    """
-
-    epoch: str
-    max_sessions: int
-    max_calls: int
-    lease: float
-    draining: bool = field(default=False)
-
-
+@dataclass(eq=False, repr=False)
 class Sessions:
     """All sessions.
 
     Calls are numbered consecutively; the first number follows that of `Open`, and is 1 after a
     `Fork`. The same number gets the same answer, also while the call is still running. A refused
     call (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
+
+    Args:
+        pool, metrics: those of the server.
+        epoch: identifier of this start of the server.
+        max_sessions: most open sessions.
+        max_calls: most concurrent calls.
+        lease: seconds a session lives without a call.
     """
 
-    def __init__(self, pool: WorkerPool, rules: SessionRules, metrics: Metrics) -> None:
-        self.rules = rules
+    pool: WorkerPool
+    metrics: Metrics
+    epoch: str
+    max_sessions: int
+    max_calls: int
+    lease: float
+
+    def __post_init__(self) -> None:
+        self.draining = False
         self.calls: int = 0
-        self._pool, self._metrics = pool, metrics
         self._found: dict[bytes, ServerSession] = {}
         self._keys: dict[str, PendingSession] = {}
         self._live = 0
@@ -149,20 +145,20 @@ class Sessions:
             return refusal
         self.calls += 1
         try:
-            worker = self._pool.pick()
+            worker = self.pool.pick()
             end, body = await worker.ask(op, NOBODY, data)
         except LostError:
             return _busy(none, "no worker is ready")
         finally:
             self.calls -= 1
         if end == End.HUNG:
-            self._pool.retire(worker)
+            self.pool.retire(worker)
         return SerializedReply(body, None if end == End.DONE else pb.Failure.FromString(body))
 
     def _count(self, kind: str, answer: SerializedReply, started: float) -> None:
         failure = answer.failure
         result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
-        self._metrics.called(kind, result, time.perf_counter() - started)
+        self.metrics.called(kind, result, time.perf_counter() - started)
 
     def renew(self, names: list[str]) -> list[str]:
         """Renew the leases of sessions; returns those that no longer exist."""
@@ -172,7 +168,7 @@ class Sessions:
             if session is None or session.over:
                 lost.append(name)
             else:
-                session.renew(self.rules.lease)
+                session.renew(self.lease)
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
@@ -184,7 +180,7 @@ class Sessions:
 
     async def sweep(self) -> None:
         """Free the sessions whose leases have expired, in an endless loop."""
-        pause = min(self.rules.lease / 4, 5.0)
+        pause = min(self.lease / 4, 5.0)
         while True:
             before = time.monotonic()
             await asyncio.sleep(pause)
@@ -195,8 +191,8 @@ class Sessions:
                     session.expires += late
                 if session.expires < now and session.running is None:
                     if not session.over:
-                        self._metrics.expired()
-                        self._jobs.start(_close(self._pool, session))
+                        self.metrics.expired()
+                        self._jobs.start(_close(self.pool, session))
                     self._forget(session)
 
     # -- opening -----------------------------------------------------------------------------------
@@ -212,7 +208,7 @@ class Sessions:
             refusal = self._no_room(request)
             if refusal is not None:
                 return refusal
-            if self.rules.draining:
+            if self.draining:
                 return _busy(request, "the server is shutting down and opens no sessions")
             known = self._begin(self._open(request), opened.key, origin)
         _, reply = await asyncio.shield(known.job)
@@ -223,10 +219,10 @@ class Sessions:
         name, key = secrets.token_bytes(16), request.open.key
         body = request.open.SerializeToString()
         try:
-            session = ServerSession(name, request.seq, key, self._pool.pick())
+            session = ServerSession(name, request.seq, key, self.pool.pick())
             end, reply = await self._create(session, Op.OPEN, name, body)
             if end == End.HUNG:
-                self._pool.retire(session.worker)
+                self.pool.retire(session.worker)
         except LostError:
             refusal = _busy(request, "no worker is ready").failure
             end, reply = End.REFUSED, pb.Reply(failure=refusal)
@@ -289,12 +285,12 @@ class Sessions:
             raise
         if end != End.DONE:
             self._live -= 1
-            self._pool.release(session.worker, session.id)
+            self.pool.release(session.worker, session.id)
             return end, pb.Reply(failure=pb.Failure.FromString(body))
-        session.renew(self.rules.lease)
+        session.renew(self.lease)
         self._found[session.id] = session
         name = session.id.hex()
-        opened = pb.Opened(session=name, lease_seconds=self.rules.lease, epoch=self.rules.epoch)
+        opened = pb.Opened(session=name, lease_seconds=self.lease, epoch=self.epoch)
         return end, pb.Reply(session=name, opened=opened)
 
     # -- calls -------------------------------------------------------------------------------------
@@ -303,7 +299,7 @@ class Sessions:
         session = self._session(request.session)
         if session is None:
             return refused(request, pb.Failure.LOST, "the session does not exist (any more)")
-        session.renew(self.rules.lease)
+        session.renew(self.lease)
         while session.running is not None and session.running[0] != request.seq:
             await asyncio.wait({session.running[1]})
         if session.running is None:
@@ -336,24 +332,24 @@ class Sessions:
         finally:
             self.calls -= 1
             session.running = None
-            session.renew(self.rules.lease)
+            session.renew(self.lease)
         if end != End.REFUSED:
             session.seq, session.answer = request.seq, answer
         if end in (End.OVER, End.HUNG):
             session.over = True
             self._live -= 1
-            self._pool.release(session.worker, session.id)
+            self.pool.release(session.worker, session.id)
             if end == End.HUNG:
-                self._pool.retire(session.worker)
+                self.pool.retire(session.worker)
         return answer
 
     # -- capacity and time -------------------------------------------------------------------------
 
     def _no_room(self, request: pb.Request, opens: bool = True) -> SerializedReply | None:
-        if self.calls >= self.rules.max_calls:
-            return _busy(request, f"{self.rules.max_calls} calls are under way already")
-        if opens and self._live >= self.rules.max_sessions:
-            return _busy(request, f"{self.rules.max_sessions} sessions are open already")
+        if self.calls >= self.max_calls:
+            return _busy(request, f"{self.max_calls} calls are under way already")
+        if opens and self._live >= self.max_sessions:
+            return _busy(request, f"{self.max_sessions} sessions are open already")
         return None
 
     def _session(self, name: str) -> ServerSession | None:
