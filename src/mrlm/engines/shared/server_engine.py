@@ -70,7 +70,7 @@ class ServerEngine(PolicyEngine, ABC):
     route: ClassVar[str] = ""
     """The route of completions."""
     no_route: ClassVar[str] = ""
-    """What to do if a route does not exist."""
+    """The fix if a route does not exist."""
 
     policies: Mapping[str, Policy]
     base_url: InitVar[str | None] = None
