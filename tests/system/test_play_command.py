@@ -75,7 +75,7 @@ def test_a_game_against_the_world_s_own_player(play: Play) -> None:
     done = play("5\n\n.\nnonsense\n", "-e", "tic_tac_toe", "--seat", "o", *EXPERT, "--seed", 1)
     assert done.code == 0, done
     assert done.out.startswith("You are o; with you: x (expert).")
-    boards = re.findall(r"\[world\]\n(?:Tic-tac-toe\..*\n)?(.+\n.+\n.+)\nYou are O", done.out)
+    boards = re.findall(r"\[environment\]\n(?:Tic-tac-toe\..*\n)?(.+\n.+\n.+)\nYou are O", done.out)
     assert len(boards) == 2 and boards[0].count("X") == 1
     assert (boards[1].count("X"), boards[1].count("O")) == (2, 1), "empty lines are not sent"
     assert "reward of o: -1.5" in done.out and "reward of x: +1 (won 1)" in done.out

@@ -12,7 +12,7 @@ Whole = TypeVar("Whole", covariant=True)
 
 
 class Storage(Protocol[Whole]):
-    """How a model's weights are stored. With a sharded model every call is collective: all ranks
+    """The storage of a model's weights. With a sharded model every call is collective: all ranks
     make the same ones."""
 
     @property
