@@ -15,8 +15,8 @@
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
-# A third of the time tests wait for servers and processes: twice as many workers as two cores.
-JOBS ?= 4
+# A third of the time tests wait for servers and processes: more workers than two cores.
+JOBS ?= 5
 BIN = $(VENV)/bin
 SELECT = -m "not slow"
 

@@ -16,13 +16,12 @@ from pathlib import Path
 
 
 def readable_copy() -> str:
-    """A folder with the package's own text, which everybody may read."""
+    """A folder with the package, which everybody may read."""
     import mrlm
 
     folder = tempfile.mkdtemp(prefix="mrlm-copy-")
     there = Path(folder, "mrlm")
-    only_code = shutil.ignore_patterns("*.safetensors", "*.json", "*.bin")
-    shutil.copytree(Path(mrlm.__file__).parent, there, ignore=only_code)
+    shutil.copytree(Path(mrlm.__file__).parent, there)
     for path in (Path(folder), *Path(folder).rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder

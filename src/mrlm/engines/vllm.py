@@ -66,7 +66,7 @@ class VllmEngine(ServerEngine):
             "seed": signed(request.seed),
             "logprobs": 1,
             "return_token_ids": True,
-            **sampling_fields(request.sampling),
+            **sampling_fields(request.sampling, every_token=0),
         }
 
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:

@@ -139,6 +139,7 @@ def test_openings_end_with_the_first_token_of_a_turn() -> None:
     (said,) = second.turns
     assert (said.agent, said.policy) == ("b", "q")
     assert (said.prompt_ids, said.completion_ids) == ([1, 2, 3, 4, 5], [6])
+    assert [len(part) for part in split([first, second], 8, packed=False)] == [1, 1]
 
 
 def test_mini_batches_are_nearly_equal_and_keep_units_whole() -> None:

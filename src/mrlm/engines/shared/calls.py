@@ -134,13 +134,13 @@ def finished(reason: object) -> str:
     return str(reason)
 
 
-def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+def sampling_fields(sampling: SamplingParams, every_token: int) -> dict[str, Any]:
     """Every sampling parameter but length and seed: a server may have model-specific defaults
-    for missing ones."""
+    for missing ones. `every_token` is the server's `top_k` for no limit."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
+        "top_k": sampling.top_k or every_token,
         "min_p": sampling.min_p,
         "repetition_penalty": 1.0,
         "stop": list(sampling.stop),

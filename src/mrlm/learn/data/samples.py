@@ -45,7 +45,8 @@ def samples_of(
 
 
 def openings(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample per turn that ends with the first token of its completion."""
+    """One sample per turn that ends with the first token of its completion; each is a unit of its
+    own, so that they fit into micro-batches."""
     found: list[Sample] = []
     for turn in (turn for sample in samples for turn in sample.turns):
         first = Turn(
@@ -55,7 +56,7 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
             turn.completion_ids[:1],
             sampling=turn.sampling,
         )
-        found += merge([first])
+        found += merge([first], unit=len(found))
     return found
 
 
