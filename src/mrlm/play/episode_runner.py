@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -57,7 +58,7 @@ class EpisodeRunner:
 
     def __post_init__(self) -> None:
         self._roles = Roles({name: name for name in self.environment.agents})
-        self.working = self.pulse.working
+        self.working: Callable[[], AbstractAsyncContextManager[None]] = self.pulse.working
         """A context for a call of the user's code outside the environment: batches of requests wait
         for it, as they do for the environment."""
 

@@ -59,7 +59,8 @@ class PolicyWeights:
         lean: bool = True,
     ) -> None:
         self.name = name
-        self.model, wrapper = unwrap(model)
+        bare, wrapper = unwrap(model)
+        self.model: Any = bare
         self.across: Across | None = None if wrapper is None else Across(wrapper)
         self.tokenizer = tokenizer
         self.adapter = adapter
