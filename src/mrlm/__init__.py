@@ -66,6 +66,7 @@ _NAMES = {
     "mrlm.learn.team_learner": ("TeamLearner",),
     "mrlm.play.workflow": ("Workflow", "WorkflowSpec"),
     "mrlm.play.workflow_check": ("check_workflow",),
+    "mrlm.record.reader": ("RecordedEpisode", "RecordedRun", "RecordedTurn", "read_run"),
     "mrlm.replays.replay": (
         "Replay",
         "replay",

@@ -113,6 +113,10 @@ from mrlm.learn.team_learner import TeamLearner as TeamLearner
 from mrlm.play.workflow import Workflow as Workflow
 from mrlm.play.workflow import WorkflowSpec as WorkflowSpec
 from mrlm.play.workflow_check import check_workflow as check_workflow
+from mrlm.record.reader import RecordedEpisode as RecordedEpisode
+from mrlm.record.reader import RecordedRun as RecordedRun
+from mrlm.record.reader import RecordedTurn as RecordedTurn
+from mrlm.record.reader import read_run as read_run
 from mrlm.replays.replay import Replay as Replay
 from mrlm.replays.replay import replay as replay
 from mrlm.runs import EvalResult as EvalResult

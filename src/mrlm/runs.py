@@ -78,7 +78,7 @@ def run_to_end(run: Run) -> TrainResult:
         interrupted = True
         raise
     except AllFailedError as error:
-        run.log.episodes(run.step + 1, error.episodes)
+        run.log.episodes(run.step + 1, [error.episodes])
         raise
     finally:
         if run.peers.main:

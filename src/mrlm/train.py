@@ -11,7 +11,7 @@ from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.learn.mismatch import mismatch_metrics, taken
 from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
-from mrlm.training.iteration import credit, evaluate, measure, note, play, update
+from mrlm.training.iteration import credit, evaluate, measure, play, show, update
 from mrlm.training.metrics import api_metrics, by_policy
 from mrlm.training.run import Run
 from mrlm.training.saving import go_back_to_checkpoint, save
@@ -86,9 +86,14 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     if check and checks:
         with span("checks"):
             check_first_step(run, groups)
-    with span("logging"):
-        note(run, run.step + 1, everything)
-    updates, between = await update(run, groups)
+    show(run, run.step + 1, everything)
+    opponents = run.population.standing()
+    run.log.record.trace(groups)
+    try:
+        updates, between = await update(run, groups)
+    finally:  # also episodes that end the run
+        with span("logging"):
+            run.log.episodes(run.step + 1, everything, opponents)
     with span("sync"):
         await _share_weights(run, groups)
     if check and checks:

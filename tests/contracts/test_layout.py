@@ -29,6 +29,7 @@ ORDER = (
     "environments",
     "workflows",
     "selfplay",
+    "record",
     "tracking",
     "distributed",
     "serving",

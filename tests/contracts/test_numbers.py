@@ -3,7 +3,6 @@ environments, two micro-batches, two policies."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.learn.credit.groups import sibling_metrics
 from mrlm.learn.ops import approx_kl
 from mrlm.training.metrics import by_policy, component_sums, credit_metrics, episode_metrics
+from recorded import episodes as recorded
 
 
 def _turn(agent: str, tokens: int, reward: float = 0.0, step: int = 0, **fields) -> Turn:
@@ -204,12 +204,12 @@ def test_tokens_and_seconds_of_a_run(tiny_path: str):
     )
     result = trainer.train(num_iterations=2)
     folder = Path(result.run_folder)
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    rows = recorded(folder)
     sampled = {1: 0, 2: 0}
     for row in rows:
         if row["step"] in sampled:
             turns = [turn for agent in row["agents"].values() for turn in agent["turns"]]
-            sampled[row["step"]] += sum(len(turn["ids"]) for turn in turns)
+            sampled[row["step"]] += sum(turn["tokens"] for turn in turns)
     first, second = (row for row in result.history if row["step"] > 0)
     assert first["tokens/total"] == sampled[1] > 0
     assert second["tokens/total"] == sampled[1] + sampled[2]

@@ -26,6 +26,7 @@ from mrlm.config.normalize import merge
 from mrlm.core.errors import MRLMError
 from mrlm.experiment import run_experiment
 from places import file_of
+from recorded import episodes as recorded
 
 NOISE = {"env_type": "played:Noise"}
 ROWS = [
@@ -262,6 +263,10 @@ CASES: dict[str, Case] = {
     "AsynchronyConfig.oversample": case(
         "asynchrony.oversample", 4.0, environments=[{**ROUNDS[0], "uneven": True}]
     ),
+    "RecordConfig.tokens": case("record.tokens", "none"),
+    "RecordConfig.keep": case("record.keep", "evaluations"),
+    "RecordConfig.compress": case("record.compress", False),
+    "RecordConfig.max_gb": case("record.max_gb", 1e-6),
     "StageConfig.name": case("stages", [{"name": "b"}], stages=[{"name": "a"}]),
     "GenerationConfig.max_new_tokens": case("generation.max_new_tokens", 5),
     "GenerationConfig.temperature": case("generation.temperature", 0.5),
@@ -524,8 +529,10 @@ def observed(text: str) -> dict[str, str]:
         if file.name == "metrics.jsonl":
             rows = [json.loads(line) for line in file.read_text().splitlines()]
             found["metrics"] = repr([{k: v for k, v in r.items() if lasts(k)} for r in rows])
-        if file.name in ("episodes.jsonl", "ratings.json"):
+        if file.name == "ratings.json":
             found[file.name] = file.read_text()
+        if file.name == "episodes.index":
+            found["episodes"] = repr(recorded(file.parent))
         if file.suffix == ".safetensors" and "final" in str(file):
             found[f"weights of {file.parent.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found

@@ -14,8 +14,11 @@ from commands import Mrlm
 from mrlm import replay, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import ConfigError
-from mrlm.replays.replay import differing
-from mrlm.tracking.run_log import digest
+from mrlm.record.packing import pack_ids, unpack
+from mrlm.record.rows import digest
+from mrlm.replays.differences import differing
+from recorded import episodes as recorded
+from recorded import played, write
 
 
 def config(folder: Path, **changes: Any) -> ExperimentConfig:
@@ -40,7 +43,7 @@ def config(folder: Path, **changes: Any) -> ExperimentConfig:
 
 
 def lines(folder: Path, step: int | None = None) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").open()]
+    rows = recorded(folder)
     return [row for row in rows if step in (None, row["step"])]
 
 
@@ -69,8 +72,10 @@ def test_an_episode_is_played_again(step: int, kind: str, team: Path) -> None:
     found = replay(team, line["id"], step)
     assert found.same and not found.notes, str(found)
     ids = [turn.completion_ids for turn in found.episode.turns]
-    assert ids == [turn["ids"] for each in line["agents"].values() for turn in each["turns"]]
-    assert all(ids) and found.played == line == found.logged
+    assert ids == [
+        unpack(turn["ids"]).tolist() for each in line["agents"].values() for turn in each["turns"]
+    ]
+    assert all(ids) and found.logged == line and played(found.played) == played(line)
     origin = {1: "0 steps: the initial weights", 3: "2 steps: checkpoint-2"}
     origin[4] = "4 steps: checkpoint-4"
     if (step, kind) == (4, "train"):
@@ -85,7 +90,7 @@ def test_the_command_prints_writes_and_checks(team: Path, run: Mrlm, tmp_path: P
     assert done.code == 0 and "equal to the log: 2 turns" in done.out
     assert "-- second (policy second) --" in done.out and "  first 0, correct 0" in done.out
     written = json.loads((tmp_path / "again.json").read_text())
-    assert written["same"] and written["episode"] == line
+    assert written["same"] and played(written["episode"]) == played(line)
     shown = [run("replay", team, "--episode", line["id"], *more) for more in ((), ("--quiet",))]
     assert [each.code for each in shown] == [0, 0] and shown[1].out == shown[1].err == ""
     again = run("replay", team, "--episode", "eval/relay/0/0")
@@ -103,9 +108,10 @@ def test_a_log_that_says_something_else_is_found_out(team: Path, run: Mrlm, tmp_
     (copy / "config.yaml").write_text((team / "config.yaml").read_text())
     line = lines(team, 1)[0]
     turn = line["agents"]["second"]["turns"][0]
-    turn["ids"][2] += 1
-    turn["digest"] = digest(turn["ids"])
-    (copy / "episodes.jsonl").write_text(json.dumps(line) + "\n")
+    ids = unpack(turn["ids"])
+    ids[2] += 1
+    turn["ids"], turn["digest"] = pack_ids(ids.tolist()), digest(ids.tolist())
+    write(copy, [line])
     (copy / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 9.0}) + "\n")
     done = run("replay", copy, "--episode", line["id"], "--check", "--quiet")
     assert done.code == 1 and "agent 'second', turn 1: token 3 is" in done.out
@@ -114,7 +120,7 @@ def test_a_log_that_says_something_else_is_found_out(team: Path, run: Mrlm, tmp_
 
 def test_a_run_of_live_objects_asks_for_them(team: Path, tmp_path: Path) -> None:
     config(tmp_path, environments=None).save(tmp_path / "config.yaml")
-    (tmp_path / "episodes.jsonl").write_text((team / "episodes.jsonl").read_text())
+    write(tmp_path, recorded(team))
     with pytest.raises(ConfigError, match="live objects of a program"):
         replay(tmp_path, lines(team, 1)[0]["id"])
 
@@ -122,8 +128,9 @@ def test_a_run_of_live_objects_asks_for_them(team: Path, tmp_path: Path) -> None
 def test_training_again_that_departs_from_the_log_is_noted(team: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
-    for name in ("config.yaml", "episodes.jsonl", "metrics.jsonl"):
+    for name in ("config.yaml", "metrics.jsonl"):
         (copy / name).write_text((team / name).read_text())
+    write(copy, recorded(team))
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").open()]
     rows[1]["grad_norm"] += 1e-9
     (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -194,7 +201,7 @@ def test_a_player_of_the_past_is_met_again_and_named(tmp_path: Path) -> None:
     assert any(name.startswith("player@") for name in named), named
     for row in rows[:2]:
         found = replay(tmp_path / "run", row["id"])
-        assert found.same and found.played == row, str(found)
+        assert found.same and played(found.played) == played(row), str(found)
 
 
 def test_rows_come_again_in_every_epoch(tmp_path: Path) -> None:

@@ -25,7 +25,14 @@ from mrlm.learn.checkpoint import checkpoints, verify
 
 VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
-WRITTEN = {"episodes.jsonl", "ratings.json", "models.json", "manifest.json", "final"}
+WRITTEN = {
+    "episodes.jsonl.gz",
+    "episodes.index",
+    "ratings.json",
+    "models.json",
+    "manifest.json",
+    "final",
+}
 """Files, and a folder, that have to come out the same; a manifest stands for all that it lists."""
 
 

@@ -24,6 +24,7 @@ from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.credit.joint_steps import joint_texts
 from mrlm.runs import evaluate_model, run_to_end
 from places import ROOT
+from recorded import episodes as recorded
 from test_swap import Watch, settings, weights
 from test_swap import models as models
 
@@ -94,8 +95,7 @@ def test_what_it_says_is_context_and_nothing_of_it_is_learned_from() -> None:
     with serving(sums) as server:
         run = build(experiment(endpoint(server)))
         run_to_end(run)
-    rows = (run.folder / "episodes.jsonl").read_text().splitlines()
-    assert "The sum is" in rows[0] and json.loads(rows[0])
+    assert "The sum is" in json.dumps(recorded(run.folder)[0])
     with serving(sums) as server:
         again = build(experiment(endpoint(server), "mappo", output_dir="other"))
         (group,) = run_async(again.source.take(1))
@@ -119,7 +119,7 @@ def test_a_call_that_finally_fails_is_an_episode_that_failed() -> None:
         history = run_to_end(run).history
     assert [row["episodes/failed"] for row in history] == [0.25, 0.25]
     assert all(row["api/helper/failures"] == 1 for row in history)
-    episodes = [json.loads(line) for line in (run.folder / "episodes.jsonl").open()]
+    episodes = recorded(run.folder)
     failed = [each for each in episodes if each["status"] == "error"]
     assert failed and all("not this one" in each["error"] for each in failed)
 

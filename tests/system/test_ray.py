@@ -35,6 +35,8 @@ from mrlm.runs import TrainResult
 from mrlm.training.run import Run
 from mrlm.training.weight_proof import Gap, gaps
 from places import IMPORTS
+from recorded import episodes as recorded
+from recorded import played
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TWO_CORES = 2
@@ -165,7 +167,7 @@ def test_policies_learn_as_in_one_process_though_a_worker_is_killed(
     assert [row["step"] for row in expected] == [0, 1, 2, 3, 4]
     loss = "loss" if len(policies) == 1 else "loss/second"
     assert all(row[loss] != 0 for row in expected[1:])
-    episodes = [(tmp_path / name / "episodes.jsonl").read_text() for name in ("here", "there")]
+    episodes = [[played(row) for row in recorded(tmp_path / name)] for name in ("here", "there")]
     assert episodes[0] == episodes[1]
     for policy in policies if len(policies) > 1 else ("",):
         finals = [tmp_path / name / "final" / policy for name in ("here", "there")]

@@ -197,7 +197,7 @@ def test_a_write_that_fails_ends_with_an_error_and_costs_nothing(
 ) -> None:
     """The log cannot grow; or the largest file cannot be written."""
     runner, alone = whole
-    log = (runner.folder / "episodes.jsonl").stat().st_size
+    log = (runner.folder / "episodes.jsonl.gz").stat().st_size
     size = log * 2 // 3 if which == "log" else limits(runner.folder, least=log)[-1]
     runner = Runner(TEAM, tmp_path / "cut", launcher)
     found = cut_off([size], alone, runner)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mrlm.core.errors import NonFiniteError
 from mrlm.learn.checkpoint import checkpoints, read_state
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.training.rollback import rollbacks
+from recorded import episodes as recorded
 from test_resume import logged
 
 SURE = -4.5
@@ -80,7 +80,7 @@ def test_it_goes_back_learns_more_slowly_and_comes_to_its_end(cured: Path) -> No
     assert only.at > 4 and "3 steps in a row were not finite" in only.why
     assert [row["rollbacks"] for row in rows[1:]] == [0, 0, 0, 2, 2, 2, 2, 2, 2]
     assert [row["learning_rate"] for row in rows[1:]] == pytest.approx([0.02] * 3 + [0.0002] * 6)
-    episodes = [json.loads(line) for line in (cured / "episodes.jsonl").open()]
+    episodes = recorded(cured)
     keys = [(each["step"], each["id"]) for each in episodes]
     assert len(set(keys)) == len(keys), "what was played in vain is no part of the log"
     assert (cured / "nonfinite-one.pt").is_file(), "the batch stays"
@@ -133,7 +133,7 @@ def test_it_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [2, 4, 9])
 def test_what_was_played_before_and_after_is_played_again(step: int, cured: Path) -> None:
-    lines = [json.loads(line) for line in (cured / "episodes.jsonl").open()]
+    lines = recorded(cured)
     episode = next(line["id"] for line in lines if line["step"] == step and "train" in line["id"])
     for each in checkpoints(cured):  # from the beginning, through the rollback
         each.rename(each.with_name(f"kept-{each.name}"))

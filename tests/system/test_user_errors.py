@@ -16,6 +16,7 @@ from commands import Mrlm, run
 from mrlm import GRPOTrainer, SimulatedEnvironment, check_environment, check_workflow
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.user_errors import MOST_FRAMES, explain, user_frames
+from recorded import episodes as recorded
 
 _ = run
 
@@ -286,7 +287,7 @@ def test_a_run_in_which_no_agent_speaks_is_an_error(setting: str, said: str, run
 @pytest.mark.parametrize("case", EPISODES)
 def test_the_folder_of_a_failed_run_says_why(case: str, run: Mrlm) -> None:
     run("train", "--config", "config.yaml", *CASES[case][0])
-    records = [json.loads(line) for line in Path("run/episodes.jsonl").read_text().splitlines()]
+    records = recorded("run")
     assert len(records) > 1 and {record["status"] for record in records} == {"error"}
     assert all(place(case) in record["error"] for record in records)
     text = Path("run/run.log").read_text()

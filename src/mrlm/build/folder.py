@@ -11,6 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.silent_log import SilentLog
 from mrlm.learn.checkpoint import clear_temporaries, newest_verified, step_of, thin, writing
+from mrlm.record.plan import RecordPlan
 from mrlm.tracking.run_log import RunLog
 from mrlm.training.input_digests import check_inputs, note_inputs
 from mrlm.training.rollback import settle
@@ -39,6 +40,7 @@ def open_log(
             resume_step=state["step"] + 1 if state else None,
             state=state["parts"]["log"] if state else None,
             every=config.training.logging_steps,
+            record=RecordPlan(**dict(config.record)),
         )
 
 

@@ -20,8 +20,8 @@ HOME = {
         "play_sections": "AgentConfig EngineConfig EnvironmentConfig EvaluationConfig "
         "GenerationConfig OpponentsConfig WorkflowConfig",
         "policy_sections": "EndpointConfig LoraConfig ModelConfig PolicyConfig",
-        "sections": "AsynchronyConfig DataConfig DistributedConfig ScheduleConfig StageConfig "
-        "TrainingConfig",
+        "sections": "AsynchronyConfig DataConfig DistributedConfig RecordConfig ScheduleConfig "
+        "StageConfig TrainingConfig",
     }.items()
     for name in names.split()
 }

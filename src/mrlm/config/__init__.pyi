@@ -20,6 +20,7 @@ from mrlm.config.policy_sections import PolicyConfig as PolicyConfig
 from mrlm.config.sections import AsynchronyConfig as AsynchronyConfig
 from mrlm.config.sections import DataConfig as DataConfig
 from mrlm.config.sections import DistributedConfig as DistributedConfig
+from mrlm.config.sections import RecordConfig as RecordConfig
 from mrlm.config.sections import ScheduleConfig as ScheduleConfig
 from mrlm.config.sections import StageConfig as StageConfig
 from mrlm.config.sections import TrainingConfig as TrainingConfig

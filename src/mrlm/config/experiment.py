@@ -27,6 +27,7 @@ from mrlm.config.sections import (
     AsynchronyConfig,
     DataConfig,
     DistributedConfig,
+    RecordConfig,
     StageConfig,
     TrainingConfig,
 )
@@ -68,6 +69,7 @@ class ExperimentConfig(Section):
     opponents: OpponentsConfig = Field(default_factory=OpponentsConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     asynchrony: AsynchronyConfig = Field(default_factory=AsynchronyConfig)
+    record: RecordConfig = Field(default_factory=RecordConfig)
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the previous weights."""

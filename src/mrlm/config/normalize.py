@@ -41,6 +41,7 @@ SECTIONS = (
     "opponents",
     "data",
     "asynchrony",
+    "record",
     "distributed",
     "stages",
 )

@@ -253,6 +253,22 @@ class DistributedConfig(Section):
     }
 
 
+class RecordConfig(Section):
+    """The record of episodes in the run folder, for `mrlm.read_run`, `mrlm replay` and pages."""
+
+    tokens: Literal["sample", "all", "none"] = "sample"
+    """Whose tokens are recorded, with their log-probs, advantages and other columns: a `sample` (of
+    every evaluation and of two groups per training step), `all`, or `none`."""
+    keep: Literal["all", "evaluations"] | Count = "all"
+    """Which episodes are recorded: `all`, those of `evaluations`, or of so many groups per training
+    step (and of evaluations)."""
+    compress: bool = True
+    """Write `episodes.jsonl.gz`; `false` writes `episodes.jsonl`."""
+    max_gb: Positive | None = 4.0
+    """Size of the file, in GB, from which only every second training step is kept, then every
+    fourth, and so on; evaluations stay. `null`: no limit."""
+
+
 class AsynchronyConfig(Section):
     """Asynchronous sampling during training, and oversampling."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from mrlm.core.episodes import Episode
+from mrlm.record.plan import RecordPlan
 from mrlm.tracking.run_log import RunLog
 
 
@@ -16,13 +17,17 @@ class SilentLog(RunLog):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.record = RecordPlan()
         self._rows: list[dict[str, Any]] = []
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._rows.append({"step": step, **metrics})
 
     def episodes(
-        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+        self,
+        step: int,
+        groups: Iterable[Iterable[Episode]],
+        opponents: Mapping[str, str] | None = None,
     ) -> None:
         pass
 

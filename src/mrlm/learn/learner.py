@@ -29,6 +29,7 @@ from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
 from mrlm.learn.data.samples import minibatches
+from mrlm.learn.data.trace import Trace
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
@@ -245,9 +246,11 @@ class Learner(Trainee):
         history: list[dict[str, float]] = []
         look: FirstLook | None = self._first_look(samples)
         for epoch in range(algorithm.update_epochs):
+            trace = Trace(samples)
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
-                history.append((yield from self._optimizer_step(minibatch, algorithm, look)))
+                history.append((yield from self._optimizer_step(minibatch, algorithm, look, trace)))
                 look = None
+            trace.write()
             moved = history[-1].get("approx_kl", 0.0)
             if algorithm.target_kl is not None and moved > algorithm.target_kl:
                 log.info(
@@ -273,10 +276,15 @@ class Learner(Trainee):
         return look
 
     def _optimizer_step(
-        self, samples: Sequence[Sample], algorithm: Algorithm, look: FirstLook | None
+        self,
+        samples: Sequence[Sample],
+        algorithm: Algorithm,
+        look: FirstLook | None,
+        trace: Trace,
     ) -> Updating:
         """One optimiser step on one mini-batch of any number of micro-batches; in the first one of
-        an update, `look` compares the sampler's log-probs with the computed ones."""
+        an update, `look` compares the sampler's log-probs with the computed ones; `trace` keeps
+        those of recorded turns."""
         self.stepper.clear()
         totals = Totals.of(samples)
         if algorithm.spec.ignores_zero:
@@ -289,6 +297,7 @@ class Learner(Trainee):
         sums: dict[str, Tensor | float] = {}
         settings, policy = self.settings, self.weights_of
         loss_of = algorithm.loss if look is None or look.done else look.at(algorithm.loss)
+        loss_of = trace.at(loss_of)
         micros = micro_batches(policy, settings, samples, totals, settings.accumulation)
         for batch, real, last in micros:
             loss = yield Work(

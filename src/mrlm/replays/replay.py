@@ -23,9 +23,12 @@ from mrlm.core.sync_async import run_async
 from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.play.engine import RemoteEngine
+from mrlm.record.files import COMPRESSED, PLAIN, episode_file, rows_of
+from mrlm.record.rows import episode_row
+from mrlm.replays.differences import differing
 from mrlm.replays.recorded_engine import Recorded, recorded_words
 from mrlm.runs import policies_of, threads
-from mrlm.tracking.run_log import EPISODES, METRICS, redacted, secrets, summary
+from mrlm.tracking.run_log import METRICS, redacted, secrets
 from mrlm.train import train
 from mrlm.training.iteration import evaluate
 from mrlm.training.metrics import component_sums
@@ -94,7 +97,7 @@ class Replay:
             lines.append(f"  {name} {_number(agent['reward'])}{made}")
         lines += [*([""] if self.notes else []), *(f"note: {note}" for note in self.notes), ""]
         turns = [turn for agent in played["agents"].values() for turn in agent["turns"]]
-        count = sum(len(turn["ids"] or ()) for turn in turns)
+        count = sum(turn["tokens"] for turn in turns)
         if self.same:
             lines.append(f"equal to the log: {len(turns)} turns, {count} tokens, all rewards")
         else:
@@ -114,7 +117,7 @@ def replay(
 
     Args:
         run: a run folder, or that of a stage.
-        episode: its `id` in `episodes.jsonl`.
+        episode: its `id` in the record.
         step: its `step` there, if the id occurs in several.
         parts: live objects that replaced sections of the config, in their initial state.
 
@@ -190,7 +193,7 @@ class _Watch(Callback):
         for each in episodes if step == self.step else ():
             if each.id == self.episode:
                 self.found = each
-                self.line = {"step": step, **summary(each, run.population.standing())}
+                self.line = {"step": step, **episode_row(each, run.population.standing())}
                 raise _FoundError
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
@@ -222,16 +225,16 @@ def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
     folders = [run] if (run / "config.yaml").is_file() else []
     stages = sorted(path.parent for path in run.glob("*/config.yaml"))
     folders = folders or [each for each in stages if not _begun_anew(each)]
-    logs = [folder for folder in folders if (folder / EPISODES).is_file()]
+    logs = [folder for folder in folders if episode_file(folder) is not None]
     if not logs:
         raise ConfigError(
-            f"{run}: not a run folder: config.yaml or {EPISODES} does not exist in it"
+            f"{run}: not a run folder: config.yaml, {COMPRESSED} or {PLAIN} does not exist"
         )
     found = {folder: rows for folder in logs if (rows := _rows(folder, episode))}
     if not found:
-        some = next((json.loads(line)["id"] for line in _whole_lines(logs[0] / EPISODES)), "none")
+        some = next((row["id"] for row in rows_of(logs[0])), "none")
         raise ConfigError(
-            f"{run}: episode {episode!r} does not exist in {EPISODES}; ids there look like {some!r}"
+            f"{run}: episode {episode!r} is not recorded; ids there look like {some!r}"
         )
     if len(found) > 1:
         raise ConfigError(
@@ -248,9 +251,7 @@ def _begun_anew(stage: Path) -> bool:
 
 
 def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:
-    mark = json.dumps(episode)
-    lines = (json.loads(line) for line in _whole_lines(folder / EPISODES) if mark in line)
-    return [row for row in lines if row["id"] == episode]
+    return [row for row in rows_of(folder) if row["id"] == episode]
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
@@ -334,63 +335,13 @@ def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> l
             f"{folder}: games against past players are not logged in full, so a run with "
             f"opponents and policies behind an API ({', '.join(remote)}) cannot be played again"
         )
-    words = recorded_words(map(json.loads, _whole_lines(folder / EPISODES)))
+    words = recorded_words(rows_of(folder))
     for name in remote:
         run.engines[name] = Recorded(name, words, run)
     said = ", ".join(remote)
     return [
         f"behind an API ({said}) nothing can be sampled again: the recorded completions were used"
     ]
-
-
-# -- the comparison --------------------------------------------------------------------------------
-
-
-def differing(logged: Mapping[str, Any], played: Mapping[str, Any]) -> Iterator[str]:
-    """The differences to the log: tokens first, then their consequences.
-
-    Args:
-        logged: a line of `episodes.jsonl`.
-        played: the same row of the re-execution.
-    """
-    was, now = logged["agents"], played["agents"]
-    for name in dict.fromkeys([*was, *now]):
-        if name not in now or name not in was:
-            yield f"agent {name!r} {'did not speak' if name in was else 'spoke'} this time"
-            continue
-        yield from _differing_turns(name, was[name], now[name])
-    for name in was.keys() & now.keys():
-        for key in ("policy", "reward"):
-            if key in was[name] and was[name][key] != now[name][key]:
-                yield f"agent {name!r}: {key} {now[name][key]}, logged {was[name][key]}"
-        if was[name]["messages"] != now[name]["messages"]:
-            yield f"agent {name!r}: the conversation is another one"
-    for key in ("status", "reward", "error", "environment", "task_id"):
-        if logged[key] != played[key]:
-            yield f"{key} {played[key]}, logged {logged[key]}"
-
-
-def _differing_turns(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    before, after = was.get("turns"), now["turns"]
-    if before is None:  # a log of an earlier version: texts are compared
-        return
-    for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
-        where = f"agent {name!r}, turn {number}"
-        if one.get("text") != other.get("text"):
-            yield f"{where}: {other.get('text')!r}, logged {one.get('text')!r}"
-        elif one["digest"] != other["digest"]:
-            yield f"{where}: {_first_token(one['ids'], other['ids'])}"
-    if len(before) != len(after):
-        yield f"agent {name!r}: {len(after)} turns, logged {len(before)}"
-
-
-def _first_token(was: Sequence[int] | None, now: Sequence[int] | None) -> str:
-    if was is None or now is None:
-        return "other tokens (the log does not show them, since they hold a secret)"
-    for place, (one, other) in enumerate(zip(was, now, strict=False), 1):
-        if one != other:
-            return f"token {place} is {other}, logged {one}"
-    return f"{len(now)} tokens, logged {len(was)}"
 
 
 def _number(value: float | None) -> str:

@@ -3,7 +3,6 @@ Independent of the meaning of metrics."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import json
@@ -12,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -20,15 +19,15 @@ from typing import Any, ClassVar, TextIO
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
-from mrlm.core.records import message_record
-from mrlm.core.types import Turn
 from mrlm.core.user_errors import title
 from mrlm.learn.checkpoint import after_room
+from mrlm.record.files import EpisodeFile
+from mrlm.record.plan import RecordPlan
+from mrlm.record.rows import episode_row, finite, without_tokens
 from mrlm.tracking.console import ConsoleLog
 from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 
 METRICS = "metrics.jsonl"
-EPISODES = "episodes.jsonl"
 PROFILE = "profile.jsonl"
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
@@ -100,7 +99,7 @@ class RunLog:
     `metrics.jsonl` has all metrics. A tracker that cannot start is an error.
 
     Args:
-        folder: the run's folder with `metrics.jsonl` and `episodes.jsonl`. Non-finite numbers are
+        folder: the run's folder with `metrics.jsonl` and the episodes. Non-finite numbers are
             written as `null`.
         run_name: name of the run on the console and in trackers.
         config: the resolved config, for trackers.
@@ -111,6 +110,7 @@ class RunLog:
             scratch.
         state: the result of `state()` when the run was saved.
         every: steps between lines on the console.
+        record: which episodes and tokens are recorded.
     """
 
     def __init__(
@@ -124,8 +124,10 @@ class RunLog:
         resume_step: int | None = None,
         state: dict[str, Any] | None = None,
         every: int = 1,
+        record: RecordPlan | None = None,
     ) -> None:
         self.folder = folder
+        self.record: RecordPlan = record or RecordPlan()
         self._every = every
         self._secrets = secrets()
         check_trackers(trackers)
@@ -147,10 +149,10 @@ class RunLog:
                 raise PluginError(
                     f"training.report_to: the tracker {name!r} cannot start: {reason}"
                 ) from error
-        for name in (METRICS, EPISODES, PROFILE):
+        for name in (METRICS, PROFILE):
             rewind(self.folder / name, first)
         self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
-        self._episodes: TextIO = (self.folder / EPISODES).open("a", encoding="utf-8")
+        self._episodes: EpisodeFile = self.record.open(self.folder, first)
         self._profile: TextIO | None = None
 
     def back(self, step: int, state: dict[str, Any]) -> None:
@@ -169,35 +171,49 @@ class RunLog:
         Raises:
             TrainingError: the run folder cannot be written.
         """
-        numbers = {name: _finite(value) for name, value in metrics.items()}
+        numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
-        finite = {name: value for name, value in numbers.items() if value is not None}
+        known = {name: value for name, value in numbers.items() if value is not None}
         for name, tracker in list(self._trackers.items()):
-            self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, finite))
-        self._console.log(step, finite, shown=step % self._every == 0)
+            self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, known))
+        self._console.log(step, known, shown=step % self._every == 0)
 
     def episodes(
-        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+        self,
+        step: int,
+        groups: Iterable[Iterable[Episode]],
+        opponents: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the episodes of a step; known secrets in texts are redacted, together with their
-        tokens.
+        """Write the episodes of a step, as far as `record` chooses them; known secrets in texts are
+        redacted, together with their tokens.
 
         Args:
             step: the step.
-            episodes: its episodes.
-            standing: opponent -> the past player it represents.
-        """
-        lines = [{"step": step, **summary(episode, standing or {})} for episode in episodes]
-        self._append(self._episodes, [self._shown(line) for line in lines])
+            groups: its groups of episodes.
+            opponents: opponent -> the past player it represents.
 
-    def _shown(self, line: Mapping[str, object]) -> Mapping[str, object]:
-        shown = redacted(line, self._secrets)
-        if shown != line:  # the tokens would reveal what the text hides
-            for agent in shown["agents"].values():
-                for turn in agent["turns"]:
-                    turn["ids"] = None
-        return shown
+        Raises:
+            TrainingError: the run folder cannot be written.
+        """
+        chosen = list(self.record.chosen(groups))
+        rows = [
+            self._shown(episode_row(each, opponents, group=number, tokens=tokens))
+            for number, each, tokens in chosen
+        ]
+        evaluation = any(each.id.startswith("eval/") for _, each, _ in chosen)
+        try:
+            if self._episodes.append(step, rows, evaluation=evaluation):
+                self.note(
+                    f"the episodes of this run exceed record.max_gb: one in {self._episodes.every} "
+                    "training steps is kept"
+                )
+        except OSError as error:
+            raise self._unwritable(self._episodes.path, error) from error
+
+    def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
+        shown = redacted(row, self._secrets)
+        return row if shown == row else without_tokens(shown)
 
     def profile(self, row: Mapping[str, object]) -> None:
         """Write the durations of the parts of a step; the file is created by the first call."""
@@ -233,7 +249,7 @@ class RunLog:
         self._close_files()
 
     def _close_files(self) -> None:
-        for file in (self._metrics, self._episodes, self._profile):
+        for file in (self._metrics, self._profile):
             if file is not None:
                 with suppress(OSError):  # a failed write was reported when it happened
                     file.close()
@@ -261,10 +277,12 @@ class RunLog:
             file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
             file.flush()
         except OSError as error:
-            raise TrainingError(
-                f"{file.name} cannot be written: {error.strerror}; "
-                f"{after_room(Path(file.name).parent)}"
-            ) from error
+            raise self._unwritable(Path(file.name), error) from error
+
+    def _unwritable(self, path: Path, error: OSError) -> TrainingError:
+        return TrainingError(
+            f"{path} cannot be written: {error.strerror}; {after_room(self.folder)}"
+        )
 
 
 def rewind(path: Path, step: int) -> None:
@@ -320,49 +338,3 @@ def _step_of(line: bytes) -> int | None:
         return None
     step = row.get("step") if isinstance(row, dict) else None
     return step if isinstance(step, int) else None
-
-
-def _finite(value: float | None) -> float | None:
-    """A number for JSON: `None` if it is not finite."""
-    if value is None or isinstance(value, int):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def digest(ids: Sequence[int]) -> str:
-    """A digest of token ids in sixteen hexadecimal digits."""
-    text = ",".join(map(str, ids))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def summary(episode: Episode, standing: Mapping[str, str]) -> dict[str, Any]:
-    """The log row of an episode, with its turns as they were sampled, for comparison with a
-    re-execution. `standing` maps opponents to the past players they represent."""
-    agents = {
-        name: {
-            "policy": standing.get(rollout.policy or "", rollout.policy),
-            "reward": _finite(rollout.reward),
-            "messages": [message_record(message) for message in rollout.messages],
-            "turns": [_turn(turn) for turn in rollout.turns],
-        }
-        for name, rollout in episode.rollouts.items()
-    }
-    marks = {"greedy": True} if episode.greedy else {}
-    return marks | {
-        "id": episode.id,
-        "environment": episode.environment,
-        "task_id": episode.task.id,
-        "status": episode.status,
-        "reward": _finite(episode.reward),
-        "error": episode.error,
-        "agents": agents,
-    }
-
-
-def _turn(turn: Turn) -> dict[str, Any]:
-    """The log entry of a turn; one of a policy behind an API has no tokens, and is identified by
-    its text."""
-    said = {} if turn.completion_ids or turn.message is None else {"text": turn.message.content}
-    ids = turn.completion_ids
-    return {"ids": list(ids), "digest": digest(ids), "version": turn.version} | said

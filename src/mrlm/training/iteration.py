@@ -61,10 +61,9 @@ async def take(run: Run) -> tuple[list[Group], list[Group]]:
     return kept, dropped
 
 
-def note(run: Run, step: int, groups: Sequence[Group]) -> None:
-    """Logs the episodes of a step, and calls the callbacks with them."""
+def show(run: Run, step: int, groups: Sequence[Group]) -> None:
+    """Calls the callbacks with the episodes of a step."""
     episodes = [episode for group in groups for episode in group]
-    run.log.episodes(step, episodes, run.population.standing())
     for callback in run.callbacks:
         callback.on_episodes(run, step, episodes)
 
@@ -147,7 +146,8 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
 async def evaluate(run: Run) -> dict[str, float]:
     """Plays held-out tasks, and games against opponents; returns the metrics under `eval/`."""
     metrics, groups = await evaluate_groups(run)
-    note(run, run.step, groups)
+    run.log.episodes(run.step, groups, run.population.standing())
+    show(run, run.step, groups)
     if run.evaluator is not None:
         greedy = run.config.evaluation.greedy
         metrics |= await run.population.evaluate(run.evaluator, run.step, greedy)

@@ -4,7 +4,6 @@ token, writes what the agent sees next, and is an environment by hand, in a trai
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from mrlm.core.user_turn import open_user_turn
 from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
 from mrlm.environments.world_model import WorldModelEnvironment
 from mrlm.learn.policy.loading import load_model, load_tokenizer
+from recorded import episodes as recorded
 from templates import FOLDER, family
 from test_environments import settled
 
@@ -368,8 +368,8 @@ def test_a_pipeline_trains_a_world_model_and_an_agent_in_it(tiny_path: str, tmp_
     config = load_config(file)
     result = run_experiment(config)
     assert result.metrics["turns/mean"] == 2 and result.metrics["reward/mean"] > 0
-    rows = (Path("outputs/imagined/2-practise/episodes.jsonl")).read_text().splitlines()
-    assert all(json.loads(row)["environment"] == "world_model" for row in rows)
+    rows = recorded("outputs/imagined/2-practise")
+    assert rows and all(row["environment"] == "world_model" for row in rows)
     wrong = yaml.safe_load(file.read_text().replace("stage:watch", "stage:see"))
     wrong["experiment_name"] = "wrong"
     file.write_text(yaml.safe_dump(wrong))

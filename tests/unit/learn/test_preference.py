@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from mrlm.learn.bases.preference import (
     scored,
 )
 from mrlm.learn.data.batch import Outputs, pack
+from recorded import episodes as recorded
 
 
 class Sums(Environment):
@@ -498,8 +498,7 @@ def test_malt_trains_three_roles(policies: list[str], tmp_path: Path) -> None:
     for name in policies:
         place = f"/{name}" if len(policies) > 1 else ""
         assert last[f"grad_norm{place}"] > 0 and f"dpo_loss{place}" in last
-    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
-    assert len(lines) and json.loads(lines[0])
+    assert recorded(tmp_path / "run")
 
 
 def test_malt_runs_on_chains_too(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from mrlm.play.sources.play import Play
 from mrlm.training.metrics import episode_metrics
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
+from recorded import episodes as recorded
 from test_play import Echo, play
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
@@ -608,8 +609,7 @@ def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
         assert row["num_groups_trained"] == 4 and row["frac_zero_variance"] == 0
         assert row["episodes/count"] == 4 * row["num_groups_played"]
     assert sum(row["num_groups_played"] for row in steps) > 16
-    lines = (tmp_path / "cut" / "episodes.jsonl").read_text().splitlines()
-    tasks = [json.loads(line)["task_id"] for line in lines]
+    tasks = [row["task_id"] for row in recorded(tmp_path / "cut")]
     assert len(set(tasks)) == len(tasks) / 4, "no task is taken twice"
 
 

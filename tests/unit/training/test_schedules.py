@@ -4,6 +4,7 @@ period goes on with whoever's turn it is."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,11 @@ class Watch(Callback):
         self.log = run.log.episodes
         run.log.episodes = self.note
 
-    def note(self, step: int, episodes: list[Episode], *more: Any) -> None:
-        turns = [turn for episode in episodes for turn in episode.turns]
+    def note(self, step: int, groups: Iterable[Iterable[Episode]], *more: Any) -> None:
+        turns = [turn for group in groups for episode in group for turn in episode.turns]
         self.spoke.append({turn.agent: turn.policy for turn in turns})
         self.trained.append({turn.agent for turn in turns if turn.advantages is not None})
-        self.log(step, episodes, *more)
+        self.log(step, groups, *more)
 
     def on_step_begin(self, run: Any) -> None:
         self.before = weights(run)

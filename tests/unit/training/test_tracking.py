@@ -17,7 +17,9 @@ from mrlm.core import registry
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.types import Message, Rollout, Task
+from mrlm.record.plan import RecordPlan
 from mrlm.tracking.run_log import RunLog
+from recorded import episodes as recorded
 
 
 def open_log(folder: Path, **more: Any) -> RunLog:
@@ -41,7 +43,7 @@ def test_a_resumed_log_forgets_what_came_after_and_a_torn_line(tmp_path: Path) -
     log = open_log(tmp_path)
     for step in range(6):
         log.log(step, {"loss": float(step)})
-        log.episodes(step, [Episode(f"e{step}", Task("t"))])
+        log.episodes(step, [[Episode(f"e{step}", Task("t"))]])
     log.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')
@@ -49,7 +51,7 @@ def test_a_resumed_log_forgets_what_came_after_and_a_torn_line(tmp_path: Path) -
     log.log(4, {"loss": 40.0})
     log.close()
     assert [row["loss"] for row in rows(tmp_path)] == [0.0, 1.0, 2.0, 3.0, 40.0]
-    assert [row["step"] for row in rows(tmp_path, "episodes.jsonl")] == [0, 1, 2, 3]
+    assert [row["step"] for row in recorded(tmp_path)] == [0, 1, 2, 3]
 
 
 def test_a_damaged_line_is_left_out_and_said(
@@ -65,6 +67,7 @@ def test_a_damaged_line_is_left_out_and_said(
 def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     log = RunLog.__new__(RunLog)
+    log.folder = tmp_path
     with (tmp_path / "metrics.jsonl").open("a") as file:
         with pytest.raises(TrainingError, match=r"metrics.jsonl cannot be written: No space left"):
             log._append(file, [{"step": 1}])
@@ -93,15 +96,15 @@ def test_episodes_keep_control_codes_escaped_and_secrets_out(
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "sk-very-secret-value")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
-    log = open_log(tmp_path)
+    log = open_log(tmp_path, record=RecordPlan(compress=False))
     said = Message("\x1b[2J key sk-very-secret-value abc", "assistant", agent="a")  # type: ignore[arg-type]
     rollout = Rollout("a", messages=[Message("hi"), said])
-    log.episodes(1, [Episode("id", Task("t"), {"a": rollout}, error=None)])
+    log.episodes(1, [[Episode("id", Task("t"), {"a": rollout}, error=None)]])
     log.close()
     text = (tmp_path / "episodes.jsonl").read_text()
     assert "\x1b" not in text and "sk-very" not in text and "abc" in text
     assert "secret-value" not in text
-    (row,) = rows(tmp_path, "episodes.jsonl")
+    (row,) = recorded(tmp_path)
     assert row["agents"]["a"]["messages"][0] == {"role": "user", "content": "hi", "agent": None}
 
 

@@ -1,0 +1,244 @@
+"""The file of episodes and its index: every write is one part, a whole gzip member (or lines of
+text), and one line of the index says where it is. Parts of a step are removed by cutting the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
+LEVEL = 6
+"""Level of compression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the file: the episodes of one step's training or evaluation.
+
+    Args:
+        step: the step.
+        evaluation: whether they are those of an evaluation.
+        at: offset of its first byte.
+        size: number of bytes.
+        episodes: number of episodes.
+    """
+
+    step: int
+    evaluation: bool
+    at: int
+    size: int
+    episodes: int
+
+    @property
+    def end(self) -> int:
+        return self.at + self.size
+
+
+class EpisodeFile:
+    """Appends episodes to a run folder.
+
+    A file over its limit is thinned: of training steps only those divisible by 2 are kept, then
+    those by 4, and so on; evaluations stay.
+
+    Args:
+        folder: the run folder.
+        first: parts of this step and later ones are removed.
+        compress: whether a new file is compressed; one that exists stays as it is.
+        max_bytes: limit of the file's size.
+    """
+
+    def __init__(
+        self, folder: Path, first: int = 0, *, compress: bool = True, max_bytes: int | None = None
+    ) -> None:
+        known = episode_file(folder)
+        self.path: Path = folder / (COMPRESSED if compress else PLAIN) if known is None else known
+        self.index: Path = folder / INDEX
+        self.max_bytes = max_bytes
+        kept = [part for part in parts_of(folder) if part.step < first]
+        self._cut(kept)
+        self.every: int = _every(kept)
+
+    def _cut(self, kept: Sequence[Part]) -> None:
+        """Keep these parts, which are a beginning of the file."""
+        end = kept[-1].end if kept else 0
+        if self.path.exists() and self.path.stat().st_size > end:
+            with self.path.open("r+b") as file:
+                file.truncate(end)
+        _replace(self.index, "".join(_line(part) for part in kept).encode())
+        self.size: int = end
+
+    def append(
+        self, step: int, rows: Sequence[Mapping[str, Any]], *, evaluation: bool = False
+    ) -> bool:
+        """Writes rows as one part. Returns whether the file was thinned.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not rows or not (evaluation or step % self.every == 0):
+            return False
+        # non-ASCII is escaped: no control code of a model's text reaches a terminal
+        lines = [json.dumps({"step": step, **row}, allow_nan=False) + "\n" for row in rows]
+        data = "".join(lines).encode()
+        if self.path.suffix == ".gz":
+            data = gzip.compress(data, LEVEL, mtime=0)
+        with self.path.open("ab") as file:
+            file.write(data)
+        part = Part(step, evaluation, self.size, len(data), len(rows))
+        with self.index.open("a", encoding="utf-8") as file:
+            file.write(_line(part))
+        self.size = part.end
+        if self.max_bytes is None or self.size <= self.max_bytes:
+            return False
+        return self._thin()
+
+    def _thin(self) -> bool:
+        """Remove every second training step, until at most half of the limit is used."""
+        parts, begun = parts_of(self.path.parent), self.every
+        kept = parts
+        while sum(part.size for part in kept) > (self.max_bytes or 0) // 2:
+            self.every *= 2
+            fewer = [part for part in kept if part.evaluation or part.step % self.every == 0]
+            if self.every > max((part.step for part in parts), default=0):
+                break
+            kept = fewer
+        if kept == parts:
+            return False
+        moved, end = [], 0
+        temporary = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
+        with self.path.open("rb") as old, temporary.open("wb") as new:
+            for part in kept:
+                old.seek(part.at)
+                new.write(old.read(part.size))
+                moved.append(Part(part.step, part.evaluation, end, part.size, part.episodes))
+                end += part.size
+            new.flush()
+            os.fsync(new.fileno())
+        _replace(self.index, b"")  # without an index the file is read from its beginning
+        temporary.replace(self.path)
+        _replace(self.index, "".join(_line(part) for part in moved).encode())
+        self.size = end
+        return self.every > begun
+
+
+def episode_file(folder: Path) -> Path | None:
+    """The file of episodes of a run folder, if there is one."""
+    found = (folder / name for name in (COMPRESSED, PLAIN))
+    return next((path for path in found if path.is_file()), None)
+
+
+def parts_of(folder: Path) -> list[Part]:
+    """The whole parts of a run folder's file of episodes, by its index; what the index does not
+    have (its line was not written, or there is no index) is read from the file."""
+    path = episode_file(folder)
+    if path is None:
+        return []
+    length, parts = path.stat().st_size, []
+    if (folder / INDEX).is_file():
+        for line in (folder / INDEX).read_text(encoding="utf-8").splitlines():
+            try:
+                part = Part(**json.loads(line))
+            except (ValueError, TypeError):
+                break
+            if part.end > length or part.at != (parts[-1].end if parts else 0):
+                break
+            parts.append(part)
+    start = parts[-1].end if parts else 0
+    return [*parts, *_scanned(path, start)] if start < length else parts
+
+
+def rows_of(folder: Path, parts: Iterable[Part] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of parts, or of the whole file, without an incomplete end."""
+    path = episode_file(folder)
+    if path is None:
+        return
+    with path.open("rb") as file:
+        for part in parts_of(folder) if parts is None else parts:
+            file.seek(part.at)
+            for line in _text(path, file.read(part.size)).splitlines():
+                yield json.loads(line)
+
+
+def _text(path: Path, data: bytes) -> bytes:
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def _scanned(path: Path, start: int) -> Iterator[Part]:
+    """The parts of a file without an index, from an offset: runs of rows of one step."""
+    pieces = _members(path, start) if path.suffix == ".gz" else _lines(path, start)
+    held: Part | None = None
+    for at, size, data in pieces:
+        try:
+            rows = [json.loads(line) for line in data.splitlines()]
+            step, evaluation = rows[0]["step"], str(rows[0]["id"]).startswith("eval/")
+        except (ValueError, KeyError, IndexError, TypeError):
+            break
+        if held and path.suffix != ".gz" and (held.step, held.evaluation) == (step, evaluation):
+            held = Part(step, evaluation, held.at, held.size + size, held.episodes + len(rows))
+            continue
+        if held:
+            yield held
+        held = Part(step, evaluation, at, size, len(rows))
+    if held:
+        yield held
+
+
+def _lines(path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield start, len(line), line
+            start += len(line)
+
+
+def _members(path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
+    """The whole gzip members of a file from an offset."""
+    import zlib
+
+    with path.open("rb") as file:
+        while True:
+            file.seek(start)
+            inflate, pieces, size = zlib.decompressobj(wbits=31), [], 0
+            while not inflate.eof:
+                chunk = file.read(1 << 20)
+                if not chunk:
+                    return
+                try:
+                    pieces.append(inflate.decompress(chunk))
+                except zlib.error:
+                    return
+                size += len(chunk) - len(inflate.unused_data)
+            yield start, size, b"".join(pieces)
+            start += size
+
+
+def _every(parts: Sequence[Part]) -> int:
+    """The largest power of two that divides all training steps: what thinning has left."""
+    steps = [part.step for part in parts if not part.evaluation and part.step]
+    every = 1
+    while steps and all(step % (2 * every) == 0 for step in steps):
+        every *= 2
+    return every if len(steps) > 1 else 1
+
+
+def _line(part: Part) -> str:
+    return json.dumps(asdict(part)) + "\n"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    file: IO[bytes]
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,59 @@
+"""What is recorded: which episodes, and the tokens of which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mrlm.core.episodes import Episode
+from mrlm.record.files import EpisodeFile
+
+SAMPLED_GROUPS = 2
+"""Groups of a training step whose tokens are recorded with `sample`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlan:
+    """The choice of what is recorded.
+
+    Args:
+        tokens: `sample`: the tokens of evaluations and of two groups per training step; `all`;
+            `none`.
+        keep: `all` episodes, those of `evaluations`, or of so many groups per training step (and
+            of evaluations).
+        compress: whether the file is compressed.
+        max_gb: size of the file in GB (1e9 bytes) from which training steps are thinned.
+    """
+
+    tokens: Literal["sample", "all", "none"] = "sample"
+    keep: Literal["all", "evaluations"] | int = "all"
+    compress: bool = True
+    max_gb: float | None = None
+
+    def chosen(self, groups: Iterable[Iterable[Episode]]) -> Iterator[tuple[int, Episode, bool]]:
+        """The recorded episodes: number of the group, episode, whether with tokens."""
+        for number, group in enumerate(groups):
+            for episode in group:
+                evaluation = episode.id.startswith("eval/")
+                if evaluation or self._keeps(number):
+                    yield number, episode, self._with_tokens(number, evaluation)
+
+    def trace(self, groups: Iterable[Iterable[Episode]]) -> None:
+        """Marks turns whose update is to be traced: those recorded with tokens."""
+        for _, episode, tokens in self.chosen(groups):
+            for turn in episode.turns if tokens else ():
+                turn.trace = {}
+
+    def open(self, folder: Path, first: int) -> EpisodeFile:
+        """The file of episodes of a run folder; parts of step `first` and later are removed."""
+        limit = None if self.max_gb is None else int(self.max_gb * 1e9)
+        return EpisodeFile(folder, first, compress=self.compress, max_bytes=limit)
+
+    def _keeps(self, number: int) -> bool:
+        return self.keep == "all" or (isinstance(self.keep, int) and number < self.keep)
+
+    def _with_tokens(self, number: int, evaluation: bool) -> bool:
+        sampled = self.tokens == "sample" and (evaluation or number < SAMPLED_GROUPS)
+        return self.tokens == "all" or sampled

@@ -1,0 +1,221 @@
+"""A run folder read back: `read_run`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.errors import ConfigError
+from mrlm.record.files import INDEX, Part, episode_file, parts_of, rows_of
+from mrlm.record.packing import unpack
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A turn of a record.
+
+    Args:
+        agent: the agent that acted.
+        policy: its policy.
+        text: the completion.
+        row: all that is recorded of it, as in `docs/record.md`.
+        prompt_ids: (P,) all tokens of its prompt, uint32; `None` if tokens are not recorded.
+        ids: (T,) sampled tokens, uint32; `None` if tokens are not recorded.
+    """
+
+    agent: str
+    policy: str
+    text: str
+    row: Mapping[str, Any]
+    prompt_ids: np.ndarray | None = None
+    ids: np.ndarray | None = None
+
+    @property
+    def trained(self) -> bool:
+        return bool(self.row.get("trained", True))
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Recorded columns by name, each (T,) float32; `mask` is 1 where tokens are trained."""
+        if self.ids is None:
+            return {}
+        length = len(self.ids)
+        found = {
+            name: unpack(column, length) for name, column in self.row.get("columns", {}).items()
+        }
+        return found | {"mask": np.full(length, self.trained, np.float32)}
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """An episode of a record; `row` is as in `docs/record.md`."""
+
+    row: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.row["id"])
+
+    @property
+    def step(self) -> int:
+        return int(self.row["step"])
+
+    @property
+    def reward(self) -> float | None:
+        return self.row["reward"]
+
+    @property
+    def evaluation(self) -> bool:
+        return self.id.startswith("eval/")
+
+    @cached_property
+    def turns(self) -> list[RecordedTurn]:
+        """The turns of all agents in the order in which they were taken."""
+        found = [turn for name in self.row["agents"] for turn in self.agent_turns(name)]
+        return sorted(found, key=lambda turn: (turn.row.get("step", 0), turn.row.get("order", 0)))
+
+    def agent_turns(self, agent: str) -> list[RecordedTurn]:
+        """The turns of one agent. Episodes of earlier versions have ids, and no columns."""
+        record = self.row["agents"][agent]
+        known: list[int] = []
+        turns = []
+        for turn in record.get("turns", ()):
+            ids, prompt = turn.get("ids"), None
+            if isinstance(ids, list):  # schema 1
+                ids = np.asarray(ids, np.uint32)
+            elif ids is not None:
+                ids = unpack(ids)
+                shared, rest = turn["prompt"]
+                prompt = np.asarray([*known[:shared], *unpack(rest).tolist()], np.uint32)
+                known = [*prompt.tolist(), *ids.tolist()]
+            place = turn.get("message")
+            text = turn.get("text") if place is None else record["messages"][place]["content"]
+            turns.append(RecordedTurn(agent, record["policy"], text or "", turn, prompt, ids))
+        return turns
+
+
+@dataclass(slots=True)
+class RecordedRun:
+    """A run folder, read on demand.
+
+    Args:
+        folder: the folder.
+
+    Example:
+        >>> run = read_run("outputs/quickstart")  # doctest: +SKIP
+        >>> run.metrics[-1]["reward/mean"]  # doctest: +SKIP
+        >>> for episode in run.episodes(range(100, 110)):  # doctest: +SKIP
+        ...     for turn in episode.turns:
+        ...         turn.agent, turn.text, turn.columns["advantages"]
+    """
+
+    folder: Path
+    parts: list[Part] = field(init=False)
+    """Where the episodes of each step are."""
+
+    def __post_init__(self) -> None:
+        self.parts = parts_of(self.folder)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics, a row per step."""
+        path = self.folder / METRICS
+        if not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps with episodes."""
+        return sorted({part.step for part in self.parts})
+
+    def rows(self, steps: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+        """The rows of episodes; `steps` limits them."""
+        wanted = None if steps is None else set(steps)
+        chosen = (part for part in self.parts if wanted is None or part.step in wanted)
+        yield from rows_of(self.folder, chosen)
+
+    def episodes(self, steps: Sequence[int] | None = None) -> Iterator[RecordedEpisode]:
+        """The episodes, step by step; `steps` limits them."""
+        yield from (RecordedEpisode(row) for row in self.rows(steps))
+
+    def groups(self, steps: Sequence[int] | None = None) -> Iterator[list[RecordedEpisode]]:
+        """The episodes group by group: siblings that an algorithm compared."""
+
+        def key(episode: RecordedEpisode) -> tuple[Any, ...]:
+            number = episode.row.get("group")
+            task = episode.row["task_id"] if number is None else number
+            return episode.step, episode.evaluation, task
+
+        for _, members in groupby(self.episodes(steps), key):
+            yield list(members)
+
+    def episode(self, id: str, step: int | None = None) -> RecordedEpisode:
+        """One episode by its id; `step` chooses if it occurs in several.
+
+        Raises:
+            KeyError: it is not in the record.
+        """
+        for episode in self.episodes(None if step is None else [step]):
+            if episode.id == id:
+                return episode
+        raise KeyError(f"{self.folder}: no episode {id!r} is recorded")
+
+    def frame(self, steps: Sequence[int] | None = None) -> Any:
+        """A pandas frame with one row per turn: numbers and texts, no token columns.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pandas as pd
+
+        numbers = ("order", "index", "version", "lag", "trained", "advantage", "return", "tokens")
+        rows = [
+            {
+                "step": episode.step,
+                "episode": episode.id,
+                "group": episode.row.get("group"),
+                "environment": episode.row["environment"],
+                "task": episode.row["task_id"],
+                "status": episode.row["status"],
+                "team_reward": episode.reward,
+                "agent": turn.agent,
+                "policy": turn.policy,
+                "joint_step": turn.row.get("step"),
+                **{name: turn.row.get(name) for name in numbers},
+                "reward": turn.row.get("reward"),
+                "text": turn.text,
+            }
+            for episode in self.episodes(steps)
+            for turn in episode.turns
+        ]
+        return pd.DataFrame(rows)
+
+
+def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
+    """Reads the record of a run: its metrics, episodes, turns and token columns. Episodes are read
+    on demand; a run that is still written, or was killed, is read up to its last whole part.
+
+    Args:
+        folder: a run folder, or that of a stage.
+
+    Raises:
+        ConfigError: it has neither metrics nor episodes.
+    """
+    path = Path(folder)
+    if episode_file(path) is None and not (path / METRICS).is_file():
+        stages = sorted(each.parent.name for each in path.glob(f"*/{METRICS}"))
+        fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""
+        raise ConfigError(f"{path}: not a run folder, no {METRICS} and no {INDEX}{fix}")
+    return RecordedRun(path)

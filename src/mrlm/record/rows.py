@@ -1,0 +1,196 @@
+"""The row of an episode in `episodes.jsonl`, schema 2, as `docs/record.md` describes it.
+
+A row has nothing that depends on the clock, so that a resumed run writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from mrlm.core.episodes import Episode
+from mrlm.core.records import message_record
+from mrlm.core.types import Message, Rollout, SamplingParams, Task, Turn
+from mrlm.record.packing import pack_column, pack_ids
+
+SCHEMA = 2
+LONGEST_INFO = 4000
+"""Characters of JSON up to which a task's `info` is recorded."""
+
+COLUMNS: Mapping[str, str] = {
+    "logprobs": "logprobs",
+    "old_logprobs": "old_logprobs",
+    "ref_logprobs": "ref_logprobs",
+    "values": "values",
+    "returns": "returns",
+    "advantages": "advantages",
+    "entropies": "entropies",
+}
+"""Column of a row -> attribute of `Turn`."""
+
+
+def episode_row(
+    episode: Episode,
+    opponents: Mapping[str, str] | None = None,
+    *,
+    group: int | None = None,
+    tokens: bool = True,
+) -> dict[str, Any]:
+    """Makes the row of an episode.
+
+    Args:
+        episode: the episode.
+        opponents: opponent -> the past player it represents.
+        group: number of its group in the step.
+        tokens: whether its tokens are recorded; otherwise only their digests.
+    """
+    marks = {"greedy": episode.greedy, "pruned": episode.pruned, "path": list(episode.path)}
+    marks |= {"missing": sorted(episode.missing), "answers": episode.answers}
+    return {
+        "schema": SCHEMA,
+        "group": group,
+        "id": episode.id,
+        "environment": episode.environment,
+        "task_id": episode.task.id,
+        "task": _task(episode.task),
+        "status": episode.status,
+        "reward": finite(episode.reward),
+        "step_rewards": [finite(value) for value in episode.step_rewards],
+        "metrics": {name: finite(value) for name, value in sorted(episode.metrics.items())},
+        "error": episode.error,
+        **{name: value for name, value in marks.items() if value},
+        "agents": {
+            name: _agent(rollout, opponents or {}, tokens)
+            for name, rollout in episode.rollouts.items()
+        },
+    }
+
+
+def without_tokens(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without its tokens, which would reveal what its texts hide."""
+    agents = {
+        name: agent | {"turns": [_hidden(turn) for turn in agent["turns"]]}
+        for name, agent in row["agents"].items()
+    }
+    return {**row, "agents": agents}
+
+
+def digest(ids: Sequence[int]) -> str:
+    """A digest of token ids in sixteen hexadecimal digits."""
+    text = ",".join(map(str, ids))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def finite(value: float | None) -> float | None:
+    """A number for JSON: `None` if it is not finite."""
+    if value is None or isinstance(value, int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _task(task: Task) -> dict[str, Any]:
+    """A task with its prompt and answer; values that are not JSON, and long tables, are left
+    out."""
+    row: dict[str, Any] = {"prompt": [message_record(message) for message in task.prompt]}
+    for name, value in (("answer", task.answer), ("info", task.info)):
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            continue
+        if value not in (None, {}) and len(text) <= LONGEST_INFO:
+            row[name] = value
+    return row
+
+
+def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict[str, Any]:
+    places = {id(m.turn): place for place, m in enumerate(rollout.messages) if m.turn is not None}
+    turns: list[dict[str, Any]] = []
+    known: list[int] = []
+    for turn in rollout.turns:
+        turns.append(_turn(turn, places.get(id(turn)), known if tokens else None))
+        known = [*turn.prompt_ids, *turn.completion_ids]
+    return {
+        "policy": opponents.get(rollout.policy or "", rollout.policy),
+        "reward": finite(rollout.reward),
+        "messages": [_message(message) for message in rollout.messages],
+        "turns": turns,
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    calls = {"tool_calls": list(message.tool_calls)} if message.tool_calls else {}
+    return message_record(message) | calls
+
+
+def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, Any]:
+    """A turn; `known` are the tokens of the agent's previous turn, `None` without tokens. A turn
+    of a policy behind an API has no tokens, and is identified by its text."""
+    ids = turn.completion_ids
+    row: dict[str, Any] = {
+        "message": place,
+        "step": turn.step,
+        "order": turn.order,
+        "index": turn.index,
+        "version": turn.version,
+        "lag": turn.lag,
+        "finish_reason": turn.finish_reason,
+        "sampling": _sampling(turn.sampling),
+        "trained": turn.trained,
+        "reward": finite(turn.reward),
+        "components": {name: finite(value) for name, value in turn.components.items()},
+        "advantage": mean_of(turn.advantages),
+        "return": mean_of(turn.returns),
+        "tokens": len(ids),
+        "digest": digest(ids),
+    }
+    if not ids and turn.message is not None:
+        row["text"] = turn.message.content
+    if known is None or not ids:
+        return row
+    shared = shared_prefix(known, turn.prompt_ids)
+    columns = {name: getattr(turn, attribute) for name, attribute in COLUMNS.items()}
+    columns |= turn.trace or {}
+    packed = {name: pack_column(column, len(ids)) for name, column in columns.items()}
+    return row | {
+        "prompt": [shared, pack_ids(turn.prompt_ids[shared:])],
+        "ids": pack_ids(ids),
+        "columns": {name: column for name, column in packed.items() if column is not None},
+    }
+
+
+def mean_of(column: Any) -> float | None:
+    """The mean of a column, or `None`."""
+    if column is None:
+        return None
+    if isinstance(column, int | float):
+        return finite(column)
+    numbers = [float(value) for value in column]
+    return finite(sum(numbers) / len(numbers)) if numbers else None
+
+
+def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning of two sequences."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+_DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    """The sampling settings that are not the default ones."""
+    chosen = {name: getattr(sampling, name) for name in _DEFAULTS}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in chosen.items()
+        if value != _DEFAULTS[name]
+    }
+
+
+def _hidden(turn: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in turn.items() if key not in ("prompt", "ids", "columns")}
