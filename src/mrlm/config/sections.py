@@ -257,10 +257,10 @@ class RecordConfig(Section):
     """The record of episodes in the run folder, for `mrlm.read_run`, `mrlm replay` and pages."""
 
     tokens: Literal["sample", "all", "none"] = "sample"
-    """Whose tokens are recorded, with their log-probs, advantages and other columns: a `sample` (of
+    """The episodes whose tokens are recorded, with their log-probs, advantages and other columns: a `sample` (of
     every evaluation and of two groups per training step), `all`, or `none`."""
     keep: Literal["all", "evaluations"] | Count = "all"
-    """Which episodes are recorded: `all`, those of `evaluations`, or of so many groups per training
+    """The episodes that are recorded: `all`, those of `evaluations`, or of so many groups per training
     step (and of evaluations)."""
     compress: bool = True
     """Write `episodes.jsonl.gz`; `false` writes `episodes.jsonl`."""

@@ -259,8 +259,8 @@ class Turn:
     full_kl: Column | None = None
     entropies: Column | None = None
     trace: dict[str, Column] | None = None
-    """What its update computed, if it is traced for the record: `last_logprobs` and `entropies` of
-    the last pass."""
+    """Columns of its update, if it is traced for the record: `last_logprobs` and `entropies` of the
+    last pass."""
 
     def __len__(self) -> int:
         return len(self.completion_ids)

@@ -100,14 +100,14 @@ class EpisodeFile:
 
     def _thin(self) -> bool:
         """Remove every second training step, until at most half of the limit is used."""
-        parts, begun = parts_of(self.path.parent), self.every
-        kept = parts
+        parts = kept = parts_of(self.path.parent)
+        every = self.every
         while sum(part.size for part in kept) > (self.max_bytes or 0) // 2:
-            self.every *= 2
-            fewer = [part for part in kept if part.evaluation or part.step % self.every == 0]
-            if self.every > max((part.step for part in parts), default=0):
+            every *= 2
+            fewer = [part for part in kept if part.evaluation or part.step % every == 0]
+            if all(part.evaluation for part in fewer):
                 break
-            kept = fewer
+            kept, self.every = fewer, every
         if kept == parts:
             return False
         moved, end = [], 0
@@ -124,7 +124,7 @@ class EpisodeFile:
         temporary.replace(self.path)
         _replace(self.index, "".join(_line(part) for part in moved).encode())
         self.size = end
-        return self.every > begun
+        return True
 
 
 def episode_file(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""What is recorded: which episodes, and the tokens of which."""
+"""The choice of the episodes that are recorded, and of those with tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update computes for turns that are recorded with their tokens."""
+"""Columns that an update computes for turns that are recorded with their tokens."""
 
 from __future__ import annotations
 
