@@ -44,6 +44,7 @@ from mrlm.learn.schedule import Schedule
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.plan import Plan, arithmetic
 from mrlm.play.sources.play import Play
+from mrlm.record.vocabulary import write_vocabulary
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
 from mrlm.training.weight_proof import exchange
@@ -100,6 +101,8 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
+    if peers.main and config.record.tokens != "none":
+        write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
     job = LearningJob(plan.algorithm, total, folder)
     learners = placing.make_learners(job, policies)
     _check_rates(plan, learners)

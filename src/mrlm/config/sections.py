@@ -257,11 +257,11 @@ class RecordConfig(Section):
     """The record of episodes in the run folder, for `mrlm.read_run`, `mrlm replay` and pages."""
 
     tokens: Literal["sample", "all", "none"] = "sample"
-    """The episodes whose tokens are recorded, with their log-probs, advantages and other columns: a `sample` (of
-    every evaluation and of two groups per training step), `all`, or `none`."""
+    """The episodes whose tokens are recorded, with their log-probs, advantages and other columns: a
+    `sample` (of every evaluation and of two groups per training step), `all`, or `none`."""
     keep: Literal["all", "evaluations"] | Count = "all"
-    """The episodes that are recorded: `all`, those of `evaluations`, or of so many groups per training
-    step (and of evaluations)."""
+    """The episodes that are recorded: `all`, those of `evaluations`, or of so many groups per
+    training step (and of evaluations)."""
     compress: bool = True
     """Write `episodes.jsonl.gz`; `false` writes `episodes.jsonl`."""
     max_gb: Positive | None = 4.0

@@ -16,6 +16,7 @@ import numpy as np
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import INDEX, Part, episode_file, parts_of, rows_of
 from mrlm.record.packing import unpack
+from mrlm.record.vocabulary import read_vocabulary
 
 METRICS = "metrics.jsonl"
 
@@ -104,7 +105,7 @@ class RecordedEpisode:
         return turns
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedRun:
     """A run folder, read on demand.
 
@@ -134,6 +135,11 @@ class RecordedRun:
             return []
         with path.open(encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
+
+    @cached_property
+    def vocabulary(self) -> dict[str, list[bytes]]:
+        """Policy -> bytes of its tokens, in order of their ids."""
+        return read_vocabulary(self.folder)
 
     @property
     def steps(self) -> list[int]:

@@ -20,6 +20,7 @@ from mrlm.record.files import COMPRESSED, INDEX, PLAIN, EpisodeFile, parts_of, r
 from mrlm.record.packing import pack_column, pack_ids, unpack
 from mrlm.record.plan import RecordPlan
 from mrlm.record.rows import episode_row
+from mrlm.record.vocabulary import read_vocabulary, token_bytes, write_vocabulary
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
@@ -210,3 +211,48 @@ def test_the_file_is_read_by_any_gzip_reader(tmp_path: Path) -> None:
     path = fill(tmp_path).path
     with gzip.open(path, "rt") as file:
         assert [json.loads(line)["id"] for line in file] == [r["id"] for r in rows_of(tmp_path)]
+
+
+def byte_level() -> Any:
+    from mrlm.learn.policy.loading import load_tokenizer
+
+    return load_tokenizer("mrlm/tiny")
+
+
+def sentence_pieces() -> Any:
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = ["<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁two", "▁", "é", "words", "▁a"]
+    table = {token: i for i, token in enumerate(tokens)}
+    core = Tokenizer(models.BPE(table, [], byte_fallback=True))
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>")
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_pieces])
+def test_the_bytes_of_tokens_join_to_the_text(make: Any) -> None:
+    tokenizer = make()
+    pieces = token_bytes(tokenizer)
+    special = set(tokenizer.get_added_vocab().values())
+    rng = random.Random(0)
+    for _ in range(200):
+        ids = [i for i in rng.choices(range(len(tokenizer)), k=12) if i not in special]
+        joined = b"".join(pieces[i] for i in ids).decode(errors="replace")
+        text = tokenizer.decode(ids)
+        try:
+            b"".join(pieces[i] for i in ids).decode()
+        except UnicodeDecodeError:
+            continue  # decoders differ in how they show broken characters
+        assert joined == text
+    assert pieces[min(special)].decode() == tokenizer.convert_ids_to_tokens(min(special))
+
+
+def test_equal_vocabularies_are_written_once(tmp_path: Path) -> None:
+    one, two = byte_level(), byte_level()
+    write_vocabulary(tmp_path, {"a": one, "b": two, "c": sentence_pieces()})
+    known = read_vocabulary(tmp_path)
+    assert known["a"] == known["b"] == token_bytes(one) and known["a"] != known["c"]
+    assert known["a"] is known["b"] and read_vocabulary(tmp_path / "none") == {}
