@@ -17,7 +17,19 @@ from mrlm.cli._options import Verbose, with_verbose
 from mrlm.core.parent_process import end_with_launcher
 from mrlm.core.registry import search
 
-COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info", "new")
+COMMANDS = (
+    "train",
+    "eval",
+    "collect",
+    "play",
+    "replay",
+    "look",
+    "serve",
+    "data",
+    "plan",
+    "info",
+    "new",
+)
 CLASSES = {"train": "Train"}
 """Command -> name of its class in its module, where it parses its arguments differently."""
 

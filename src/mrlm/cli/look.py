@@ -1,0 +1,191 @@
+"""`mrlm look`: recorded episodes on the terminal, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mrlm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mrlm.record.reader import RecordedEpisode, RecordedRun, RecordedTurn
+
+WIDTH = 60
+"""Characters of a conversation in the table."""
+
+
+def look(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or that of a stage.")],
+    where: Annotated[
+        str,
+        typer.Option("--where", "-w", help="A filter: 'reward<0 and agent:solver and cut'."),
+    ] = "",
+    step: Annotated[
+        str | None, typer.Option("--step", "-s", help="A step or a range of steps: 12, 100-200.")
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(help="reward, tokens, turns, step, or <agent>.reward; -NAME: largest first."),
+    ] = "step",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most episodes shown.")] = 20,
+    episode: Annotated[
+        str | None, typer.Option("--episode", "-e", help="Show the turns of one episode by its id.")
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="With --episode: a column by token, such as advantages or entropies."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
+) -> None:
+    """Look at the recorded episodes of a run."""
+    from mrlm.record.filters import parse_filter
+    from mrlm.record.reader import read_run
+    from mrlm.tracking.console import printable
+
+    recorded = read_run(run)
+    if tokens is not None and episode is None:
+        raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
+    steps = _steps(recorded, step)
+    accepts = parse_filter(where)
+    rows = [row for row in recorded.rows(steps) if accepts(row) and episode in (None, row["id"])]
+    if not rows:
+        raise ConfigError(_nothing(recorded, episode))
+    rows = _sorted(rows, sort)
+    if as_json:
+        for row in rows[:limit]:
+            print(json.dumps(row))
+    elif episode is None:
+        print(printable(_table(rows, limit)))
+    else:
+        from mrlm.record.reader import RecordedEpisode
+
+        for row in rows[:limit]:
+            print(printable(_episode(recorded, RecordedEpisode(row), tokens)))
+
+
+def _steps(recorded: RecordedRun, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    first, dash, last = text.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        raise ConfigError(f"--step {text}: write a step, or a range such as 100-200")
+    high = int(last) if dash else int(first)
+    return [each for each in recorded.steps if int(first) <= each <= high]
+
+
+def _nothing(recorded: RecordedRun, episode: str | None) -> str:
+    if not recorded.parts:
+        return f"{recorded.folder}: no episodes are recorded (record.keep)"
+    steps = f"steps {recorded.steps[0]} to {recorded.steps[-1]}"
+    some = next(recorded.rows())["id"]
+    what = "no episode fits the filter" if episode is None else f"no episode {episode!r}"
+    return f"{recorded.folder}: {what}; {steps} are recorded, ids look like {some!r}"
+
+
+def _sorted(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
+    """Rows by a number; those without it come last."""
+    from mrlm.record.filters import number
+
+    name, sign = key.lstrip("-"), -1 if key.startswith("-") else 1
+    values = [number(row, name) for row in rows]
+    if all(value is None for value in values):
+        raise ConfigError(f"--sort {key}: no episode has a number of this name")
+    places = sorted(
+        range(len(rows)),
+        key=lambda place: (
+            values[place] is None,
+            sign * (values[place] or 0.0),
+        ),
+    )
+    return [rows[place] for place in places]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
+    """One line per episode."""
+    from mrlm.record.filters import turns_of
+
+    names = list(dict.fromkeys(name for row in rows for name in row["agents"]))
+    lines = [["step", "episode", "reward", *names, "tokens", "last message"]]
+    for row in rows[:limit]:
+        agents = row["agents"]
+        turns = turns_of(row)
+        lines.append(
+            [
+                str(row["step"]),
+                row["id"],
+                "failed" if row["status"] == "error" else _number(row["reward"]),
+                *(_number(agents[name]["reward"]) if name in agents else "" for name in names),
+                str(sum(turn.get("tokens", 0) for turn in turns)),
+                _last(row)[:WIDTH],
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    more = len(rows) - limit
+    return text + (f"\n... and {more} more (--limit)" if more > 0 else "")
+
+
+def _last(row: Mapping[str, Any]) -> str:
+    """The last message of an episode, in one line."""
+    if row["status"] == "error":
+        return " ".join(str(row["error"]).split())
+    messages = [agent["messages"][-1] for agent in row["agents"].values() if agent["messages"]]
+    return " ".join(str(messages[-1]["content"]).split()) if messages else ""
+
+
+def _episode(recorded: RecordedRun, episode: RecordedEpisode, column: str | None) -> str:
+    """The turns of an episode in the order in which they were taken."""
+    row = episode.row
+    lines = [
+        f"{episode.id}, step {episode.step}, {row['environment']}, task {row['task_id']}: "
+        f"{row['status']}, reward {_number(episode.reward)}"
+    ]
+    for message in row.get("task", {}).get("prompt", ()):
+        lines.append(f"  {message['role']}: {message['content']}")
+    for turn in episode.turns:
+        lines += ["", _heading(turn), f"  {turn.text}"]
+        if column is not None:
+            lines += _tokens(recorded, turn, column)
+    if row.get("error"):
+        lines += ["", str(row["error"])]
+    return "\n".join(lines)
+
+
+def _heading(turn: RecordedTurn) -> str:
+    row = turn.row
+    parts = [f"reward {_number(row.get('reward'))}"]
+    parts += [f"{name} {_number(value)}" for name, value in row.get("components", {}).items()]
+    if row.get("advantage") is not None:
+        parts.append(f"advantage {row['advantage']:+.3g}")
+    if row.get("finish_reason") == "length":
+        parts.append("cut")
+    if not turn.trained:
+        parts.append("not trained")
+    where = f"joint step {row.get('step', 0)}, weights {row.get('version', 0)}"
+    return f"{turn.agent} ({turn.policy}), {where}: {', '.join(parts)}"
+
+
+def _tokens(recorded: RecordedRun, turn: RecordedTurn, column: str) -> Iterable[str]:
+    """The tokens of a turn with the numbers of a column."""
+    if turn.ids is None:
+        return ["    (tokens are not recorded; record.tokens: all)"]
+    if column not in turn.columns:
+        known = ", ".join(sorted(turn.columns))
+        return [f"    (no column {column!r}; there are {known})"]
+    pieces = recorded.vocabulary.get(turn.policy, [])
+    texts = [
+        pieces[i].decode(errors="replace") if i < len(pieces) else str(i) for i in turn.ids.tolist()
+    ]
+    numbers = turn.columns[column].tolist()
+    return [f"    {value:+9.3f}  {text!r}" for text, value in zip(texts, numbers, strict=True)]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

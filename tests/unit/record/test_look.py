@@ -1,0 +1,97 @@
+"""`mrlm look`, and the language that chooses episodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Mrlm
+from mrlm.core.errors import ConfigError
+from mrlm.record.filters import parse_filter
+from recorded import write
+
+
+def row(step: int, name: str, reward: float, **more: Any) -> dict[str, Any]:
+    def agent(said: str, own: float, reason: str) -> dict[str, Any]:
+        turn = {"message": 1, "step": 0, "order": 0, "tokens": 7, "finish_reason": reason}
+        turn |= {"reward": own, "advantage": -0.5, "digest": "0" * 16, "trained": True}
+        messages = [{"role": "user", "content": "Ask", "agent": None}]
+        messages.append({"role": "assistant", "content": said, "agent": "a"})
+        return {"policy": "p", "reward": own, "messages": messages, "turns": [turn]}
+
+    agents = {"solver": agent("I am Sure", reward, "stop"), "critic": agent("no", 0.5, "length")}
+    fields = {"environment": "relay", "task_id": f"t{step}", "status": "done", "error": None}
+    metrics = {"solver/correct": float(reward > 0)}
+    return {"step": step, "id": name, "reward": reward, "agents": agents, "metrics": metrics} | (
+        fields | more
+    )
+
+
+ROWS = [
+    row(0, "eval/0", 1.0, greedy=True),
+    row(1, "train/1", -1.0),
+    row(2, "train/2", 2.0, status="error", error="broke\nat line 3"),
+    row(150, "train/3", 0.25, environment="game"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("", "0123"),
+        ("reward<0", "1"),
+        ("reward>=1 and train", "2"),
+        ("solver.reward!=2 and not eval", "13"),
+        ("critic.reward=0.5", "0123"),
+        ("solver/correct=1", "023"),
+        ("none.reward>0", ""),
+        ("tokens=14 and turns=2", "0123"),
+        ("agent:solver and step:1-2", "12"),
+        ("step:150", "3"),
+        ("step>1", "23"),
+        ("env:game", "3"),
+        ("not env:game not failed", "01"),
+        ("policy:q", ""),
+        ("task:t1 id:train/1 status:done", "1"),
+        ("cut", "0123"),
+        ("greedy", "0"),
+        ('sure and "i am"', "0123"),
+        ("nowhere", ""),
+        ("http://x", ""),
+    ],
+)
+def test_filters(text: str, chosen: str) -> None:
+    accepts = parse_filter(text)
+    assert "".join(str(place) for place, each in enumerate(ROWS) if accepts(each)) == chosen
+
+
+@pytest.mark.parametrize("text", ["not", "reward<1..2", "step:x", "step:1-", "agent:"])
+def test_incomplete_filters_are_errors(text: str) -> None:
+    with pytest.raises(ConfigError, match="filter"):
+        parse_filter(text)
+
+
+def test_the_command(run: Mrlm, tmp_path: Path) -> None:
+    write(tmp_path, ROWS)
+    done = run("look", tmp_path, "--sort", "-reward", "--limit", 2)
+    first, *lines = done.out.splitlines()
+    assert first.split()[:5] == ["step", "episode", "reward", "solver", "critic"]
+    assert lines[0].split()[:3] == ["2", "train/2", "failed"] and "broke at line 3" in lines[0]
+    assert lines[1].split()[:3] == ["0", "eval/0", "1"] and "and 2 more" in lines[2]
+    done = run("look", tmp_path, "--where", "train", "--step", "1-2", "--json")
+    assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["train/1", "train/2"]
+    done = run("look", tmp_path, "--episode", "train/1", "--tokens", "values")
+    assert "solver (p), joint step 0" in done.out and "advantage -0.5" in done.out
+    assert "tokens are not recorded" in done.out
+    for wrong, text in [
+        (("--where", "reward>9"), "steps 0 to 150 are recorded"),
+        (("--episode", "x"), "no episode 'x'"),
+        (("--tokens", "values"), "add --episode"),
+        (("--sort", "size"), "--sort size"),
+        (("--step", "a"), "--step a"),
+    ]:
+        failed = run("look", tmp_path, *wrong)
+        assert failed.code == 2 and text in failed.err, wrong
