@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.completions import Table
 from mrlm.tracking.run_log import Tracker
 
 EXPERIMENT = "mrlm"
@@ -52,6 +53,13 @@ class MLflow(Tracker):
             self._entities.Metric(_name(key), value, now, step) for key, value in metrics.items()
         ]
         self._client.log_batch(self._id, metrics=rows)
+
+    def samples(
+        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Log a JSON artifact per step; MLflow has no histograms over steps."""
+        found = {"step": step, "completions": table, "distributions": dict(numbers)}
+        self._client.log_dict(self._id, found, f"completions/{name}/{step:06}.json")
 
     def state(self) -> dict[str, Any]:
         return {"id": self._id}

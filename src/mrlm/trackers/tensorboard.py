@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from mrlm.tracking.completions import Table, markdown
 from mrlm.tracking.run_log import Tracker
 
 
 class TensorBoard(Tracker):
-    """Writes scalars to `<run folder>/tensorboard`.
+    """Writes scalars, completions and histograms to `<run folder>/tensorboard`.
 
     Args:
         folder: the run's folder.
@@ -33,6 +36,13 @@ class TensorBoard(Tracker):
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._step = step
+
+    def samples(
+        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
+    ) -> None:
+        self._writer.add_text(f"{name}/completions", markdown(table), step)
+        for key, values in numbers.items():
+            self._writer.add_histogram(f"{name}/{key}", np.asarray(values), step)
 
     def state(self) -> dict[str, Any]:
         return {"step": self._step}

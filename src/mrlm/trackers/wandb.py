@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.completions import COLUMNS, Table
 from mrlm.tracking.run_log import Tracker
 
 PROJECT = "mrlm"
@@ -63,6 +64,18 @@ class WandB(Tracker):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def samples(
+        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
+    ) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        data = [[row[column] for column in COLUMNS] for row in table]
+        found: dict[str, Any] = {
+            f"{name}/{key}": wandb.Histogram(list(values)) for key, values in numbers.items()
+        }
+        found[f"{name}/completions"] = wandb.Table(columns=list(COLUMNS), data=data)
+        self._run.log(found, step=step)
 
     def state(self) -> dict[str, Any]:
         return {"id": self._run.id}

@@ -24,6 +24,7 @@ from mrlm.learn.checkpoint import after_room
 from mrlm.record.files import EpisodeFile
 from mrlm.record.plan import RecordPlan
 from mrlm.record.rows import episode_row, finite, without_tokens
+from mrlm.tracking.completions import Table, completions, distributions
 from mrlm.tracking.console import ConsoleLog
 from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 
@@ -55,6 +56,19 @@ class Tracker:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the finite metrics of a step."""
         raise NotImplementedError
+
+    def samples(
+        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Log completions of a step and distributions; nothing, if the tracker has no place for
+        them.
+
+        Args:
+            step: the step.
+            name: `train` or `eval`.
+            table: completions.
+            numbers: name of a distribution -> its numbers.
+        """
 
     def state(self) -> dict[str, Any]:
         """JSON-able state with which a resumed run continues."""
@@ -210,6 +224,15 @@ class RunLog:
                 )
         except OSError as error:
             raise self._unwritable(self._episodes.path, error) from error
+        if rows and self._trackers:
+            name = "eval" if evaluation else "train"
+            found = completions(rows), distributions(rows)
+            for known, tracker in list(self._trackers.items()):
+                self._guarded(
+                    known,
+                    f"at step {step}",
+                    lambda each=tracker: each.samples(step, name, *found),
+                )
 
     def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
         shown = redacted(row, self._secrets)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import math
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
-from mrlm.core.types import Message, Rollout, Task
+from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.record.plan import RecordPlan
+from mrlm.record.rows import episode_row
+from mrlm.tracking.completions import COLUMNS, MOST, completions, distributions
 from mrlm.tracking.run_log import RunLog
 from recorded import episodes as recorded
 
@@ -132,6 +135,10 @@ class _Metric:
     def __init__(self, key, value, timestamp, step):
         assert timestamp > 1e12
         self.key, self.value, self.step = key, value, step
+class Histogram:
+    def __init__(self, sequence): self.numbers = list(sequence)
+class Table:
+    def __init__(self, columns, data): self.columns, self.data = columns, data
 class _Param:
     def __init__(self, key, value): assert isinstance(value, str); self.key, self.value = key, value
 entities = types.SimpleNamespace(Metric=_Metric, Param=_Param)
@@ -147,6 +154,9 @@ class MlflowClient:
         assert run_id == "new-id" and len(params) <= 100
         if params: calls.append(("params", {each.key: each.value for each in params}))
         for each in metrics: calls.append(("log", {each.key: each.value}, each.step))
+    def log_dict(self, run_id, dictionary, artifact_file):
+        assert run_id == "new-id"
+        calls.append(("dict", dictionary, artifact_file))
     def set_terminated(self, run_id): calls.append(("finish",))
 """
 
@@ -187,6 +197,74 @@ def test_a_tracker_logs_and_goes_on_where_it_was(fake: Any, tmp_path: Path) -> N
     (known,) = state[name].values()
     assert known in (words.get("id"), words.get("name"))
     assert words.get("resume") == {"wandb": "allow", "trackio": "allow", "mlflow": None}[name]
+
+
+def two_agents(name: str = "train/t/0") -> Episode:
+    rollouts = {}
+    for place, agent in enumerate("ab"):
+        turn = Turn(agent, "p", [1], [2, 3], step=place, reward=place + 0.5, advantages=-0.25)
+        turn.components = {"correct": 1.0}
+        answer = Message(f"**{agent}** | says\n<b>sk-very-secret</b>", "assistant", turn=turn)  # type: ignore[arg-type]
+        rollouts[agent] = Rollout(agent, "p", turns=[turn], messages=[Message("ask"), answer])
+    return Episode.recorded(name, Task("t"), rollouts)
+
+
+def test_tensorboard_has_completions_and_histograms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "sk-very-secret")
+    log = open_log(tmp_path, trackers=["tensorboard"])
+    log.episodes(3, [[two_agents()]])
+    log.episodes(3, [[two_agents("eval/t")]])
+    log.close()
+    (file,) = (tmp_path / "tensorboard").glob("events*")
+    found = {(v.tag, event.step): v for event in events(file) for v in event.summary.value}
+    text = found["train/completions/text_summary", 3].tensor.string_val[0].decode()
+    first, _, *rows = text.splitlines()
+    assert first == "| " + " | ".join(COLUMNS) + " |" and len(rows) == 2
+    assert rows[0].count(" | ") == rows[1].count(" | ") == len(COLUMNS) - 1
+    assert rows[1].startswith(
+        "| train/t/0 | b | ask | **b** \\| says<br>&lt;b>[secret]&lt;/b> | 1.5"
+    )
+    assert found["train/rewards/b", 3].histo.sum == 1.5
+    assert found["eval/lengths/a", 3].histo.max == 2
+    assert found["train/advantages/a", 3].histo.min == -0.25
+
+
+def events(file: Path) -> Iterator[Any]:
+    """The events of a file: length, checksum, event, checksum, again and again."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data = file.read_bytes()
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        yield Event.FromString(data[12 : 12 + size])
+        data = data[16 + size :]
+
+
+@pytest.mark.parametrize("fake", ["wandb", "mlflow"], indirect=True)
+def test_completions_go_to_trackers_as_tables(fake: Any, tmp_path: Path) -> None:
+    log = open_log(tmp_path, trackers=[fake.__name__])
+    log.episodes(3, [[two_agents(), two_agents()]])
+    log.log(3, {"loss": 1.0})
+    log.close()
+    if fake.__name__ == "mlflow":
+        (found,) = [call for call in fake.calls if call[0] == "dict"]
+        assert found[2] == "completions/train/000003.json"
+        assert [row["agent"] for row in found[1]["completions"]] == ["a", "b", "a", "b"]
+        assert found[1]["distributions"]["rewards/b"] == [1.5, 1.5]
+        assert json.loads(json.dumps(found[1])) == found[1]
+        return
+    sent = next(call for call in fake.calls if "train/completions" in call[1])
+    assert sent[2] == 3 and sent[1]["train/rewards/a"].numbers == [0.5, 0.5]
+    table = sent[1]["train/completions"]
+    assert table.columns == list(COLUMNS) and [row[1] for row in table.data] == list("abab")
+
+
+def test_only_the_first_episodes_of_a_step_are_shown() -> None:
+    rows = [episode_row(two_agents(f"train/t/{i}")) for i in range(100)]
+    assert len(completions(rows)) == MOST and len(distributions(rows)["rewards/a"]) == 100
+    assert completions([]) == [] and distributions([]) == {}
 
 
 @pytest.mark.parametrize("fake", ["trackio"], indirect=True)
