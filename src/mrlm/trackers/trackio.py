@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.completions import Table, as_media
 from mrlm.tracking.run_log import Tracker
 
 PROJECT = "mrlm"
@@ -42,6 +43,13 @@ class Trackio(Tracker):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def samples(
+        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
+    ) -> None:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        self._run.log(as_media(trackio, name, table, numbers), step=step)
 
     def state(self) -> dict[str, Any]:
         return {"name": self._name}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.tracking.completions import COLUMNS, Table
+from mrlm.tracking.completions import Table, as_media
 from mrlm.tracking.run_log import Tracker
 
 PROJECT = "mrlm"
@@ -70,12 +70,7 @@ class WandB(Tracker):
     ) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
-        data = [[row[column] for column in COLUMNS] for row in table]
-        found: dict[str, Any] = {
-            f"{name}/{key}": wandb.Histogram(list(values)) for key, values in numbers.items()
-        }
-        found[f"{name}/completions"] = wandb.Table(columns=list(COLUMNS), data=data)
-        self._run.log(found, step=step)
+        self._run.log(as_media(wandb, name, table, numbers), step=step)
 
     def state(self) -> dict[str, Any]:
         return {"id": self._run.id}

@@ -242,7 +242,7 @@ def events(file: Path) -> Iterator[Any]:
         data = data[16 + size :]
 
 
-@pytest.mark.parametrize("fake", ["wandb", "mlflow"], indirect=True)
+@pytest.mark.parametrize("fake", ["wandb", "trackio", "mlflow"], indirect=True)
 def test_completions_go_to_trackers_as_tables(fake: Any, tmp_path: Path) -> None:
     log = open_log(tmp_path, trackers=[fake.__name__])
     log.episodes(3, [[two_agents(), two_agents()]])
