@@ -47,9 +47,7 @@ class MATPO(GRPO):
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
 
-    matters: ClassVar[Mapping[str, Matters]] = {
-        "planner": SEVERAL_AGENTS,
-    }
+    matters: ClassVar[Mapping[str, Matters]] = {"planner": SEVERAL_AGENTS}
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_agents(policy_of, num_agents)

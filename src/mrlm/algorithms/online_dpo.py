@@ -52,9 +52,8 @@ class OnlineDPO(DPO):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "rewards": Matters(
-            lambda s, run: run.rows or run.agents > 1,
-            "with one agent both are the same; remove it",
-        ),
+            lambda s, run: run.rows or run.agents > 1, "with one agent both are the same; remove it"
+        )
     }
 
     @property

@@ -28,13 +28,7 @@ from torch.nn.functional import logsigmoid
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
-from mrlm.learn.bases.preference import (
-    PreferencePair,
-    Preferences,
-    margins,
-    pair_samples,
-    scored,
-)
+from mrlm.learn.bases.preference import PreferencePair, Preferences, margins, pair_samples, scored
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 

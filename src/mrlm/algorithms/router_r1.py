@@ -73,9 +73,7 @@ class RouterR1(PPO):
     cost_window: int = Field(default=1000, ge=2)
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "cost_window": Matters(
-            lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this"
-        ),
+        "cost_window": Matters(lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this")
     }
 
     def __post_init__(self) -> None:

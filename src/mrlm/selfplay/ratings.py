@@ -102,10 +102,7 @@ class Results:
 
 
 def fitted(
-    results: Results,
-    anchor: str,
-    prior: float = 1.0,
-    settled: Mapping[str, Interval] | None = None,
+    results: Results, anchor: str, prior: float = 1.0, settled: Mapping[str, Interval] | None = None
 ) -> dict[str, Interval]:
     """Maximum-likelihood ratings (Bradley and Terry 1952; a draw counts as half a win), with 95 %
     intervals from the Fisher information.

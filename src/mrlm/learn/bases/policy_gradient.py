@@ -25,16 +25,7 @@ SAME = {"dapo": "ppo", "bnpo": "ppo"}
 """Aliases of losses."""
 LossType = Annotated[
     Literal[
-        "reinforce",
-        "ppo",
-        "dapo",
-        "bnpo",
-        "grpo",
-        "dr_grpo",
-        "gspo",
-        "cispo",
-        "sequence",
-        "turn",
+        "reinforce", "ppo", "dapo", "bnpo", "grpo", "dr_grpo", "gspo", "cispo", "sequence", "turn"
     ],
     AfterValidator(lambda name: SAME.get(name, name)),
 ]
