@@ -33,25 +33,18 @@ VALID = ("valid", "legal")
 @dataclass(kw_only=True, config=STRICT)
 class DrMAS(GRPO):
     """`A = (R - mean_k) / (std_k + 1e-6)` over all turns of one agent in all episodes of one task
-    (arXiv 2602.08847): agents with different reward scales or different numbers of turns do not
-    disturb each other's gradients.
+    (arXiv 2602.08847), so that agents of different reward scales or numbers of turns do not disturb
+    each other's gradients.
 
-    The score of a turn is the return of its agent in the episode, so that an agent called twice is
-    counted twice in its own statistics and long episodes weigh more (`baseline_by="role"`, the
-    paper's; a score is that of a whole episode, so a constant on every reward cancels here too).
-    `baseline_by="episode"`, also known as `dedupe_per_episode`, counts an episode once, with the
-    mean of its turns; `average_rows` also gives each turn that mean. The two differ only where
-    turns of one key have different scores: where some were invalid, or with `key="task"`.
+    The score of a turn is the return of its agent in the episode, so an agent called twice counts
+    twice in its own statistics (`baseline_by="role"`, the paper's). `baseline_by="episode"` counts
+    an episode once, with the mean of its turns; `average_rows` also gives each turn that mean: the
+    two differ only where turns of one key have different scores. The return is the agent's own, or
+    with `rewards="team"` the team's. A group whose scores are all equal, or that has one episode
+    left, gets exactly 0.
 
-    The return is the agent's own (most environments give all agents of a team the same reward), or
-    with `rewards="team"` the mean over all agents. The score of a turn with an invalid action is
-    lowered by `invalid_penalty`: environments report these by a reward component `valid` or `legal`
-    below 0.5.
-
-    `key="task"` pools the turns of all agents of a task: the comparison that the paper argues
-    against, called "GRPO with the team's reward" elsewhere. A group whose scores are all equal, or
-    that has one episode left, gets exactly 0. Groups of 8, a penalty of 0.1, no KL penalty and no
-    entropy bonus are the authors' settings; the clipped surrogate and its averaging are GRPO's.
+    `key="task"` pools the turns of all agents, the comparison that the paper argues against. An
+    invalid action is one whose reward component `valid` or `legal` is below 0.5.
 
     Args:
         baseline_by: which scores a turn is compared with (`mrlm.learn.credit.baselines`).

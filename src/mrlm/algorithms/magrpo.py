@@ -58,20 +58,13 @@ Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 @dataclass(kw_only=True, config=STRICT)
 class MAGRPO(PolicyGradient):
     """`A_t = G_t - b` with the team's return `G_t = sum_{k >= t} gamma^(k - t) R_k` over joint
-    steps (arXiv 2508.04652).
+    steps (arXiv 2508.04652), for every agent that acted in the step; `loss_type="reinforce"`,
+    summed over a turn's tokens and averaged over turns.
 
-    Every agent that acted in a joint step gets the same return. The baseline `b` is, for each
-    agent, the mean over the sibling episodes of the return of that agent's turn of the same number
-    (`baseline_by="turn"`); for episodes of one turn it is the paper's mean over the answers to one
-    state. There is no division by the standard deviation, no ratio, no clipping and no reference:
-    `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
-
-    Where the workflow samples several answers from every state (`tree`), the return of an answer is
-    its reward plus gamma times the mean return of its children, and the baseline is the mean over
-    the answers to the same state.
-
-    Groups whose siblings all have the same returns get exactly 0. CoMLRL 1.4.3 has gamma 1 and four
-    siblings (`preset="magrpo"`).
+    `b` is, for each agent, the mean over the sibling episodes of the return of that agent's turn of
+    the same number (`baseline_by="turn"`). In the workflow `tree` the return of an answer is its
+    reward plus gamma times the mean return of its children, and `b` the mean over the answers to
+    the same state. Groups whose siblings all have the same returns get exactly 0.
 
     Args:
         baseline: subtracted from a return: `none`, the `mean` over the siblings, `leave_one_out`

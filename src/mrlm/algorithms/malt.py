@@ -50,8 +50,8 @@ class MALT(DPO):
 
     It needs a tree: the workflow `malt` (question, verdict, revision in a single-agent environment)
     or `tree` (any environment); without one, the siblings' first turns are compared. Identical
-    siblings are not a pair. The threshold of one half is for rewards of 0 and 1. The paper trains
-    the two parts one after the other; `sft_coef=0` and `dpo_coef=0` are the parts.
+    siblings are not a pair. The threshold of one half is for rewards of 0 and 1; `sft_coef=0` and
+    `dpo_coef=0` are the parts, which the paper trains one after the other.
 
     Args:
         threshold: value above which an answer is good.

@@ -40,18 +40,15 @@ from mrlm.learn.credit.groups import (
 class MARSHAL(GRPO):
     """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` the agent's return from its turn `t` to the
     end of the episode, and mean and standard deviation over the turns of that role in the episodes
-    of the task (arXiv 2510.15414): first sum, then normalise, so that an intermediate reward counts
-    for the turns before it and not for those after it. Then GRPO's surrogate.
+    of the task (arXiv 2510.15414), so that an intermediate reward counts for the turns before it
+    and not for those after it. Then GRPO's surrogate.
 
-    A turn is compared with those of the same number (`baseline_by="turn"`), and the standard
-    deviation is taken around these means, one for all turns. The paper takes all turns of the role
-    (`role`), which favours early turns over late ones wherever there are intermediate rewards.
-
-    Roles are normalised separately, because the roles of a game may have different expected
-    returns; every agent is a role unless `key` names them. `rewards="team"` uses the team's
-    rewards. A role with the same returns in every episode, turn by turn, or with one episode left,
-    gets exactly 0. The length penalty (`overlong_max_length`) is added to the reward of the last
-    turn.
+    A turn is compared with those of the same number (`baseline_by="turn"`), with one standard
+    deviation around these means for all turns. The paper takes all turns of the role (`role`),
+    which favours early turns wherever there are intermediate rewards. Every agent is a role unless
+    `key` names them. A role with the same returns in every episode, turn by turn, or with one
+    episode left, gets exactly 0. The length penalty (`overlong_max_length`) is added to the reward
+    of the last turn.
 
     Args:
         gamma: discount from one of the agent's turns to its next.

@@ -30,13 +30,9 @@ from mrlm.learn.credit.groups import assign
 @dataclass(kw_only=True, config=STRICT)
 class MATPO(GRPO):
     """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every worker rollout
-    in the same episode gets the same advantage (arXiv 2510.04678). Losses are averaged over all
-    tokens of planner and workers.
-
-    A worker's own answer is not scored: its advantage follows from the planner's result. The
-    environment's rewards for workers are ignored. The paper trains one policy for all roles;
-    separate policies and a frozen planner are supported too. Episodes without a turn of the planner
-    are left out.
+    in the same episode gets the same advantage (arXiv 2510.04678), whatever its own rewards. Losses
+    are averaged over all tokens of planner and workers. Separate policies and a frozen planner are
+    supported; episodes without a turn of the planner are left out.
 
     Args:
         planner: the agent whose rewards are compared; `None` is the first agent of the environment.

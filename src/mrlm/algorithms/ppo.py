@@ -45,18 +45,13 @@ class PPO(ActorCritic):
     clipped value loss.
 
     GAE runs over the tokens or turns of one agent in one episode: the next value after a turn is
-    that of the agent's own next turn, whatever messages others send in between. With a policy per
-    agent this is independent PPO. The reward of a turn is on its last token; the reward of an
-    untrained turn is added to the preceding trained one. Advantages are whitened per agent over the
-    batch.
+    that of the agent's own next turn, whatever messages others send in between. The reward of a
+    turn is on its last token; that of an untrained turn is added to the preceding trained one.
+    Advantages are whitened per agent over the batch. An episode whose last turn was truncated
+    counts as truncated.
 
-    Defaults: gamma 1 and lambda .95 (episodes are short and rewarded at the end), four epochs,
-    vf_coef .1 (a value head on the policy must not dominate its gradient), one value per turn
-    (`level="token"` is one value per token). No reference unless `kl_coef` is set (.05 is common);
-    its KL is then part of the reward.
-
-    All other settings are those of `ActorCritic`; an episode whose last turn was truncated counts
-    as truncated.
+    No reference unless `kl_coef` is set (.05 is common); its KL is then part of the reward.
+    `vf_coef` is .1 because a value head on the policy must not dominate its gradient.
 
     Args:
         gamma_token: discount from one token to the next inside a turn.

@@ -31,12 +31,8 @@ from mrlm.learn.credit.groups import credited_turns, discounted, members, traine
 @dataclass(kw_only=True, config=STRICT)
 class REINFORCE(PolicyGradient):
     """`A_t = sum_{k >= t} gamma^(k - t) r_k` over the agent's own turns, loss `-A log pi` summed
-    over a sequence (Williams 1992).
-
-    No baseline and no whitening by default: this is the unbiased estimator that others are compared
-    with. Its variance is high; `baseline="mean"` subtracts the mean return of the agent's turns of
-    the same number in the batch, `whiten` also divides by the standard deviation around these
-    means, one for all turns of the agent.
+    over a sequence (Williams 1992): without baseline and whitening the unbiased estimator that
+    others are compared with, of high variance.
 
     Args:
         gamma: discount from one turn to the next.

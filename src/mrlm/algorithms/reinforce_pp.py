@@ -38,14 +38,12 @@ class ReinforcePP(PolicyGradient):
     less the rollout's sampled KL to the reference (arXiv 2501.03262, eq. 6 to 8); then the clipped
     token surrogate.
 
-    Statistics over the batch instead of a group need no siblings, and do not drift with the
-    difficulty of single tasks. `baseline="group"` (REINFORCE++-baseline) subtracts the siblings'
-    mean reward first. Each agent has its own statistics. A batch in which all returns are equal
+    Statistics over the batch need no siblings, and do not drift with the difficulty of single
+    tasks; `baseline="group"` (REINFORCE++-baseline) subtracts the siblings' mean reward first. Each
+    agent has its own statistics, in episodes of several turns those of its turns of the same
+    number, with one standard deviation for all; `baseline_by="batch"` takes all turns, which
+    favours early ones, whose returns contain more rewards. A batch in which all returns are equal
     gets exactly 0.
-
-    In episodes of several turns the batch is that of the agent's turns of the same number
-    (`baseline_by="turn"`; the paper has one turn), with one standard deviation for all turns of the
-    agent. `batch` takes all turns, which favours early ones, whose returns contain more rewards.
 
     Args:
         gamma: discount from one turn to the next.

@@ -40,11 +40,9 @@ class BradleyTerry(Preferences):
 
         -log s(r(chosen) - r(rejected)) + center_rewards_coefficient (r(chosen) + r(rejected))^2
 
-    Scores are determined up to a constant; the second term (arXiv 2312.09244) keeps them around 0.
-    Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
-    dropped (`frac_dropped_pairs`). The result is a folder that `mrlm.RewardModel(folder)` loads as
-    a reward function, and that `reward_model:` of the environment `reward` names. One epoch and a
-    learning rate of 1e-5 are usual; the head has its own (`training.critic_learning_rate`).
+    The second term (arXiv 2312.09244) keeps scores, which are determined up to a constant, around
+    0. Pairs are dropped as in `DPO`. One epoch and a learning rate of 1e-5 are usual; the head has
+    its own (`training.critic_learning_rate`).
 
     Args:
         center_rewards_coefficient: see above.

@@ -35,8 +35,8 @@ class RLOO(PolicyGradient):
     The whole answer is one action: `loss_type="sequence"` clips the ratio of the sequence, which is
     the plain policy gradient until the first update; `"reinforce"` has no ratio at all. With
     `kl_coef` above 0 the sampled KL to the reference is subtracted from the reward before the
-    baseline (0.05 is common; 0 here, so that no reference is kept). Two samples per task are the
-    smallest group, and the number of the reference implementation.
+    baseline. Two samples per task are the smallest group, and the number of the reference
+    implementation.
 
     Args:
         baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`).

@@ -42,12 +42,9 @@ class SFT(Algorithm):
 
     `behavioral_cloning` trains on the agent's own messages, `world_model` on the text of the next
     observation given the history and the action, `combined` on both: each kind is averaged over its
-    own tokens first, so that the weights do not depend on the length of observations. Supervised
-    tokens are scored at temperature 1, regardless of the sampling temperature.
-
-    In environments, episodes are collected by the policy (or an expert) and cloned if they were
-    good (rejection sampling, as in STaR, arXiv 2203.14465). The learning rate 2e-5 is common in
-    full fine-tuning.
+    own tokens first. Tokens are scored at temperature 1, regardless of the sampling temperature. In
+    environments, episodes are collected by the policy (or an expert) and cloned if they were good
+    (rejection sampling, as in STaR, arXiv 2203.14465).
 
     Args:
         mode: text that is trained on.

@@ -40,12 +40,9 @@ class SPIN(DPO):
     opponent as the reference. The loss is log 2 (or 1, `hinge`) at the start of a round.
 
     Rows have `messages`, or `prompt` and `completion`; of a conversation, the last answer is
-    compared. Both answers end with the same end token, so that its presence does not distinguish
-    them. Pairs with identical answers, and empty answers, are dropped (`frac_dropped_pairs`). Where
-    `training.num_iterations` is not set, an epoch (`training.num_epochs`) is a round.
-
-    beta 0.1 and a learning rate of 5e-7 are the authors' settings. The optimiser and the learning
-    rate schedule continue across rounds.
+    compared. Both answers end with the same end token. Pairs with identical or empty answers are
+    dropped (`frac_dropped_pairs`). Where `training.num_iterations` is not set, an epoch
+    (`training.num_epochs`) is a round. Optimiser and learning rate schedule continue across rounds.
 
     Args:
         loss_type: `sigmoid` or `hinge`.
