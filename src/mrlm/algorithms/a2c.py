@@ -16,17 +16,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class A2C(PPO):
     """Loss `-A log pi` without ratio or clipping, plus the critic's squared error (the synchronous
     form of arXiv 1602.01783); rows, values and rewards are `PPO`'s.

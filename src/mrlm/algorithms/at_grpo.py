@@ -18,20 +18,19 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ATGRPO(GRPO):
     """`A = (R - mean) / (std + 1e-6)` over the K answers that one agent gave to one state, with `R
     = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's surrogate.

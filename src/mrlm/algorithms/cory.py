@@ -20,20 +20,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
 from mrlm.learn.credit.running_stats import RunningStats
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class CORY(PPO):
     """Sequential cooperative fine-tuning of two copies of a model (arXiv 2410.06101): the pioneer
     answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both get `r(x, y1) + r(x, y2)`, each is

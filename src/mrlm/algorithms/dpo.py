@@ -20,20 +20,19 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import Preferences, margins
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class DPO(Preferences):
     """Raise the chosen answer over the rejected one, relative to a frozen reference (arXiv
     2305.18290, eq. 7).

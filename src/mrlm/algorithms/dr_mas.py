@@ -16,13 +16,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
 from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
 
@@ -30,7 +29,7 @@ VALID = ("valid", "legal")
 """Reward components by which environments report whether an action was valid."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class DrMAS(GRPO):
     """`A = (R - mean_k) / (std_k + 1e-6)` over all turns of one agent in all episodes of one task
     (arXiv 2602.08847), so that agents of different reward scales or numbers of turns do not disturb

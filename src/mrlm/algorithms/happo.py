@@ -27,14 +27,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.bases.steps import CarryOver, Rescoring
 from mrlm.learn.credit.groups import column
@@ -42,7 +41,7 @@ from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class HAPPO(MAPPO, CarryOver):
     """Heterogeneous-agent PPO (arXiv 2109.11251): MAPPO's advantages, with policies updated one
     after the other in an order that is shuffled in every iteration. The k-th policy minimises

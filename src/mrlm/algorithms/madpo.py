@@ -15,17 +15,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MADPO(OnlineDPO):
     """`DPO` for a team, with one reference per policy: at every state the answer with the highest
     team reward is preferred to the one with the lowest.

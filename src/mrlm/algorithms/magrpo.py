@@ -25,13 +25,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import (
@@ -55,7 +54,7 @@ from mrlm.learn.ops import Aggregation
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAGRPO(PolicyGradient):
     """`A_t = G_t - b` with the team's return `G_t = sum_{k >= t} gamma^(k - t) R_k` over joint
     steps (arXiv 2508.04652), for every agent that acted in the step; `loss_type="reinforce"`,

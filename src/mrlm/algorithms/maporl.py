@@ -18,14 +18,13 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
@@ -33,7 +32,7 @@ Scores = Sequence[Sequence[float]]
 """Agent -> the score of each of its answers; their number may differ between agents."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAPoRL(PPO):
     """`R_{t,i} = (s_{t,i} + sum_{k > t} g^(k-t) mean_j s_{k,j}) / sum_{k >= t} g^(k-t)` (arXiv
     2502.18439), with `s` the environment's reward of the `t`-th answer of agent `i`; then PPO on

@@ -21,19 +21,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import state_value
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.critics.critic import TEAM
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAPPO(ActorCritic):
     """Generalised advantage estimates over the joint steps of an episode, from the team's rewards
     and the values of a central critic; every agent that acted in a joint step gets the same

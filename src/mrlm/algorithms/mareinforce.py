@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAREINFORCE(MAGRPO):
     """`A_t = G_t`: `MAGRPO` without its baseline (arXiv 2508.04652), unbiased and of high variance;
     needs no siblings.

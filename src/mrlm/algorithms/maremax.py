@@ -13,13 +13,11 @@
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAREMAX(MAGRPO):
     """`A_t = G_t - max(G of the siblings)`: `MAGRPO` (arXiv 2508.04652) with the best sibling as
     baseline. No advantage is above 0 in one turn; where all siblings have the same return it is

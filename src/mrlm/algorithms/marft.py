@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
@@ -29,14 +28,14 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import Member, trained_turns
 from mrlm.learn.credit.joint_steps import chain, joint_steps
 from mrlm.learn.data.batch import Batch
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARFT(PPO):
     """Multi-agent reinforced fine-tuning (arXiv 2504.16129): the agents of a joint step are
     consecutive decisions, so that the next value after a turn is that of the next agent in the same

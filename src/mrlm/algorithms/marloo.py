@@ -12,13 +12,11 @@
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARLOO(MAGRPO):
     """`A_t = G_t - mean(G of the other siblings)`: `MAGRPO` (arXiv 2508.04652) with the unbiased
     baseline of RLOO (arXiv 2402.14740, eq. 6). The others are sibling episodes (or, in a tree, the

@@ -19,12 +19,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.baselines import comparisons, deviation
 from mrlm.learn.credit.groups import (
     EPSILON,
@@ -36,7 +35,7 @@ from mrlm.learn.credit.groups import (
 )
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARSHAL(GRPO):
     """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` the agent's return from its turn `t` to the
     end of the episode, and mean and standard deviation over the turns of that role in the episodes

@@ -17,17 +17,16 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.groups import assign
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MATPO(GRPO):
     """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every worker rollout
     in the same episode gets the same advantage (arXiv 2510.04678), whatever its own rewards. Losses

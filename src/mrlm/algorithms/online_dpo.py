@@ -18,17 +18,16 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, Rewards, ScoredAnswer, answers_by_state
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class OnlineDPO(DPO):
     """`DPO` on pairs that the policy samples itself (arXiv 2402.04792): of an agent's answers to
     one state, the one with the highest reward is chosen and the one with the lowest is rejected.

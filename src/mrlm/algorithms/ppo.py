@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
@@ -27,7 +26,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.groups import (
     Member,
     adaptive_kl_coef,
@@ -39,7 +38,7 @@ from mrlm.learn.credit.groups import (
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class PPO(ActorCritic):
     """Clipped surrogate (arXiv 1707.06347, eq. 7) on advantages by GAE (arXiv 1506.02438), and a
     clipped value loss.

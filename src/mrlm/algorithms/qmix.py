@@ -18,15 +18,14 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.critics.mixers import Mixing
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class QMIX(VDN):
     """`VDN` with a monotone mixer instead of a sum: `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)| + V(s)`
     (arXiv 1803.11485), whose weights hypernetworks compute from the joint state `s`. To first order

@@ -16,19 +16,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import pooled_scales
 from mrlm.learn.credit.groups import credited_turns, discounted, members, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class REINFORCE(PolicyGradient):
     """`A_t = sum_{k >= t} gamma^(k - t) r_k` over the agent's own turns, loss `-A log pi` summed
     over a sequence (Williams 1992): without baseline and whitening the unbiased estimator that

@@ -19,20 +19,19 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import pooled_scales
 from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReinforcePP(PolicyGradient):
     """`A = (G - mean) / std` over all tokens of the batch, where `G` is the return from a token on,
     less the rollout's sampled KL to the reference (arXiv 2501.03262, eq. 6 to 8); then the clipped

@@ -16,16 +16,15 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReMA(GRPO):
     """GRPO's advantage on the team's reward in a surrogate over turns (arXiv 2503.09501): the ratio
     is `exp(mean(l - o))` over the tokens of a turn, with the exponent at most 3, clipped on both

@@ -18,18 +18,17 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import greedy_baselines
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReMax(PolicyGradient):
     """`A_t = G_t - G_t(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
     2310.10505, algorithm 2, where an answer has one turn).

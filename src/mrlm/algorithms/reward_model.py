@@ -21,19 +21,18 @@ from typing import ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, Preferences, margins, pair_samples, scored
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class BradleyTerry(Preferences):
     """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, the output of a head
     on the policy at the last token of a conversation, minimise

@@ -16,18 +16,17 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import comparisons
 from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class RLOO(PolicyGradient):
     """`A = R - mean(R of the others)`, an unbiased baseline without a critic (arXiv 2402.14740, eq.
     6).

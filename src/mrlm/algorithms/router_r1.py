@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
@@ -28,7 +27,7 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import all_members
 from mrlm.learn.credit.running_stats import Window
@@ -37,7 +36,7 @@ COST = "cost"
 """Reward component by which an environment reports the cost of queries."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class RouterR1(PPO):
     """`PPO` with the settings of Router-R1 (arXiv 2506.09033). The router is a trained agent; the
     models it queries are agents with frozen policies, or part of the environment. Their answers

@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Group
@@ -31,13 +30,13 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import Level
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import all_members, column, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SAC(PPO):
     """Soft actor-critic over tokens: `max E[sum_t r_t]` where the mean entropy of the next token is
     held at a target `H'` (discrete actions: arXiv 1910.07207; the constraint and its coefficient

@@ -22,20 +22,19 @@ from itertools import zip_longest
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import Collection, SamplingPlan, Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SFT(Algorithm):
     """Cross-entropy `-w log pi` of given tokens, averaged over all of them; credit sets the weights
     `w`.

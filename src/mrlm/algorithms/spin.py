@@ -20,19 +20,18 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, row_pairs
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SPIN(DPO):
     """Train a policy to distinguish given answers from its own (arXiv 2401.01335, eq. 4.7): in
     round k, for each row `(x, y)`, an answer `y'` is sampled from the opponent, the policy at the

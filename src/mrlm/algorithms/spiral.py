@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.groups import Member, all_members, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SPIRAL(PolicyGradient):
     """`A = gamma^k (R - b)`, with `R` the agent's return of the episode, `k` the number of its
     later turns, and `b` a moving average of `R` per environment and agent (role-conditioned

@@ -27,7 +27,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
@@ -37,7 +36,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
@@ -46,7 +45,7 @@ from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class VDN(MAPPO, Refinement):
     """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
     1706.05296), fitted to the team's rewards alone, gives each agent credit for its own messages.

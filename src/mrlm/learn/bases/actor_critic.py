@@ -9,13 +9,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import CriticPlan, Spec, Topology
 from mrlm.learn.credit.running_stats import RunningStats
@@ -24,7 +23,7 @@ from mrlm.learn.data.batch import Batch
 Level = Literal["token", "turn"]
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ActorCritic(PolicyGradient):
     """Base of algorithms whose advantages are generalised advantage estimates (arXiv 1506.02438).
     A subclass gives `credit_batch`.
