@@ -22,8 +22,8 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
-from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
+from mrlm.learn.credit.baselines import compare, exact_mean
+from mrlm.learn.credit.groups import Member, members, sides, trained_turns
 
 VALID = ("valid", "legal")
 """Reward components by which environments report whether an action was valid."""
@@ -72,7 +72,11 @@ class DrMAS(GRPO):
 
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
-            self._credit(found)
+            rows = [self.turn_scores(*member) for member in found]
+            if self.average_rows:
+                rows = _averaged(found, rows)
+            scaled = self.scale_rewards == "group"
+            compare(found, rows, self.baseline_by, scaled=scaled, noted=False)
 
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Score of each trained turn of a rollout."""
@@ -83,18 +87,6 @@ class DrMAS(GRPO):
             else score
             for turn in trained_turns(rollout)
         ]
-
-    def _credit(self, found: Sequence[Member]) -> None:
-        """Write the advantages of the rollouts of one key."""
-        rows = [self.turn_scores(*member) for member in found]
-        if self.average_rows:
-            rows = _averaged(found, rows)
-        compared = comparisons(found, rows, self.baseline_by)
-        scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
-        for each in compared:
-            advantages = each.advantages("mean") / scale
-            for turn, advantage in zip(each.turns, advantages, strict=True):
-                turn.advantages = float(advantage)
 
 
 def _averaged(found: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -36,7 +36,7 @@ from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import (
     BaselineBy,
     Statistic,
-    comparisons,
+    compare,
     greedy_baselines,
     resolved,
 )
@@ -199,7 +199,7 @@ class MAGRPO(PolicyGradient):
             tree = forked(group.valid)
             by = resolved(self.baseline_by, tree)
             for found in members(group).values():
-                self._credit(found, self._returns(found, tree), by)
+                compare(found, self._returns(found, tree), by, self.statistic)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
@@ -213,7 +213,8 @@ class MAGRPO(PolicyGradient):
                 rows = zip(found, self._returns(found, tree), strict=True)
                 together.setdefault(agent, []).extend(rows)
         for pairs in together.values():
-            self._credit([member for member, _ in pairs], [row for _, row in pairs], "batch")
+            found, returns = [member for member, _ in pairs], [row for _, row in pairs]
+            compare(found, returns, "batch", self.statistic)
 
     def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
         """Return of each trained turn of an agent's rollouts."""
@@ -225,14 +226,6 @@ class MAGRPO(PolicyGradient):
             [returns[episode.path[: turn.step + 1]] for turn in trained_turns(rollout)]
             for episode, rollout in found
         ]
-
-    def _credit(
-        self, found: Sequence[Member], returns: Sequence[Sequence[float]], by: BaselineBy
-    ) -> None:
-        for each in comparisons(found, returns, by):
-            advantages = each.advantages(self.statistic)
-            for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
-                turn.returns, turn.advantages = float(value), float(advantage)
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""

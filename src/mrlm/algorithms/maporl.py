@@ -26,7 +26,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
-from mrlm.learn.credit.groups import trained_turns
+from mrlm.learn.credit.groups import is_trained
 
 Scores = Sequence[Sequence[float]]
 """Agent -> the score of each of its answers; their number may differ between agents."""
@@ -105,11 +105,10 @@ class MAPoRL(PPO):
         everyone = list(episode.rollouts.values())
         scores = [[turn.reward for turn in each.turns] for each in everyone]
         agent = next(place for place, each in enumerate(everyone) if each is rollout)
-        trained = {id(turn) for turn in trained_turns(rollout)}
         return [
             self.shaped(scores, agent, t) + self.bonus(scores, agent, t)
             for t, turn in enumerate(rollout.turns)
-            if id(turn) in trained
+            if is_trained(turn)
         ]
 
     def shaped(self, scores: Scores, agent: int, t: int) -> float:

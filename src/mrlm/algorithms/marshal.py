@@ -24,15 +24,8 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.credit.baselines import comparisons, deviation
-from mrlm.learn.credit.groups import (
-    EPSILON,
-    discounted,
-    members,
-    sides,
-    team_rewards,
-    trained_turns,
-)
+from mrlm.learn.credit.baselines import compare
+from mrlm.learn.credit.groups import discounted, members, sides, team_rewards, trained_turns
 
 
 @settings
@@ -72,12 +65,7 @@ class MARSHAL(GRPO):
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
             rows = [self.turn_returns(*member) for member in found]
-            compared = comparisons(found, rows, self.baseline_by)
-            scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
-            for each in compared:
-                advantages = each.advantages("mean") / scale
-                for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
-                    turn.returns, turn.advantages = float(value), float(advantage)
+            compare(found, rows, self.baseline_by, scaled=self.scale_rewards == "group")
 
 
 PLUGIN = MARSHAL

@@ -32,6 +32,7 @@ from mrlm.learn.credit.groups import (
     adaptive_kl_coef,
     all_members,
     column,
+    is_trained,
     sampled_kl,
     trained_turns,
 )
@@ -94,9 +95,8 @@ class PPO(ActorCritic):
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Reward of each trained turn of a rollout."""
         found: list[float] = []
-        trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:
-            if id(turn) in trained:
+            if is_trained(turn):
                 found.append(turn.reward)
             elif found:
                 found[-1] += turn.reward

@@ -23,12 +23,18 @@ from pydantic import Field
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.baselines import pooled_scales
-from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
+from mrlm.learn.credit.baselines import whiten_batch
+from mrlm.learn.credit.groups import (
+    Member,
+    all_members,
+    is_trained,
+    members,
+    sampled_kl,
+    trained_turns,
+)
 
 
 @settings
@@ -72,9 +78,8 @@ class ReinforcePP(PolicyGradient):
         """Return from each trained token (tokens,) of a rollout on. The reward of a turn is on its
         last token; that of an untrained turn is added to the preceding trained one."""
         rewards: list[np.ndarray] = []
-        trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:
-            if id(turn) in trained:
+            if is_trained(turn):
                 own = np.zeros(len(turn))
                 if self.kl_coef:
                     own -= self.kl_coef * sampled_kl(turn)
@@ -89,7 +94,7 @@ class ReinforcePP(PolicyGradient):
         return np.concatenate(found[::-1])
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        table: dict[str, list[tuple[Turn, np.ndarray]]] = {}
+        table: dict[str, list[Turn]] = {}
         for agent, own in all_members(groups).items():
             for (_, rollout), returns in zip(own, self._returns(agent, own, groups), strict=True):
                 place = {id(turn): number for number, turn in enumerate(rollout.turns)}
@@ -97,16 +102,9 @@ class ReinforcePP(PolicyGradient):
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
                 for turn, part in zip(turns, np.split(returns, cuts), strict=True):
                     by = f"{agent}/{place[id(turn)]}" if self.baseline_by == "turn" else agent
-                    table.setdefault(by, []).append((turn, part))
-        moments = ops.global_moments(
-            {by: np.concatenate([part for _, part in rows]) for by, rows in table.items()}
-        )
-        scales = pooled_scales(moments, self.baseline_by)
-        for by, rows in table.items():
-            for turn, returns in rows:
-                turn.returns, turn.advantages = returns, np.zeros(len(turn))
-                if moments[by].variance > 0.0:
-                    turn.advantages = (returns - moments[by].mean) / scales[by]
+                    table.setdefault(by, []).append(turn)
+                    turn.returns = part
+        whiten_batch(table, self.baseline_by)
 
     def _returns(
         self, agent: str, own: Sequence[Member], groups: Sequence[Group]

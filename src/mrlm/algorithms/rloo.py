@@ -22,7 +22,7 @@ from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.baselines import comparisons
+from mrlm.learn.credit.baselines import compare
 from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 
 
@@ -67,10 +67,7 @@ class RLOO(PolicyGradient):
                 [score] * len(trained_turns(rollout))
                 for score, (_, rollout) in zip(scores, found, strict=True)
             ]
-            for each in comparisons(found, rows, self.baseline_by):
-                advantages = each.advantages("leave_one_out")
-                for turn, advantage in zip(each.turns, advantages, strict=True):
-                    turn.advantages = float(advantage)
+            compare(found, rows, self.baseline_by, "leave_one_out", noted=False)
 
 
 PLUGIN = RLOO

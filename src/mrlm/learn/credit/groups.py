@@ -23,9 +23,14 @@ EPSILON = 1e-6
 """Added to the standard deviation of a group before division."""
 
 
+def is_trained(turn: Turn) -> bool:
+    """Whether the tokens of a turn are trained."""
+    return turn.trained and bool(turn.completion_ids)
+
+
 def trained_turns(rollout: Rollout) -> list[Turn]:
     """The turns of a rollout whose tokens are trained."""
-    return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
+    return [turn for turn in rollout.turns if is_trained(turn)]
 
 
 def clear(groups: Iterable[Group]) -> None:
@@ -88,7 +93,7 @@ def credited_turns(
     for agent, rollouts in all_members(groups).items():
         for _, rollout in rollouts:
             for place, turn in enumerate(rollout.turns):
-                if turn.advantages is not None and turn.trained and turn.completion_ids:
+                if turn.advantages is not None and is_trained(turn):
                     name = f"{agent}/{place}" if by == "turn" else agent
                     found.setdefault(name, []).append(turn)
     return found
