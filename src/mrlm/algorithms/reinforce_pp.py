@@ -22,7 +22,7 @@ from pydantic import Field
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Rollout, Turn
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
@@ -30,6 +30,7 @@ from mrlm.learn.credit.baselines import whiten_batch
 from mrlm.learn.credit.groups import (
     Member,
     all_members,
+    credited_turns,
     is_trained,
     members,
     sampled_kl,
@@ -94,17 +95,13 @@ class ReinforcePP(PolicyGradient):
         return np.concatenate(found[::-1])
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        table: dict[str, list[Turn]] = {}
         for agent, own in all_members(groups).items():
             for (_, rollout), returns in zip(own, self._returns(agent, own, groups), strict=True):
-                place = {id(turn): number for number, turn in enumerate(rollout.turns)}
                 turns = trained_turns(rollout)
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
                 for turn, part in zip(turns, np.split(returns, cuts), strict=True):
-                    by = f"{agent}/{place[id(turn)]}" if self.baseline_by == "turn" else agent
-                    table.setdefault(by, []).append(turn)
-                    turn.returns = part
-        whiten_batch(table, self.baseline_by)
+                    turn.returns, turn.advantages = part, 0.0
+        whiten_batch(credited_turns(groups, self.baseline_by), self.baseline_by)
 
     def _returns(
         self, agent: str, own: Sequence[Member], groups: Sequence[Group]
