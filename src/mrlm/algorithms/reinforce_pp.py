@@ -27,15 +27,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import whiten_batch
-from mrlm.learn.credit.groups import (
-    Member,
-    all_members,
-    credited_turns,
-    is_trained,
-    members,
-    sampled_kl,
-    trained_turns,
-)
+from mrlm.learn.credit.groups import credited_turns, is_trained, members, sampled_kl, trained_turns
 
 
 @settings
@@ -94,32 +86,20 @@ class ReinforcePP(PolicyGradient):
             following = found[-1][0]
         return np.concatenate(found[::-1])
 
-    def credit_batch(self, groups: Sequence[Group]) -> None:
-        for agent, own in all_members(groups).items():
-            for (_, rollout), returns in zip(own, self._returns(agent, own, groups), strict=True):
+    def credit_group(self, group: Group) -> None:
+        for found in members(group).values():
+            rows = [self.token_returns(rollout) for _, rollout in found]
+            if self.baseline == "group":
+                mean = float(np.mean([row[0] for row in rows]))
+                rows = [np.full(len(row), row[0] - mean) for row in rows]
+            for (_, rollout), row in zip(found, rows, strict=True):
                 turns = trained_turns(rollout)
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
-                for turn, part in zip(turns, np.split(returns, cuts), strict=True):
-                    turn.returns, turn.advantages = part, 0.0
-        whiten_batch(credited_turns(groups, self.baseline_by), self.baseline_by)
+                for turn, returns in zip(turns, np.split(row, cuts), strict=True):
+                    turn.returns, turn.advantages = returns, 0.0
 
-    def _returns(
-        self, agent: str, own: Sequence[Member], groups: Sequence[Group]
-    ) -> list[np.ndarray]:
-        """Returns of the tokens of each rollout of an agent, less the baseline."""
-        returns = [self.token_returns(rollout) for _, rollout in own]
-        if self.baseline == "none":
-            return returns
-        total = {id(rollout): row[0] for (_, rollout), row in zip(own, returns, strict=True)}
-        mean: dict[int, float] = {}
-        for group in groups:
-            siblings = [id(rollout) for _, rollout in members(group).get(agent, [])]
-            if siblings:
-                mean |= dict.fromkeys(siblings, float(np.mean([total[r] for r in siblings])))
-        return [
-            np.full(len(row), row[0] - mean[id(rollout)])
-            for (_, rollout), row in zip(own, returns, strict=True)
-        ]
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        whiten_batch(credited_turns(groups, self.baseline_by), self.baseline_by)
 
 
 PLUGIN = ReinforcePP

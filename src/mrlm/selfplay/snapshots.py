@@ -38,18 +38,16 @@ class PastPlayer:
     step: int | None
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotFolder:
-    """The folders of the snapshots of a run, written by the main process.
+    """The folders of the snapshots of a run, written by the main one of its processes."""
 
-    Args:
-        run_folder: folder of the run.
-        peers: the processes of the run.
-    """
+    run_folder: Path
+    peers: Peers
 
-    def __init__(self, run_folder: Path, peers: Peers) -> None:
-        self.run_folder: Path = run_folder
-        self.folder: Path = run_folder / FOLDER
-        self.peers: Peers = peers
+    @property
+    def folder(self) -> Path:
+        return self.run_folder / FOLDER
 
     def add(self, name: str, fill: Callable[[Path], None]) -> None:
         """Write a snapshot with the function that fills its folder."""
