@@ -305,11 +305,8 @@ class Population:
         }
 
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
-        """Inverse of `state_dict`; snapshots in another run's folder are copied.
-
-        Raises:
-            CheckpointError: a snapshot is damaged or missing.
-        """
+        """Inverse of `state_dict`; snapshots in another run's folder are copied, with a
+        `CheckpointError` if one is damaged or missing."""
         self.past = {
             name: [PastPlayer(**row) for row in rows] for name, rows in state["past"].items()
         }

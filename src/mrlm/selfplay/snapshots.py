@@ -25,13 +25,8 @@ FOLDER = "snapshots"
 
 @dataclass(frozen=True, slots=True)
 class PastPlayer:
-    """A past player: a snapshot of a policy.
-
-    Args:
-        name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
-        policy: the policy it is a past version of.
-        step: iterations completed when it was taken; `None` for one from an external source.
-    """
+    """A snapshot of a policy, called `<policy>@<step>` like its folder, `step` being the iterations
+    completed when it was taken; of an external source `<policy>@<source>`, with step `None`."""
 
     name: str
     policy: str
@@ -58,11 +53,8 @@ class SnapshotFolder:
         self.peers.first(lambda: self._tidy(kept))
 
     def find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
-        """Verify snapshots, copying missing ones from another run's folder, and tidy up.
-
-        Raises:
-            CheckpointError: a snapshot is damaged or missing.
-        """
+        """Verify snapshots, copying missing ones from another run's folder, and tidy up; a
+        `CheckpointError` if one is damaged or missing."""
         self.peers.first(lambda: self._find(names, kept, run_folder))
 
     def _tidy(self, kept: Collection[str]) -> None:

@@ -156,20 +156,13 @@ def adaptive_kl_coef(coef: float, kl: float, target: float, num: int, horizon: f
 
 
 def column(turn: Turn, name: str) -> np.ndarray:
-    """A column of a turn as (tokens,) numbers.
-
-    Raises:
-        TrainingError: the column is not set.
-    """
+    """A column of a turn as (tokens,) numbers; a `TrainingError` if it is not set."""
     return as_column(_noted(turn, name), len(turn))
 
 
 def state_value(turn: Turn) -> float:
-    """Value of the joint state in which a turn was taken, whether or not it has tokens.
-
-    Raises:
-        TrainingError: the value is not set.
-    """
+    """Value of the joint state in which a turn was taken, whether or not it has tokens; a
+    `TrainingError` if it is not set."""
     return float(np.ravel(_noted(turn, "values"))[0])
 
 
