@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -172,33 +172,29 @@ class PPO(ActorCritic):
             returns.append(advantages[agent] + values)
             residuals.append(advantages[agent])
         moments = ops.global_moments(advantages)
+        predicted: dict[str, list[np.ndarray]] = {}
         for (agent, found), targets in zip(everyone.items(), returns, strict=True):
             estimates = advantages[agent]
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
-            self._write(found, estimates, targets)
-        self.observe_returns(self._by_policy(everyone))
+            for turn, part in self._written(found, estimates, targets):
+                predicted.setdefault(turn.policy, []).append(part)
+        self.observe_returns({policy: np.concatenate(x) for policy, x in predicted.items()})
         self.explain(returns, residuals)
         if self.kl_coef:
             self._adapt([member for found in everyone.values() for member in found])
 
-    def _write(self, found: list[Member], advantages: np.ndarray, returns: np.ndarray) -> None:
+    def _written(
+        self, found: list[Member], advantages: np.ndarray, returns: np.ndarray
+    ) -> Iterator[tuple[Turn, np.ndarray]]:
+        """Writes both on the turns; yields each with the returns that its critic should predict."""
         start = 0
-        for _, rollout in found:
-            for turn in trained_turns(rollout):
-                stop = start + (1 if self.turn_values else len(turn))
-                turn.advantages = np.broadcast_to(advantages[start:stop], len(turn)).copy()
-                turn.returns = np.broadcast_to(returns[start:stop], len(turn)).copy()
-                start = stop
-
-    def _by_policy(self, everyone: Mapping[str, list[Member]]) -> dict[str, np.ndarray]:
-        """Policy -> the returns that its critic should predict."""
-        columns: dict[str, list[np.ndarray]] = {}
-        for _, rollout in (member for found in everyone.values() for member in found):
-            for turn in trained_turns(rollout):
-                own = column(turn, "returns")
-                columns.setdefault(turn.policy, []).append(own[:1] if self.turn_values else own)
-        return {policy: np.concatenate(found) for policy, found in columns.items()}
+        for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+            here = slice(start, start + (1 if self.turn_values else len(turn)))
+            turn.advantages = np.broadcast_to(advantages[here], len(turn)).copy()
+            turn.returns = np.broadcast_to(returns[here], len(turn)).copy()
+            start = here.stop
+            yield turn, returns[here]
 
     def _adapt(self, found: list[Member]) -> None:
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]

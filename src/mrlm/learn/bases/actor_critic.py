@@ -99,16 +99,12 @@ class ActorCritic(PolicyGradient):
                 f"{', '.join(self.topologies)} (ppo and ippo have critics per policy, mappo, vdn "
                 "and qmix one of the whole team)"
             )
-        if self.critic_warmup and self.critic == "shared":
-            raise ConfigError(
-                "critic_warmup needs a critic with its own network, but critic='shared' is a head "
-                "on the policy; set critic to 'separate', or critic_warmup to 0"
-            )
-        if self.critic_epochs and self.critic == "shared":
-            raise ConfigError(
-                "critic_epochs needs a critic with its own network, but critic='shared' is a head "
-                "on the policy, trained for update_epochs; set critic to 'separate'"
-            )
+        for name in ("critic_warmup", "critic_epochs"):
+            if getattr(self, name) and self.critic == "shared":
+                raise ConfigError(
+                    f"{name} needs a critic with its own network, but critic='shared' is a head on "
+                    f"the policy, trained with it; set critic to 'separate', or remove {name}"
+                )
         if self.level not in self.levels:
             raise ConfigError(
                 f"level={self.level!r}: {type(self).__name__} supports values of "
