@@ -74,7 +74,7 @@ class LearnerSettings:
 
 
 Learned = Policy | TeamValue
-"""What is trained: a policy, or a network on top of one."""
+"""A trainable module: a policy, or a network on top of one."""
 
 
 class Stepper:

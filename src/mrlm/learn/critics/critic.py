@@ -160,8 +160,8 @@ class Critic(Trainee):
 
 @dataclass(slots=True)
 class CriticTurn(Turn):
-    """What a critic reads instead of turns (`taken`): a completion after the last token of its
-    prompt only, or a joint state (the prompt is its text, the completion an end mark)."""
+    """Input of a critic that stands for other turns (`taken`): a completion after the last token of
+    its prompt only, or a joint state (the prompt is its text, the completion an end mark)."""
 
     taken: list[Turn] = field(default_factory=list)
 

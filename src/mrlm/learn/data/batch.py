@@ -274,7 +274,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a micro-batch holds."""
+    """Size of a micro-batch."""
 
     packed: bool
     rows: int = 0
