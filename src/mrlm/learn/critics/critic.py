@@ -160,7 +160,7 @@ class Critic(Trainee):
 
 @dataclass(slots=True)
 class CriticTurn(Turn):
-    """Input of a critic that stands for other turns (`taken`): a completion after the last token of
+    """Input of a critic in place of other turns (`taken`): a completion after the last token of
     its prompt only, or a joint state (the prompt is its text, the completion an end mark)."""
 
     taken: list[Turn] = field(default_factory=list)
