@@ -8,16 +8,15 @@ checkpoints) is the library's. Prints the reward of a bandit with three arms bef
 import argparse
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 import mrlm
 from mrlm import Algorithm, Loss, SFTTrainer, Trainer
 from mrlm.core.registry import load
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class BestOfGroup(Algorithm):
     """Imitate the best of `group_size` episodes of a task."""
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic.dataclasses import dataclass
 
 import mrlm as package
 from hosted import Hosted
@@ -30,7 +29,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
 from mrlm.experiment import dry_run, run_experiment
-from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.runs import collect_trajectories, evaluate_model
 
 SOURCES = Path(package.__file__).parent
@@ -336,7 +335,7 @@ def test_every_setting_of_an_algorithm_is_read_somewhere(name: str) -> None:
     assert unread(cls) == []
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class Forgetful(GRPO):
     forgotten: int = 0
 

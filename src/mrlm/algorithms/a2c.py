@@ -16,28 +16,22 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class A2C(PPO):
-    """Loss `-A log pi` without ratio or clipping, plus the critic's squared error (advantage
-    actor-critic, the synchronous form of arXiv 1602.01783). Rows, values and turn rewards are those
-    of `PPO`; each agent is trained independently.
+    """Loss `-A log pi` without ratio or clipping, plus the critic's squared error (the synchronous
+    form of arXiv 1602.01783); rows, values and rewards are `PPO`'s.
 
-    `estimator="gae"` uses generalised advantage estimation; `"n_step"` sums `n_steps` rewards and
-    bootstraps from the value after them, `A = r_t + ... + gamma^n V_{t+n} - V_t`. A step is a
-    token, or a turn with `level="turn"`.
-
-    One epoch over the episodes: a second one would be off-policy, and the loss has no correction
-    for it. No whitening and no value clipping, as in the paper.
+    One epoch: a second one would be off-policy, and the loss has no correction for it. No whitening
+    and no value clipping, as in the paper.
 
     Args:
         estimator: of advantages and returns.

@@ -18,35 +18,29 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ATGRPO(GRPO):
     """`A = (R - mean) / (std + 1e-6)` over the K answers that one agent gave to one state, with `R
-    = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's clipped surrogate,
-    averaged over tokens.
+    = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's surrogate.
 
-    The answers in a group share task, turn, agent and history. That requires a tree: the prompts of
-    parallel episodes differ from the second turn on. The workflow is `tree` with `select: best`,
-    which continues from the best answer to a state, or with `select: all`. K is `group_size` in the
-    first turn and `workflow.branches` in later ones; the paper uses the same number for both.
+    The answers share task, turn, agent and history, which requires the workflow `tree`, with
+    `select: best` to continue from the best answer to a state. K is `group_size` in the first turn
+    and `workflow.branches` later; the paper uses one number for both.
 
-    Rewards after a joint step do not count in its advantages. An agent with several turns in a
-    joint step gets the same advantage for all of them. Answers with equal rewards, and an answer
-    without remaining siblings, get exactly 0. Other settings are GRPO's: advantages are divided by
-    the standard deviation unless `scale_rewards="none"`, and no reference is kept unless `kl_coef`
-    is set (0.001 in the authors' code).
+    Rewards after a joint step do not count in its advantages; an agent with several turns in it
+    gets the same advantage for all. Answers with equal rewards, or without siblings, get exactly 0.
 
     Args:
         alpha: weight of the team's reward relative to the agent's own; 1 adds them, as in the

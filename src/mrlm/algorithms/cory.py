@@ -20,37 +20,30 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
 from mrlm.learn.credit.running_stats import RunningStats
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class CORY(PPO):
     """Sequential cooperative fine-tuning of two copies of a model (arXiv 2410.06101): the pioneer
-    answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both get the reward `r(x, y1) + r(x,
-    y2)`, and each is trained by its own PPO with a KL penalty to a reference conditioned on the
-    same prompt. The workflow `pioneer_observer` runs this in any single-agent environment; in
-    others each agent gets its own rewards, and after its last turn the rewards of all other agents.
+    answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both get `r(x, y1) + r(x, y2)`, each is
+    trained by its own PPO with a KL penalty, and every `swap_freq` iterations they exchange their
+    policies. In environments of several agents each gets its own rewards, and after its last turn
+    those of all others.
 
-    Every `swap_freq` iterations the agents exchange their policies. Nothing is copied: optimisers,
-    KL coefficients and reward statistics belong to the policies and move with them (the public code
+    Optimisers, KL coefficients and reward statistics move with the policies (the public code
     creates new optimisers at every swap and loses their moments). With one shared policy the swap
-    has no effect. Either policy may be kept at the end.
-
-    Without a swap, without scaling and with one agent this is PPO.
-
-    Defaults are the published ones: learning rate 1.41e-5, `kl_coef` .4 adapted towards 6 per
-    episode over 10,000, vf_coef .1, lambda .95, gamma 1, clip .2, four epochs, scores scaled and
-    centred by their running statistics, which include the current batch.
+    has no effect; without swap and scaling, and with one agent, this is PPO. Defaults are the
+    published ones.
 
     Args:
         swap_freq: iterations between two swaps; `None`: no swap.

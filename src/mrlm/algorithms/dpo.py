@@ -20,20 +20,19 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import Preferences, margins
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class DPO(Preferences):
     """Raise the chosen answer over the rejected one, relative to a frozen reference (arXiv
     2305.18290, eq. 7).
@@ -45,12 +44,9 @@ class DPO(Preferences):
 
     A group is a pair: the answer with the higher reward is chosen, with equal rewards the first of
     two. Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
-    dropped (`frac_dropped_pairs`). The reference is the initial policy of the run. beta 0.1 and a
-    learning rate of 1e-6 are the settings most reported results use.
-
-    Nothing in these losses keeps the chosen answer likely: both sides may fall as long as the
-    rejected one falls faster, which shifts probability to answers outside all pairs. `rpo_alpha`
-    adds `-rpo_alpha * log pi(chosen) / |chosen|` (arXiv 2404.19733, eq. 1), which prevents that.
+    dropped (`frac_dropped_pairs`). Both sides may become less likely as long as the rejected one
+    falls faster; `rpo_alpha` adds `-rpo_alpha * log pi(chosen) / |chosen|` (arXiv 2404.19733, eq.
+    1), which prevents that.
 
     Args:
         loss_type: see above.

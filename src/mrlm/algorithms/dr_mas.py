@@ -16,42 +16,34 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
-from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
-from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
+from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.credit.baselines import compare, exact_mean
+from mrlm.learn.credit.groups import Member, members, sides, trained_turns
 
 VALID = ("valid", "legal")
 """Reward components by which environments report whether an action was valid."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class DrMAS(GRPO):
     """`A = (R - mean_k) / (std_k + 1e-6)` over all turns of one agent in all episodes of one task
-    (arXiv 2602.08847): agents with different reward scales or different numbers of turns do not
-    disturb each other's gradients.
+    (arXiv 2602.08847), so that agents of different reward scales or numbers of turns do not disturb
+    each other's gradients.
 
-    The score of a turn is the return of its agent in the episode, so that an agent called twice is
-    counted twice in its own statistics and long episodes weigh more (`baseline_by="role"`, the
-    paper's; a score is that of a whole episode, so a constant on every reward cancels here too).
-    `baseline_by="episode"`, also known as `dedupe_per_episode`, counts an episode once, with the
-    mean of its turns; `average_rows` also gives each turn that mean. The two differ only where
-    turns of one key have different scores: where some were invalid, or with `key="task"`.
+    The score of a turn is the return of its agent in the episode, so an agent called twice counts
+    twice in its own statistics (`baseline_by="role"`, the paper's). `baseline_by="episode"` counts
+    an episode once, with the mean of its turns; `average_rows` also gives each turn that mean: the
+    two differ only where turns of one key have different scores. The return is the agent's own, or
+    with `rewards="team"` the team's. A group whose scores are all equal, or that has one episode
+    left, gets exactly 0.
 
-    The return is the agent's own (most environments give all agents of a team the same reward), or
-    with `rewards="team"` the mean over all agents. The score of a turn with an invalid action is
-    lowered by `invalid_penalty`: environments report these by a reward component `valid` or `legal`
-    below 0.5.
-
-    `key="task"` pools the turns of all agents of a task: the comparison that the paper argues
-    against, called "GRPO with the team's reward" elsewhere. A group whose scores are all equal, or
-    that has one episode left, gets exactly 0. Groups of 8, a penalty of 0.1, no KL penalty and no
-    entropy bonus are the authors' settings; the clipped surrogate and its averaging are GRPO's.
+    `key="task"` pools the turns of all agents, the comparison that the paper argues against. An
+    invalid action is one whose reward component `valid` or `legal` is below 0.5.
 
     Args:
         baseline_by: which scores a turn is compared with (`mrlm.learn.credit.baselines`).
@@ -80,7 +72,11 @@ class DrMAS(GRPO):
 
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
-            self._credit(found)
+            rows = [self.turn_scores(*member) for member in found]
+            if self.average_rows:
+                rows = _averaged(found, rows)
+            scaled = self.scale_rewards == "group"
+            compare(found, rows, self.baseline_by, scaled=scaled, noted=False)
 
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Score of each trained turn of a rollout."""
@@ -91,18 +87,6 @@ class DrMAS(GRPO):
             else score
             for turn in trained_turns(rollout)
         ]
-
-    def _credit(self, found: Sequence[Member]) -> None:
-        """Write the advantages of the rollouts of one key."""
-        rows = [self.turn_scores(*member) for member in found]
-        if self.average_rows:
-            rows = _averaged(found, rows)
-        compared = comparisons(found, rows, self.baseline_by)
-        scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
-        for each in compared:
-            advantages = each.advantages("mean") / scale
-            for turn, advantage in zip(each.turns, advantages, strict=True):
-                turn.advantages = float(advantage)
 
 
 def _averaged(found: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:

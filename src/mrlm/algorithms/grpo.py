@@ -25,14 +25,13 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.bases.steps import GroupFilter
@@ -56,19 +55,15 @@ def _scale(value: object) -> object:
     return {True: "group", False: "none"}[value] if isinstance(value, bool) else value
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class GRPO(PolicyGradient, GroupFilter):
     """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
-    section 4.1), the same for every token of the agent; then a clipped surrogate.
+    section 4.1), the same for every token; then a clipped surrogate. Groups whose rewards are all
+    equal, or that have one member left, get exactly 0.
 
-    With several agents each is compared only with itself, which keeps agents of different reward
-    scales apart (Dr. MAS, arXiv 2602.08847). Groups whose rewards are all equal, or that have one
-    member left, get exactly 0.
-
-    `scale_rewards="group"` is the original; `"none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv
-    2503.20783), which does not amplify groups with nearly equal rewards; `"batch"` divides by the
-    standard deviation over all tasks. No reference is kept unless `kl_coef` is set; its KL is then
-    part of the loss.
+    `scale_rewards="none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv 2503.20783), which does not
+    amplify groups with nearly equal rewards; `"batch"` divides by the standard deviation over all
+    tasks. No reference is kept unless `kl_coef` is set; its KL is then part of the loss.
 
     Args:
         scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.

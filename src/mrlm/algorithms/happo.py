@@ -27,14 +27,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.bases.steps import CarryOver, Rescoring
 from mrlm.learn.credit.groups import column
@@ -42,28 +41,21 @@ from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class HAPPO(MAPPO, CarryOver):
     """Heterogeneous-agent PPO (arXiv 2109.11251): MAPPO's advantages, with policies updated one
     after the other in an order that is shuffled in every iteration. The k-th policy minimises
-    `-mean(F min(r A, clip(r) A))` with the compound factor `F = prod_{j<k} pi_new_j / pi_old_j`
-    over the agents of the same joint step whose policies have already been updated, at their final
-    weights. F is positive, so multiplying the advantage by it equals multiplying the minimum.
+    `-mean(F min(r A, clip(r) A))` with `F = prod_{j<k} pi_new_j / pi_old_j` over the agents of the
+    same joint step whose policies were already updated, at their final weights. F is positive, so
+    the advantage is multiplied by it; it is one number per joint step for every `loss_type`.
 
-    A product over the tokens of completions explodes with their length, hence the default
-    `factor="geometric"`: the geometric mean over an agent's tokens in the joint step, with each
-    predecessor's factor bounded to [.5, 2]. F is one number per joint step for every `loss_type`.
-    It never extends beyond a joint step.
+    Where the agents of one step act one after the other, the product over all updated agents is
+    still the weight of the joint action, whatever the order of their messages: agents that act
+    later correct the agent's own value, earlier ones the distribution of its states.
 
-    Where the agents of one step act one after the other, the sampled messages stay fixed, and the
-    product over all updated agents is still the weight of the joint action, whatever the order of
-    their messages: agents that act later correct the agent's own value, earlier ones the
-    distribution of its states.
-
-    The critic is MAPPO's. It is a separate network trained on columns that no policy update
-    changes, so it makes no difference whether it is trained before the policies or after. One
-    epoch, because large updates give extreme factors. For the first policy, and where earlier
-    policies did not change, this is MAPPO.
+    The critic is MAPPO's, trained on columns that no policy update changes, before the policies or
+    after. One epoch, because large updates give extreme factors. For the first policy, and where
+    earlier ones did not change, this is MAPPO.
 
     Args:
         factor: `geometric`, or `exact`: the product over all tokens.

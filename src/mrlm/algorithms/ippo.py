@@ -18,24 +18,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.groups import team_rewards
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class IPPO(PPO):
-    """Independent PPO (arXiv 2011.09533): each agent's advantages are computed from its own turns
-    and values of its own observations; the next value after a turn is that of its own next turn.
-
-    This is `PPO` under its multi-agent name, with values normalised as in `mappo`. With a policy
-    per agent each has its own critic too; agents with a shared policy share the critic, and their
-    advantages are whitened separately. With `rewards="team"` and `critic="separate"` it differs
-    from `mappo` only in the critic's input.
+    """Independent PPO (arXiv 2011.09533): `PPO` under its multi-agent name, with values normalised
+    as in `mappo`. With a policy per agent each has its own critic too; agents with a shared policy
+    share the critic, and their advantages are whitened separately.
 
     Args:
         rewards: `own`: the agent's rewards from the environment. `team`: the team's rewards for

@@ -15,31 +15,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MADPO(OnlineDPO):
     """`DPO` for a team, with one reference per policy: at every state the answer with the highest
     team reward is preferred to the one with the lowest.
 
-    The log-probability of a joint action is the sum over its agents, so the preference of a team
-    over two joint actions is one preference for each agent. Agents of the same joint step are
-    ranked by the same rewards with the same order among ties: their pairs come from the same two
-    episodes. Agents whose prompts differ between these (later agents of a chain) are compared where
-    siblings have the same prompt, or at the nodes of the workflow `tree`.
+    The log-probability of a joint action is the sum over its agents, so a preference over two joint
+    actions is one preference for each agent. Agents of a joint step are ranked by the same rewards
+    with the same order among ties: their pairs come from the same two episodes. Agents whose
+    prompts differ between these are compared where siblings have the same prompt, or at the nodes
+    of the workflow `tree`.
 
-    With a data set (`data.dataset`) it trains on rows instead of sampled episodes: `prompt`,
-    `chosen` and `rejected`, where each side holds messages of several agents (`{"role":
-    "assistant", "agent": ..., "content": ...}`), or one agent's (`agent`). Each agent's part is a
-    separate pair, if it begins with the same prompt on both sides and differs.
+    With a data set (`data.dataset`) it trains on rows `prompt`, `chosen` and `rejected`, where each
+    side holds messages of several agents (`{"role": "assistant", "agent": ..., "content": ...}`),
+    or one agent's (`agent`). Each agent's part is a pair, if it begins with the same prompt on both
+    sides and differs.
     """
 
     rewards: Rewards = "team"

@@ -25,19 +25,18 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import (
     BaselineBy,
     Statistic,
-    comparisons,
+    compare,
     greedy_baselines,
     resolved,
 )
@@ -55,23 +54,16 @@ from mrlm.learn.ops import Aggregation
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAGRPO(PolicyGradient):
     """`A_t = G_t - b` with the team's return `G_t = sum_{k >= t} gamma^(k - t) R_k` over joint
-    steps (arXiv 2508.04652).
+    steps (arXiv 2508.04652), for every agent that acted in the step; `loss_type="reinforce"`,
+    summed over a turn's tokens and averaged over turns.
 
-    Every agent that acted in a joint step gets the same return. The baseline `b` is, for each
-    agent, the mean over the sibling episodes of the return of that agent's turn of the same number
-    (`baseline_by="turn"`); for episodes of one turn it is the paper's mean over the answers to one
-    state. There is no division by the standard deviation, no ratio, no clipping and no reference:
-    `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
-
-    Where the workflow samples several answers from every state (`tree`), the return of an answer is
-    its reward plus gamma times the mean return of its children, and the baseline is the mean over
-    the answers to the same state.
-
-    Groups whose siblings all have the same returns get exactly 0. CoMLRL 1.4.3 has gamma 1 and four
-    siblings (`preset="magrpo"`).
+    `b` is, for each agent, the mean over the sibling episodes of the return of that agent's turn of
+    the same number (`baseline_by="turn"`). In the workflow `tree` the return of an answer is its
+    reward plus gamma times the mean return of its children, and `b` the mean over the answers to
+    the same state. Groups whose siblings all have the same returns get exactly 0.
 
     Args:
         baseline: subtracted from a return: `none`, the `mean` over the siblings, `leave_one_out`
@@ -207,7 +199,7 @@ class MAGRPO(PolicyGradient):
             tree = forked(group.valid)
             by = resolved(self.baseline_by, tree)
             for found in members(group).values():
-                self._credit(found, self._returns(found, tree), by)
+                compare(found, self._returns(found, tree), by, self.statistic)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
@@ -221,7 +213,8 @@ class MAGRPO(PolicyGradient):
                 rows = zip(found, self._returns(found, tree), strict=True)
                 together.setdefault(agent, []).extend(rows)
         for pairs in together.values():
-            self._credit([member for member, _ in pairs], [row for _, row in pairs], "batch")
+            found, returns = [member for member, _ in pairs], [row for _, row in pairs]
+            compare(found, returns, "batch", self.statistic)
 
     def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
         """Return of each trained turn of an agent's rollouts."""
@@ -233,14 +226,6 @@ class MAGRPO(PolicyGradient):
             [returns[episode.path[: turn.step + 1]] for turn in trained_turns(rollout)]
             for episode, rollout in found
         ]
-
-    def _credit(
-        self, found: Sequence[Member], returns: Sequence[Sequence[float]], by: BaselineBy
-    ) -> None:
-        for each in comparisons(found, returns, by):
-            advantages = each.advantages(self.statistic)
-            for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
-                turn.returns, turn.advantages = float(value), float(advantage)
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""

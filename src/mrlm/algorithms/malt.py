@@ -21,14 +21,13 @@ from itertools import combinations
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import (
     PreferencePair,
     Rewards,
@@ -40,7 +39,7 @@ from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MALT(DPO):
     """Credit by search (arXiv 2412.01928): the value of an answer is the mean reward of the leaves
     below it, and the answer is good if that is above `threshold`. Each role is trained to imitate
@@ -50,8 +49,8 @@ class MALT(DPO):
 
     It needs a tree: the workflow `malt` (question, verdict, revision in a single-agent environment)
     or `tree` (any environment); without one, the siblings' first turns are compared. Identical
-    siblings are not a pair. The threshold of one half is for rewards of 0 and 1. The paper trains
-    the two parts one after the other; `sft_coef=0` and `dpo_coef=0` are the parts.
+    siblings are not a pair. The threshold of one half is for rewards of 0 and 1; `sft_coef=0` and
+    `dpo_coef=0` are the parts, which the paper trains one after the other.
 
     Args:
         threshold: value above which an answer is good.

@@ -18,31 +18,26 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
-from mrlm.learn.credit.groups import trained_turns
+from mrlm.learn.credit.groups import is_trained
 
 Scores = Sequence[Sequence[float]]
 """Agent -> the score of each of its answers; their number may differ between agents."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAPoRL(PPO):
     """`R_{t,i} = (s_{t,i} + sum_{k > t} g^(k-t) mean_j s_{k,j}) / sum_{k >= t} g^(k-t)` (arXiv
     2502.18439), with `s` the environment's reward of the `t`-th answer of agent `i`; then PPO on
-    each answer separately. Values are not propagated across turns (`gamma=0`): all credit across
-    turns is in `R`.
-
-    `score_of="individual"` replaces the mean over agents by the agent's own score. Sums run over
-    the answers that were given: a debate that ends early has fewer, and an agent that has stopped
-    does not count. Frozen agents' answers count in the mean.
+    each answer separately: all credit across turns is in `R`, none in values (`gamma=0`). Sums and
+    means run over the answers that were given, those of frozen agents included.
 
     With `alpha` an answer also gets a bonus that depends on whether scores (of others: their mean)
     are above .5, right, or below, wrong; exactly .5 is neither. From its second answer on, an agent
@@ -50,13 +45,9 @@ class MAPoRL(PPO):
     that turns wrong loses `a0` if the others were wrong and `a1` if they were right. A second part
     depends on the next answers of the others: if they turn right, `a3` where the agent is right
     itself and `a2` where it is wrong; if they turn wrong, `-a3` where it is wrong and `-a2` where
-    it is right.
-
-    The reference implementation has the opposite signs in that second part, which penalises
-    helping, and omits it for first answers; `parity=True` does the same.
-
-    Defaults are the authors': g .3, vf_coef .1, kl_coef .002 in the reward, 4 epochs of 8
-    mini-batches.
+    it is right. The reference implementation has the opposite signs in that second part, which
+    penalises helping, and omits it for first answers; `parity=True` does the same. Other defaults
+    are the authors'.
 
     Args:
         influence_gamma: `g`, the weight of each later round.
@@ -114,11 +105,10 @@ class MAPoRL(PPO):
         everyone = list(episode.rollouts.values())
         scores = [[turn.reward for turn in each.turns] for each in everyone]
         agent = next(place for place, each in enumerate(everyone) if each is rollout)
-        trained = {id(turn) for turn in trained_turns(rollout)}
         return [
             self.shaped(scores, agent, t) + self.bonus(scores, agent, t)
             for t, turn in enumerate(rollout.turns)
-            if id(turn) in trained
+            if is_trained(turn)
         ]
 
     def shaped(self, scores: Scores, agent: int, t: int) -> float:

@@ -21,33 +21,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import state_value
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.critics.critic import TEAM
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAPPO(ActorCritic):
     """Generalised advantage estimates over the joint steps of an episode, from the team's rewards
     and the values of a central critic; every agent that acted in a joint step gets the same
     advantage, for each of its tokens (arXiv 2103.01955; a central critic of language models in
     arXiv 2601.21972). Then each policy minimises PPO's clipped token surrogate.
 
-    A policy's input is its own agents' observations; the critic's input is the observations and
-    messages of all agents so far, and the environment's `state` where it has one, but nothing of
-    the joint step it values: a value that depends on the actions is not a baseline. It is needed in
-    training only.
-
-    The critic predicts normalised returns (`value_normalization`), the paper's first
-    recommendation. Advantages are whitened over the joint steps in which a trained agent acted. The
-    KL to a reference, if `kl_coef` is set, is part of the loss. With one agent this is PPO.
+    The critic, needed in training only, reads the observations and messages of all agents so far,
+    and the environment's `state` where it has one, but nothing of the joint step it values: a value
+    that depends on the actions is not a baseline. Advantages are whitened over the joint steps in
+    which a trained agent acted. The KL to a reference, if `kl_coef` is set, is part of the loss.
+    With one agent this is PPO.
     """
 
     critic: Topology = "central"

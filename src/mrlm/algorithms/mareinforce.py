@@ -12,18 +12,15 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAREINFORCE(MAGRPO):
-    """`A_t = G_t`: `MAGRPO` without its baseline (arXiv 2508.04652).
-
-    The reference point for the rest of the family: unbiased and of high variance. It needs no
-    siblings. Settings and loss are `MAGRPO`'s.
+    """`A_t = G_t`: `MAGRPO` without its baseline (arXiv 2508.04652), unbiased and of high variance;
+    needs no siblings.
     """
 
     baseline: Baseline = "none"

@@ -13,21 +13,15 @@
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MAREMAX(MAGRPO):
     """`A_t = G_t - max(G of the siblings)`: `MAGRPO` (arXiv 2508.04652) with the best sibling as
-    baseline.
-
-    No advantage is above 0 in one turn: worse answers are made less likely, none more likely. It is
-    not ReMax (arXiv 2310.10505), whose baseline is the return of a greedy answer; that is
-    `baseline="remax_greedy"`. Where all siblings have the same return the advantage is exactly 0.
-    Settings and loss are `MAGRPO`'s.
+    baseline. No advantage is above 0 in one turn; where all siblings have the same return it is
+    exactly 0.
     """
 
     baseline: Baseline = "group_max"

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
@@ -29,14 +28,14 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import Member, trained_turns
 from mrlm.learn.credit.joint_steps import chain, joint_steps
 from mrlm.learn.data.batch import Batch
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARFT(PPO):
     """Multi-agent reinforced fine-tuning (arXiv 2504.16129): the agents of a joint step are
     consecutive decisions, so that the next value after a turn is that of the next agent in the same
@@ -45,18 +44,16 @@ class MARFT(PPO):
 
     `level="turn"` is the action level (APPO): one value, one advantage and one ratio `exp(sum_t log
     pi / pi_old)` per turn, averaged over turns. `level="token"` (TPPO) is the same sequence
-    unrolled over tokens. Turns that are not trained are part of the environment: they are skipped,
-    and their reward is added to the preceding trained turn.
+    unrolled over tokens. Turns that are not trained are part of the environment: their reward is
+    added to the preceding trained turn.
 
-    The critic's input is the agent's prompt: in a sequential workflow it contains the messages of
-    the preceding agents, which makes the value one of the sequence. Agents that share a policy
-    share the critic. The public code updates all agents at once or, with `training.schedule:
-    alternating`, one at a time; it has no correction for earlier updates (`happo` has).
+    The critic's input is the agent's prompt, which in a sequential workflow contains the messages
+    of the preceding agents. Agents that share a policy share the critic. As in the public code,
+    nothing corrects for earlier updates under `training.schedule: alternating` (`happo` does).
 
-    Defaults: five epochs, a separate critic, learning rate 5e-7, as published; gamma 1 instead of
-    .99, which per token leaves 5 % of a reward after 300 of them; no entropy bonus (theirs is .01).
-    Log-probs are those at the sampling temperature, unlike theirs. `target_kl` ends the epochs
-    (theirs: 1e-3 for turns, 1.7e-6 for tokens).
+    Five epochs, a separate critic and learning rate 5e-7 are the published ones; their gamma of .99
+    per token leaves 5 % of a reward after 300 of them. `target_kl` ends the epochs (theirs: 1e-3
+    for turns, 1.7e-6 for tokens).
 
     Args:
         normalization: divisor of a turn's log-ratio: none (`sum`), its tokens (`token`) or its

@@ -12,20 +12,16 @@
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARLOO(MAGRPO):
     """`A_t = G_t - mean(G of the other siblings)`: `MAGRPO` (arXiv 2508.04652) with the unbiased
-    baseline of RLOO (arXiv 2402.14740, eq. 6).
-
-    The others are sibling episodes (or, in a tree, the other answers to one state), not other
-    agents. Where all have the same return, and where one sibling is left, the advantage is exactly
-    0. Settings and loss are `MAGRPO`'s.
+    baseline of RLOO (arXiv 2402.14740, eq. 6). The others are sibling episodes (or, in a tree, the
+    other answers to one state). Where all have the same return, and where one is left, it is
+    exactly 0.
     """
 
     baseline: Baseline = "leave_one_out"

@@ -19,39 +19,28 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
-from mrlm.learn.credit.baselines import comparisons, deviation
-from mrlm.learn.credit.groups import (
-    EPSILON,
-    discounted,
-    members,
-    sides,
-    team_rewards,
-    trained_turns,
-)
+from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.credit.baselines import compare
+from mrlm.learn.credit.groups import discounted, members, sides, team_rewards, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MARSHAL(GRPO):
     """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` the agent's return from its turn `t` to the
     end of the episode, and mean and standard deviation over the turns of that role in the episodes
-    of the task (arXiv 2510.15414): first sum, then normalise, so that an intermediate reward counts
-    for the turns before it and not for those after it. Then GRPO's surrogate.
+    of the task (arXiv 2510.15414), so that an intermediate reward counts for the turns before it
+    and not for those after it. Then GRPO's surrogate.
 
-    A turn is compared with those of the same number (`baseline_by="turn"`), and the standard
-    deviation is taken around these means, one for all turns. The paper takes all turns of the role
-    (`role`), which favours early turns over late ones wherever there are intermediate rewards.
-
-    Roles are normalised separately, because the roles of a game may have different expected
-    returns; every agent is a role unless `key` names them. `rewards="team"` uses the team's
-    rewards. A role with the same returns in every episode, turn by turn, or with one episode left,
-    gets exactly 0. The length penalty (`overlong_max_length`) is added to the reward of the last
-    turn.
+    A turn is compared with those of the same number (`baseline_by="turn"`), with one standard
+    deviation around these means for all turns. The paper takes all turns of the role (`role`),
+    which favours early turns wherever there are intermediate rewards. Every agent is a role unless
+    `key` names them. A role with the same returns in every episode, turn by turn, or with one
+    episode left, gets exactly 0. The length penalty (`overlong_max_length`) is added to the reward
+    of the last turn.
 
     Args:
         gamma: discount from one of the agent's turns to its next.
@@ -76,12 +65,7 @@ class MARSHAL(GRPO):
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
             rows = [self.turn_returns(*member) for member in found]
-            compared = comparisons(found, rows, self.baseline_by)
-            scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
-            for each in compared:
-                advantages = each.advantages("mean") / scale
-                for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
-                    turn.returns, turn.advantages = float(value), float(advantage)
+            compare(found, rows, self.baseline_by, scaled=self.scale_rewards == "group")
 
 
 PLUGIN = MARSHAL

@@ -17,26 +17,21 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.groups import assign
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class MATPO(GRPO):
     """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every worker rollout
-    in the same episode gets the same advantage (arXiv 2510.04678). Losses are averaged over all
-    tokens of planner and workers.
-
-    A worker's own answer is not scored: its advantage follows from the planner's result. The
-    environment's rewards for workers are ignored. The paper trains one policy for all roles;
-    separate policies and a frozen planner are supported too. Episodes without a turn of the planner
-    are left out.
+    in the same episode gets the same advantage (arXiv 2510.04678), whatever its own rewards. Losses
+    are averaged over all tokens of planner and workers. Separate policies and a frozen planner are
+    supported; episodes without a turn of the planner are left out.
 
     Args:
         planner: the agent whose rewards are compared; `None` is the first agent of the environment.
@@ -47,9 +42,7 @@ class MATPO(GRPO):
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
 
-    matters: ClassVar[Mapping[str, Matters]] = {
-        "planner": SEVERAL_AGENTS,
-    }
+    matters: ClassVar[Mapping[str, Matters]] = {"planner": SEVERAL_AGENTS}
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_agents(policy_of, num_agents)

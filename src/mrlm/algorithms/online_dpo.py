@@ -18,27 +18,24 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, Rewards, ScoredAnswer, answers_by_state
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class OnlineDPO(DPO):
-    """`DPO` on pairs that the policy samples itself (arXiv 2402.04792): of the siblings' answers to
-    one state, the one with the highest reward is chosen and the one with the lowest is rejected,
-    for each agent.
+    """`DPO` on pairs that the policy samples itself (arXiv 2402.04792): of an agent's answers to
+    one state, the one with the highest reward is chosen and the one with the lowest is rejected.
 
-    A state is a prompt: answers to different prompts are not compared. In episodes of several turns
-    that means the first turns, and with the workflow `tree` the answers at every node, each with
-    the mean reward of the episodes through it. States whose answers all have the same reward, or
-    whose best and worst answers are identical, are dropped (`frac_dropped_pairs`). With
-    `ref_update_freq=1` every update starts at the reference.
+    A state is a prompt: in episodes of several turns only the first turns are compared, and with
+    the workflow `tree` the answers at every node, each with the mean reward of the episodes through
+    it. States whose best and worst answers have the same reward, or are identical, are dropped
+    (`frac_dropped_pairs`). With `ref_update_freq=1` every update starts at the reference.
 
     Args:
         rewards: rewards by which answers are ranked: the agent's `own` or the `team`'s.
@@ -52,9 +49,8 @@ class OnlineDPO(DPO):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "rewards": Matters(
-            lambda s, run: run.rows or run.agents > 1,
-            "with one agent both are the same; remove it",
-        ),
+            lambda s, run: run.rows or run.agents > 1, "with one agent both are the same; remove it"
+        )
     }
 
     @property

@@ -14,12 +14,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
@@ -27,36 +26,32 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.credit.groups import (
     Member,
     adaptive_kl_coef,
     all_members,
     column,
+    is_trained,
     sampled_kl,
     trained_turns,
 )
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class PPO(ActorCritic):
     """Clipped surrogate (arXiv 1707.06347, eq. 7) on advantages by GAE (arXiv 1506.02438), and a
     clipped value loss.
 
     GAE runs over the tokens or turns of one agent in one episode: the next value after a turn is
-    that of the agent's own next turn, whatever messages others send in between. With a policy per
-    agent this is independent PPO. The reward of a turn is on its last token; the reward of an
-    untrained turn is added to the preceding trained one. Advantages are whitened per agent over the
-    batch.
+    that of the agent's own next turn, whatever messages others send in between. The reward of a
+    turn is on its last token; that of an untrained turn is added to the preceding trained one.
+    Advantages are whitened per agent over the batch. An episode whose last turn was truncated
+    counts as truncated.
 
-    Defaults: gamma 1 and lambda .95 (episodes are short and rewarded at the end), four epochs,
-    vf_coef .1 (a value head on the policy must not dominate its gradient), one value per turn
-    (`level="token"` is one value per token). No reference unless `kl_coef` is set (.05 is common);
-    its KL is then part of the reward.
-
-    All other settings are those of `ActorCritic`; an episode whose last turn was truncated counts
-    as truncated.
+    No reference unless `kl_coef` is set (.05 is common); its KL is then part of the reward.
+    `vf_coef` is .1 because a value head on the policy must not dominate its gradient.
 
     Args:
         gamma_token: discount from one token to the next inside a turn.
@@ -100,9 +95,8 @@ class PPO(ActorCritic):
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Reward of each trained turn of a rollout."""
         found: list[float] = []
-        trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:
-            if id(turn) in trained:
+            if is_trained(turn):
                 found.append(turn.reward)
             elif found:
                 found[-1] += turn.reward
@@ -178,33 +172,29 @@ class PPO(ActorCritic):
             returns.append(advantages[agent] + values)
             residuals.append(advantages[agent])
         moments = ops.global_moments(advantages)
+        predicted: dict[str, list[np.ndarray]] = {}
         for (agent, found), targets in zip(everyone.items(), returns, strict=True):
             estimates = advantages[agent]
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
-            self._write(found, estimates, targets)
-        self.observe_returns(self._by_policy(everyone))
+            for turn, part in self._written(found, estimates, targets):
+                predicted.setdefault(turn.policy, []).append(part)
+        self.observe_returns({policy: np.concatenate(x) for policy, x in predicted.items()})
         self.explain(returns, residuals)
         if self.kl_coef:
             self._adapt([member for found in everyone.values() for member in found])
 
-    def _write(self, found: list[Member], advantages: np.ndarray, returns: np.ndarray) -> None:
+    def _written(
+        self, found: list[Member], advantages: np.ndarray, returns: np.ndarray
+    ) -> Iterator[tuple[Turn, np.ndarray]]:
+        """Writes both on the turns; yields each with the returns that its critic should predict."""
         start = 0
-        for _, rollout in found:
-            for turn in trained_turns(rollout):
-                stop = start + (1 if self.turn_values else len(turn))
-                turn.advantages = np.broadcast_to(advantages[start:stop], len(turn)).copy()
-                turn.returns = np.broadcast_to(returns[start:stop], len(turn)).copy()
-                start = stop
-
-    def _by_policy(self, everyone: Mapping[str, list[Member]]) -> dict[str, np.ndarray]:
-        """Policy -> the returns that its critic should predict."""
-        columns: dict[str, list[np.ndarray]] = {}
-        for _, rollout in (member for found in everyone.values() for member in found):
-            for turn in trained_turns(rollout):
-                own = column(turn, "returns")
-                columns.setdefault(turn.policy, []).append(own[:1] if self.turn_values else own)
-        return {policy: np.concatenate(found) for policy, found in columns.items()}
+        for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+            here = slice(start, start + (1 if self.turn_values else len(turn)))
+            turn.advantages = np.broadcast_to(advantages[here], len(turn)).copy()
+            turn.returns = np.broadcast_to(returns[here], len(turn)).copy()
+            start = here.stop
+            yield turn, returns[here]
 
     def _adapt(self, found: list[Member]) -> None:
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]

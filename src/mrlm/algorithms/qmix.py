@@ -18,25 +18,23 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.critics.mixers import Mixing
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class QMIX(VDN):
     """`VDN` with a monotone mixer instead of a sum: `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)| + V(s)`
-    (arXiv 1803.11485), whose weights hypernetworks compute from the joint state `s`. All three
-    modes are VDN's; to first order the advantage of an agent is `dQ_tot/du_i (u_i - v_i)`.
+    (arXiv 1803.11485), whose weights hypernetworks compute from the joint state `s`. To first order
+    the advantage of an agent is `dQ_tot/du_i (u_i - v_i)`.
 
-    The joint state is the observations and messages of all agents before the round, and the
-    environment's own `state` where it has one, encoded as text by the frozen network, reduced to
-    `state_size` numbers and normalised. It is needed in training only. Defaults are those of the
-    common implementations. Rewards that need a combination of actions (`xor`) are not monotone
-    either.
+    The joint state, needed in training only, is the observations and messages of all agents before
+    the round, and the environment's own `state` where it has one, encoded as text by the frozen
+    network, reduced to `state_size` numbers and normalised. Rewards that need a combination of
+    actions (`xor`) are not monotone either.
 
     Args:
         mixing_size: hidden units of the mixer.

@@ -14,29 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
-from mrlm.learn.credit.baselines import pooled_scales
-from mrlm.learn.credit.groups import credited_turns, discounted, members, trained_turns
+from mrlm.learn.credit.baselines import whiten_batch
+from mrlm.learn.credit.groups import credited_turns, discounted, is_trained, members
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class REINFORCE(PolicyGradient):
     """`A_t = sum_{k >= t} gamma^(k - t) r_k` over the agent's own turns, loss `-A log pi` summed
-    over a sequence (Williams 1992).
-
-    No baseline and no whitening by default: this is the unbiased estimator that others are compared
-    with. Its variance is high; `baseline="mean"` subtracts the mean return of the agent's turns of
-    the same number in the batch, `whiten` also divides by the standard deviation around these
-    means, one for all turns of the agent.
+    over a sequence (Williams 1992): without baseline and whitening the unbiased estimator that
+    others are compared with, of high variance.
 
     Args:
         gamma: discount from one turn to the next.
@@ -73,24 +66,15 @@ class REINFORCE(PolicyGradient):
         for found in members(group).values():
             for _, rollout in found:
                 returns = discounted([turn.reward for turn in rollout.turns], self.gamma)
-                trained = {id(turn) for turn in trained_turns(rollout)}
                 for turn, value in zip(rollout.turns, returns, strict=True):
-                    if id(turn) in trained:
+                    if is_trained(turn):
                         turn.advantages = turn.returns = value
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "none" and not self.whiten:
             return
-        credited = credited_turns(groups, self.baseline_by or "turn")
-        table = {agent: np.array([t.returns for t in turns]) for agent, turns in credited.items()}
-        moments = ops.global_moments(table)
-        scales = pooled_scales(moments, self.baseline_by or "turn")
-        for name, returns in table.items():
-            advantages = np.zeros_like(returns)
-            if moments[name].variance > 0.0:
-                advantages = (returns - moments[name].mean) / (scales[name] if self.whiten else 1.0)
-            for turn, advantage in zip(credited[name], advantages, strict=True):
-                turn.advantages = float(advantage)
+        by = self.baseline_by or "turn"
+        whiten_batch(credited_turns(groups, by), by, scaled=self.whiten)
 
 
 PLUGIN = REINFORCE

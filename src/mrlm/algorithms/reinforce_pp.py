@@ -19,33 +19,29 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Rollout, Turn
-from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.core.types import Rollout
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.baselines import pooled_scales
-from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
+from mrlm.learn.credit.baselines import whiten_batch
+from mrlm.learn.credit.groups import credited_turns, is_trained, members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReinforcePP(PolicyGradient):
     """`A = (G - mean) / std` over all tokens of the batch, where `G` is the return from a token on,
     less the rollout's sampled KL to the reference (arXiv 2501.03262, eq. 6 to 8); then the clipped
     token surrogate.
 
-    Statistics over the batch instead of a group need no siblings, and do not drift with the
-    difficulty of single tasks. `baseline="group"` (REINFORCE++-baseline) subtracts the siblings'
-    mean reward first. Each agent has its own statistics. A batch in which all returns are equal
+    Statistics over the batch need no siblings, and do not drift with the difficulty of single
+    tasks; `baseline="group"` (REINFORCE++-baseline) subtracts the siblings' mean reward first. Each
+    agent has its own statistics, in episodes of several turns those of its turns of the same
+    number, with one standard deviation for all; `baseline_by="batch"` takes all turns, which
+    favours early ones, whose returns contain more rewards. A batch in which all returns are equal
     gets exactly 0.
-
-    In episodes of several turns the batch is that of the agent's turns of the same number
-    (`baseline_by="turn"`; the paper has one turn), with one standard deviation for all turns of the
-    agent. `batch` takes all turns, which favours early ones, whose returns contain more rewards.
 
     Args:
         gamma: discount from one turn to the next.
@@ -75,9 +71,8 @@ class ReinforcePP(PolicyGradient):
         """Return from each trained token (tokens,) of a rollout on. The reward of a turn is on its
         last token; that of an untrained turn is added to the preceding trained one."""
         rewards: list[np.ndarray] = []
-        trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:
-            if id(turn) in trained:
+            if is_trained(turn):
                 own = np.zeros(len(turn))
                 if self.kl_coef:
                     own -= self.kl_coef * sampled_kl(turn)
@@ -91,43 +86,20 @@ class ReinforcePP(PolicyGradient):
             following = found[-1][0]
         return np.concatenate(found[::-1])
 
-    def credit_batch(self, groups: Sequence[Group]) -> None:
-        table: dict[str, list[tuple[Turn, np.ndarray]]] = {}
-        for agent, own in all_members(groups).items():
-            for (_, rollout), returns in zip(own, self._returns(agent, own, groups), strict=True):
-                place = {id(turn): number for number, turn in enumerate(rollout.turns)}
+    def credit_group(self, group: Group) -> None:
+        for found in members(group).values():
+            rows = [self.token_returns(rollout) for _, rollout in found]
+            if self.baseline == "group":
+                mean = float(np.mean([row[0] for row in rows]))
+                rows = [np.full(len(row), row[0] - mean) for row in rows]
+            for (_, rollout), row in zip(found, rows, strict=True):
                 turns = trained_turns(rollout)
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
-                for turn, part in zip(turns, np.split(returns, cuts), strict=True):
-                    by = f"{agent}/{place[id(turn)]}" if self.baseline_by == "turn" else agent
-                    table.setdefault(by, []).append((turn, part))
-        moments = ops.global_moments(
-            {by: np.concatenate([part for _, part in rows]) for by, rows in table.items()}
-        )
-        scales = pooled_scales(moments, self.baseline_by)
-        for by, rows in table.items():
-            for turn, returns in rows:
-                turn.returns, turn.advantages = returns, np.zeros(len(turn))
-                if moments[by].variance > 0.0:
-                    turn.advantages = (returns - moments[by].mean) / scales[by]
+                for turn, returns in zip(turns, np.split(row, cuts), strict=True):
+                    turn.returns, turn.advantages = returns, 0.0
 
-    def _returns(
-        self, agent: str, own: Sequence[Member], groups: Sequence[Group]
-    ) -> list[np.ndarray]:
-        """Returns of the tokens of each rollout of an agent, less the baseline."""
-        returns = [self.token_returns(rollout) for _, rollout in own]
-        if self.baseline == "none":
-            return returns
-        total = {id(rollout): row[0] for (_, rollout), row in zip(own, returns, strict=True)}
-        mean: dict[int, float] = {}
-        for group in groups:
-            siblings = [id(rollout) for _, rollout in members(group).get(agent, [])]
-            if siblings:
-                mean |= dict.fromkeys(siblings, float(np.mean([total[r] for r in siblings])))
-        return [
-            np.full(len(row), row[0] - mean[id(rollout)])
-            for (_, rollout), row in zip(own, returns, strict=True)
-        ]
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        whiten_batch(credited_turns(groups, self.baseline_by), self.baseline_by)
 
 
 PLUGIN = ReinforcePP

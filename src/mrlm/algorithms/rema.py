@@ -16,29 +16,24 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReMA(GRPO):
-    """GRPO's advantage on the team's reward, `(R - mean) / (std + 1e-6)` over the agent's rollouts
-    of a task, in a surrogate over turns (arXiv 2503.09501): the ratio is `exp(mean(l - o))` over
-    the tokens of a turn, with the exponent at most 3, clipped on both sides; a negative advantage
-    costs at most 3 times itself (`dual_clip`).
+    """GRPO's advantage on the team's reward in a surrogate over turns (arXiv 2503.09501): the ratio
+    is `exp(mean(l - o))` over the tokens of a turn, with the exponent at most 3, clipped on both
+    sides; a negative advantage costs at most 3 times itself (`dual_clip`). A single token of a long
+    turn changes the ratio little, and a turn is clipped as a whole.
 
-    A single token of a long turn changes the ratio little, and a turn is clipped as a whole. Losses
-    are averaged over a turn, then over the turns of a trajectory, then over trajectories;
-    `turn_mean` weighs all turns equally instead. Turns that do not continue one another count as
-    separate trajectories.
-
-    Groups of 16 and no KL penalty are the authors' settings. Planner and solver may share a policy
-    or have one each.
+    Losses are averaged over a turn, then over the turns of a trajectory, then over trajectories;
+    `turn_mean` weighs all turns equally. Turns that do not continue one another count as separate
+    trajectories. Groups of 16 are the authors' setting.
 
     Args:
         mask_unfinished: leave episodes that were truncated before the environment had ended out of

@@ -18,38 +18,34 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import greedy_baselines
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ReMax(PolicyGradient):
     """`A_t = G_t - G_t(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
     2310.10505, algorithm 2, where an answer has one turn).
 
-    Every task has one additional episode with greedy decoding. That episode is only the baseline:
-    it is not trained on, and the metrics of the training rewards exclude it. Its return does not
-    depend on the sampled actions, so the gradient is unbiased, with one sample per task
-    (`group_size=1`, the paper's setting) or with several.
+    Every task has one additional, greedy episode as the baseline: it is not trained on, and no
+    metric of rewards includes it. It does not depend on the sampled actions, so the gradient is
+    unbiased, with one sample per task (`group_size=1`, the paper's setting) or with several.
 
-    Rewards are on the last token of a turn, so that all tokens of a turn have the same advantage
-    unless `kl_coef` is above 0; then the sampled KL to the reference is subtracted from the reward
-    of each token. The loss has no ratio (`loss_type="reinforce"`, summed over a sequence); `"ppo"`
-    has one, for more than one update per iteration.
+    With `kl_coef` the sampled KL to the reference is subtracted from the reward of each token. The
+    loss has no ratio (`loss_type="reinforce"`, summed over a sequence); `"ppo"` has one, for more
+    than one update per iteration. A turn is compared with the greedy return from the turn of the
+    same number on (from the last turn, where that was shorter); with `baseline_by="episode"`, with
+    the whole return.
 
-    A turn is compared with the greedy episode's return from its turn of the same number on (from
-    its last turn, where it was shorter); with `baseline_by="episode"`, with its whole return.
-
-    With several agents each is compared with its own part of the greedy episode, in which all of
-    them are greedy; an agent that did not act there has return 0. Groups whose greedy episode
-    failed are not trained on, and `frac_without_greedy` counts them.
+    With several agents each is compared with its own part of the greedy episode, in which all are
+    greedy; an agent that did not act there has return 0. Groups whose greedy episode failed are not
+    trained on, and `frac_without_greedy` counts them.
     """
 
     loss_type: LossType = "reinforce"

@@ -21,36 +21,27 @@ from typing import ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
-from mrlm.learn.bases.preference import (
-    PreferencePair,
-    Preferences,
-    margins,
-    pair_samples,
-    scored,
-)
+from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.preference import PreferencePair, Preferences, margins, pair_samples, scored
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class BradleyTerry(Preferences):
     """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, the output of a head
     on the policy at the last token of a conversation, minimise
 
         -log s(r(chosen) - r(rejected)) + center_rewards_coefficient (r(chosen) + r(rejected))^2
 
-    Scores are determined up to a constant; the second term (arXiv 2312.09244) keeps them around 0.
-    Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
-    dropped (`frac_dropped_pairs`). The result is a folder that `mrlm.RewardModel(folder)` loads as
-    a reward function, and that `reward_model:` of the environment `reward` names. One epoch and a
-    learning rate of 1e-5 are usual; the head has its own (`training.critic_learning_rate`).
+    The second term (arXiv 2312.09244) keeps scores, which are determined up to a constant, around
+    0. Pairs are dropped as in `DPO`. One epoch and a learning rate of 1e-5 are usual; the head has
+    its own (`training.critic_learning_rate`).
 
     Args:
         center_rewards_coefficient: see above.

@@ -16,18 +16,17 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.baselines import comparisons
+from mrlm.learn.credit.baselines import compare
 from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class RLOO(PolicyGradient):
     """`A = R - mean(R of the others)`, an unbiased baseline without a critic (arXiv 2402.14740, eq.
     6).
@@ -35,8 +34,8 @@ class RLOO(PolicyGradient):
     The whole answer is one action: `loss_type="sequence"` clips the ratio of the sequence, which is
     the plain policy gradient until the first update; `"reinforce"` has no ratio at all. With
     `kl_coef` above 0 the sampled KL to the reference is subtracted from the reward before the
-    baseline (0.05 is common; 0 here, so that no reference is kept). Two samples per task are the
-    smallest group, and the number of the reference implementation.
+    baseline. Two samples per task are the smallest group, and the number of the reference
+    implementation.
 
     Args:
         baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`).
@@ -68,10 +67,7 @@ class RLOO(PolicyGradient):
                 [score] * len(trained_turns(rollout))
                 for score, (_, rollout) in zip(scores, found, strict=True)
             ]
-            for each in comparisons(found, rows, self.baseline_by):
-                advantages = each.advantages("leave_one_out")
-                for turn, advantage in zip(each.turns, advantages, strict=True):
-                    turn.advantages = float(advantage)
+            compare(found, rows, self.baseline_by, "leave_one_out", noted=False)
 
 
 PLUGIN = RLOO

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
@@ -28,7 +27,7 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import all_members
 from mrlm.learn.credit.running_stats import Window
@@ -37,24 +36,18 @@ COST = "cost"
 """Reward component by which an environment reports the cost of queries."""
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class RouterR1(PPO):
-    """`PPO` with the settings of Router-R1 (arXiv 2506.09033): gamma 1, lambda 1, the KL to the
-    reference in the reward (.001), an entropy bonus (.001), values clipped at .5 by a critic with
-    its own network, one epoch of two mini-batches.
+    """`PPO` with the settings of Router-R1 (arXiv 2506.09033). The router is a trained agent; the
+    models it queries are agents with frozen policies, or part of the environment. Their answers
+    occur only in the router's prompts: policy loss, value loss and KL exclude them. With gamma and
+    lambda 1 the advantages of the router's tokens are the same but for the whitening.
 
-    The router is a trained agent; the models it queries are agents with frozen policies, or part of
-    the environment. Their answers occur only in the router's prompts: they are excluded from policy
-    loss, value loss and KL (the reference implementation includes them in the value loss and the
-    whitening). With gamma and lambda 1 the advantages of the router's tokens are the same but for
-    the whitening.
-
-    The environment rewards format before outcome: -1 for an invalid format, 0 for a wrong answer.
-    Cost comes third. With `cost_coef` c above 0 a rollout with a positive reward R gets `(1 - c) R
-    + c (1 - x)`, where x is the position of the square root of its cost between the 5th and the
-    95th percentile of the latest ones (0.5 where these are equal): cheap answers get more, cheap
-    failures do not. All rollouts of an iteration enter the percentiles before any is scored; these
-    costs are part of a checkpoint.
+    With `cost_coef` c above 0 a rollout with a positive reward R gets `(1 - c) R + c (1 - x)`,
+    where x is the position of the square root of its cost between the 5th and the 95th percentile
+    of the latest ones (0.5 where these are equal): cheap answers get more, cheap failures do not.
+    All rollouts of an iteration enter the percentiles before any is scored; these costs are part of
+    a checkpoint.
 
     Args:
         cost_coef: weight of the cost, which environments report as the reward component `cost`
@@ -73,9 +66,7 @@ class RouterR1(PPO):
     cost_window: int = Field(default=1000, ge=2)
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "cost_window": Matters(
-            lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this"
-        ),
+        "cost_window": Matters(lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this")
     }
 
     def __post_init__(self) -> None:

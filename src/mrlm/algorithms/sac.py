@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Group
@@ -31,35 +30,30 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import Level
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import all_members, column, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SAC(PPO):
     """Soft actor-critic over tokens: `max E[sum_t r_t]` where the mean entropy of the next token is
     held at a target `H'` (discrete actions: arXiv 1910.07207; the constraint and its coefficient
     `alpha`: arXiv 1812.05905, section 5).
 
     An action is a token, and its state is all tokens before it. The next state of an action is
-    therefore known, and one soft value per state gives the soft value of every action, without one
-    output per vocabulary entry: `Q(s_t, a_t) = r_t + gamma V(s_{t+1})`, `V(s) = E_a[Q(s, a)] +
-    alpha (H(s) - H')`. `V` is fitted to lambda-returns of `r_t + alpha (H_t - H')`; lambda 0 is the
-    one-step target of the papers, but answers that are rewarded at their end need more. The policy
-    minimises `E_a[alpha log pi(a|s) - Q(s, a)]`, as there: its entropy is computed exactly over the
-    vocabulary from the logits (as in 1910.07207, not from the sampled token), and the expectation
-    of Q from the sampled tokens, with baseline `V(s) - alpha (H - H')` and PPO's clipped ratio for
-    later epochs.
+    therefore known, and one soft value per state gives that of every action: `Q(s_t, a_t) = r_t +
+    gamma V(s_{t+1})`, `V(s) = E_a[Q(s, a)] + alpha (H(s) - H')`. `V` is fitted to lambda-returns of
+    `r_t + alpha (H_t - H')`. The policy minimises `E_a[alpha log pi(a|s) - Q(s, a)]`: its entropy
+    is exact over the vocabulary, the expectation of Q is taken from the sampled tokens, with
+    baseline `V(s) - alpha (H - H')` and PPO's clipped ratio for later epochs.
 
-    `alpha` is updated by `log alpha += rate (H' - H)` after each iteration, per policy; rewards and
-    loss of one iteration use the same alpha. The constant `H'` in the reward, which papers on
-    episodes of one length omit, keeps a policy from writing long answers for their entropy alone. A
-    fraction of log V is no suitable target for a language model, whose distribution is far from
-    uniform: the target is a fraction of the policy's own entropy in the first iteration. Data are
-    those of the iteration: there is no replay buffer, and without it no overestimation that twin
-    critics would correct. Advantages are not whitened, which would change the scale of `alpha`.
+    `alpha` is updated per policy after each iteration. The constant `H'` in the reward keeps a
+    policy from writing long answers for their entropy alone. The distribution of a language model
+    is far from uniform, so the target is a fraction of the policy's own entropy in the first
+    iteration and not of log V. Without a replay buffer there is no overestimation that twin critics
+    would correct. Advantages are not whitened, which would change the scale of `alpha`.
 
     Args:
         alpha: initial weight of the entropy, in units of reward per nat.

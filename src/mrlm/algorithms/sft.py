@@ -22,32 +22,28 @@ from itertools import zip_longest
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import Collection, SamplingPlan, Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SFT(Algorithm):
     """Cross-entropy `-w log pi` of given tokens, averaged over all of them; credit sets the weights
     `w`.
 
     `behavioral_cloning` trains on the agent's own messages, `world_model` on the text of the next
     observation given the history and the action, `combined` on both: each kind is averaged over its
-    own tokens first, so that the weights do not depend on the length of observations. Supervised
-    tokens are scored at temperature 1, regardless of the sampling temperature.
-
-    In environments, episodes are collected by the policy (or an expert) and cloned if they were
-    good (rejection sampling, as in STaR, arXiv 2203.14465). The learning rate 2e-5 is common in
-    full fine-tuning.
+    own tokens first. Tokens are scored at temperature 1, regardless of the sampling temperature. In
+    environments, episodes are collected by the policy (or an expert) and cloned if they were good
+    (rejection sampling, as in STaR, arXiv 2203.14465).
 
     Args:
         mode: text that is trained on.

@@ -20,19 +20,18 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.preference import PreferencePair, row_pairs
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SPIN(DPO):
     """Train a policy to distinguish given answers from its own (arXiv 2401.01335, eq. 4.7): in
     round k, for each row `(x, y)`, an answer `y'` is sampled from the opponent, the policy at the
@@ -40,12 +39,9 @@ class SPIN(DPO):
     opponent as the reference. The loss is log 2 (or 1, `hinge`) at the start of a round.
 
     Rows have `messages`, or `prompt` and `completion`; of a conversation, the last answer is
-    compared. Both answers end with the same end token, so that its presence does not distinguish
-    them. Pairs with identical answers, and empty answers, are dropped (`frac_dropped_pairs`). Where
-    `training.num_iterations` is not set, an epoch (`training.num_epochs`) is a round.
-
-    beta 0.1 and a learning rate of 5e-7 are the authors' settings. The optimiser and the learning
-    rate schedule continue across rounds.
+    compared. Both answers end with the same end token. Pairs with identical or empty answers are
+    dropped (`frac_dropped_pairs`). Where `training.num_iterations` is not set, an epoch
+    (`training.num_epochs`) is a round. Optimiser and learning rate schedule continue across rounds.
 
     Args:
         loss_type: `sigmoid` or `hinge`.

@@ -17,36 +17,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.groups import Member, all_members, trained_turns
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class SPIRAL(PolicyGradient):
     """`A = gamma^k (R - b)`, with `R` the agent's return of the episode, `k` the number of its
     later turns, and `b` a moving average of `R` per environment and agent (role-conditioned
-    advantage estimation, arXiv 2506.24119); the same for every token of a turn. Then a clipped
-    surrogate.
+    advantage estimation, arXiv 2506.24119), which removes the advantage of one role over the other;
+    no siblings are needed. Then a clipped surrogate.
 
-    In a zero-sum game one role's gain is the other's loss: a baseline per role removes the
-    advantage of one role over the other, also where one policy plays all of them. No siblings are
-    needed.
+    The baseline is read before it is updated, once, by the mean of an iteration over all processes,
+    `b <- decay b + (1 - decay) mean(R)`: an order among concurrent episodes would be arbitrary. The
+    first rewards of a role are compared with the mean of the other rewards of the iteration. The
+    average starts at 0 and is divided by `1 - decay^n` after n updates, so that it is an unbiased
+    mean from the first one on.
 
-    The baseline is read before it is updated. All rewards of an iteration update it once, by their
-    mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among concurrent
-    episodes would be arbitrary. The first rewards of a role are compared with the mean of the other
-    rewards of the iteration. `per_sample_update` updates it after every episode, in batch order, as
-    the reference implementation does. The average starts at 0 and is divided by `1 - decay^n` after
-    n updates, so that it is an unbiased mean from the first one on; with `debias=False`, as in the
-    reference implementation, it is not, and early advantages are not centred.
-
-    Decay .95, gamma 1, two epochs, no KL penalty: the authors' settings. They also set
+    Decay, gamma, two epochs and no KL penalty are the authors' settings. They also set
     `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently remove all
     training data.
 

@@ -27,7 +27,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
@@ -37,7 +36,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
@@ -46,38 +45,31 @@ from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class VDN(MAPPO, Refinement):
     """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
     1706.05296), fitted to the team's rewards alone, gives each agent credit for its own messages.
-
-    The actions of a language model are not a small set, so there is no table of action values to
-    maximise over: an agent's values are predicted from text, `v_i` from its input before its
-    message, `u_i` from input and message. No published work trains language models in this way;
-    three modes transfer classic methods.
+    There is no table of action values to maximise over: values are predicted from text, `v_i` from
+    an agent's input before its message, `u_i` from input and message. Three modes transfer classic
+    methods.
 
     `factored` (default) fits `Q_tot(u_1..u_n)` to lambda-returns of the team's rewards and `v_i` to
     `u_i`. The advantage of an agent is the counterfactual `Q_tot(u) - Q_tot(u with u_i replaced by
     v_i)` (COMA, arXiv 1705.08926; DOP, arXiv 2007.12322), for a sum `u_i - v_i`: it does not depend
-    on the actions of the others. Each agent's advantages are centred over the batch and divided by
-    one standard deviation for the team, which keeps their relative sizes: with one per agent
-    (`whiten_by="agent"`) an agent whose messages hardly matter trains on noise of unit size. Critic
-    and mixer are trained on an iteration's episodes first. `vdac` mixes the `v_i` into a baseline
-    `V_tot` for MAPPO's advantages, which all agents share (arXiv 2007.12306). `bon` is Q-learning
-    over sampled answers: `group_size` answers of each agent to one prompt; the target takes the
-    best utility of each, which for a monotone mixer is the best joint action of the whole grid, and
-    the policy is trained on its best answer (`improve="sft"`), or on its best over its worst
-    (`"dpo"`). Answers that do not share their prompt with others are not compared.
+    on the actions of the others. Critic and mixer are trained on an iteration's episodes first.
+    `vdac` mixes the `v_i` into a baseline `V_tot` for MAPPO's advantages, which all agents share
+    (arXiv 2007.12306). `bon` is Q-learning over sampled answers: `group_size` answers of each agent
+    to one prompt; the target takes the best utility of each, which for a monotone mixer is the best
+    joint action of the whole grid, and the policy is trained on its best answer (`improve="sft"`),
+    or on its best over its worst (`"dpo"`). Answers that do not share their prompt with others are
+    not compared.
 
     Targets are `y_k = R_k + gamma ((1 - lambda) Q_{k+1} + lambda y_{k+1})` over rounds, in which
     every agent acts at most once, in `vdac` over joint steps: a baseline must not depend on earlier
-    messages of the same round. Heads and mixer are small and run on a frozen network
-    (`training.critic_model`, or the initial weights of the first policy); 3e-4 is their learning
-    rate unless `training.critic_learning_rate` is set.
-
-    A sum cannot represent `xor`: actions that have a value only in combination have none alone.
-    Where agents act in sequence, the effect of a message on its reader is credited to the reader's
-    utility.
+    messages of the same round. Heads and mixer run on a frozen network (`training.critic_model`, or
+    the initial weights of the first policy); 3e-4 is their learning rate unless
+    `training.critic_learning_rate` is set. Where agents act in sequence, the effect of a message on
+    its reader is credited to the reader's utility.
 
     Args:
         mode: see above.

@@ -28,6 +28,7 @@ from mrlm.learn.critics.critic import Critic
 from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.storage import Storage
 
 
 def shard(
@@ -91,9 +92,9 @@ def blocks_of(model: Any) -> list[nn.Module]:
     return list(max(lists, key=len, default=[]))
 
 
-class ShardedModel:
-    """A policy's sharded model; see `learn.policy.storage.Storage`. The policy's model becomes the
-    unsharded copy; a new, sharded one computes."""
+class ShardedModel(Storage[Policy]):
+    """A policy's sharded model. The policy's model becomes the unsharded copy; a new, sharded one
+    computes."""
 
     sharded = True
 

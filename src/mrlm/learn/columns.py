@@ -36,7 +36,7 @@ def fill_columns(
     with body.scoring(), span(names[0], title):
         for batch, _, _ in micro_batches(body, settings, samples):
             for name, numbers in compute(batch).items():
-                write_column(batch, name, numbers)
+                write_column(batch.turns, name, numbers.float().cpu().numpy())
         shared = parts(samples, settings.peers.size, body.packed)
         exchange_columns(settings.peers, shared, names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mrlm.core.episodes import Group
 from mrlm.learn.columns import rescore
@@ -10,14 +11,14 @@ from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 
 
+@dataclass(frozen=True, slots=True)
 class Frozen:
-    """A policy without a learner, with the interface for weight transfer; `given` is the copy of
-    `policy` that the engine samples from, if any."""
+    """A policy without a learner, with the interface for weight transfer; `given` is the copy that
+    the engine samples from, if any."""
 
-    def __init__(self, policy: Policy, version: int = 0, given: Policy | None = None) -> None:
-        self.weights_of: Policy = policy
-        self.version: int = version
-        self._given = given or policy
+    weights_of: Policy
+    version: int = 0
+    given: Policy | None = None
 
     @property
     def policy(self) -> str:
@@ -26,7 +27,7 @@ class Frozen:
 
     def weights(self) -> Policy:
         """The weights for the engine."""
-        return self._given
+        return self.given or self.weights_of
 
     async def rescore(self, groups: Sequence[Group]) -> None:
         """Writes `new_logprobs` on this policy's turns, as `Learner.rescore` does."""

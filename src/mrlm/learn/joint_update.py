@@ -83,9 +83,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     return [losses[place] for place in range(len(works))]
 
 
-def _loads(
-    entries: Sequence[tuple[int, Work, LeanPass]],
-) -> list[list[tuple[int, Work, LeanPass]]]:
+def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int, Work, LeanPass]]]:
     """Groups micro-batches that fit into one pass."""
     loads: list[list[tuple[int, Work, LeanPass]]] = []
     held = 0

@@ -18,12 +18,7 @@ from mrlm.core.timing import count, span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
-from mrlm.learn.credit.user_rollouts import (
-    Play,
-    RolloutReader,
-    TeamReward,
-    as_planned,
-)
+from mrlm.learn.credit.user_rollouts import Play, RolloutReader, TeamReward, as_planned
 from mrlm.learn.critics.critic import AnswerCritic, Critic
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing

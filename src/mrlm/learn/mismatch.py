@@ -46,7 +46,7 @@ class FirstLook:
         self.version = version
         self.done = False
         """Whether it has seen all it needs."""
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor | float] = {}
 
     def at(self, loss_of: LossOf) -> LossOf:
         """Wraps a loss function so that its inputs are recorded."""
@@ -70,10 +70,8 @@ class FirstLook:
         agents = batch.agent[counted]
         for number, agent in enumerate(batch.agents):
             own = found[agents == number]
-            numbers = {SUM: own.sum(), COUNT: torch.tensor(float(len(own)), device=own.device)}
-            for kind, value in numbers.items():
-                known = self._sums.get(kind + agent)
-                self._sums[kind + agent] = value if known is None else known + value
+            for name, value in ((SUM + agent, own.sum()), (COUNT + agent, len(own))):
+                self._sums[name] = self._sums.get(name, 0.0) + value
 
     def numbers(self) -> dict[str, float]:
         """Sums and counts that can be summed over ranks."""

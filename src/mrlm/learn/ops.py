@@ -111,11 +111,7 @@ def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
 
 
 def sequence_ratio(
-    difference: Tensor,
-    index: Tensor,
-    size: int,
-    mean: bool = False,
-    limit: float = LOG_RATIO_LIMIT,
+    difference: Tensor, index: Tensor, size: int, mean: bool = False, limit: float = LOG_RATIO_LIMIT
 ) -> Tensor:
     """`pi / pi_old` of whole segments, repeated for each of their tokens (N,): the product of the
     token ratios, or with `mean` their geometric mean, at most `exp(limit)`; `index` (N,) is the

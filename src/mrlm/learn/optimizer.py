@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.policy.loading import set_checkpointing
-from mrlm.learn.policy.storage import Storage
+from mrlm.learn.policy.policy import Policy
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -72,26 +73,15 @@ class LearnerSettings:
         return max(self.learning_rate, min(10 * self.learning_rate, CRITIC_RATE_LIMIT))
 
 
-class Steppable(Protocol):
-    """A trainable module: a policy, or a network on top of one."""
-
-    value_head: Any
-    precision: Any
-
-    @property
-    def storage(self) -> Storage[Any]: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def parameters(self) -> Iterable[nn.Parameter]: ...
+Learned = Policy | TeamValue
+"""A trainable module: a policy, or a network on top of one."""
 
 
 class Stepper:
     """The optimiser of one policy; its heads have their own learning rate."""
 
-    def __init__(self, policy: Steppable, settings: LearnerSettings) -> None:
-        self.policy: Steppable = policy
+    def __init__(self, policy: Learned, settings: LearnerSettings) -> None:
+        self.policy: Learned = policy
         self.settings: LearnerSettings = settings
         head = policy.value_head
         heads = [] if head is None else list(head.parameters())
@@ -136,7 +126,6 @@ class Stepper:
         return 1.0
 
     def clear(self) -> None:
-        """Clears gradients."""
         self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
@@ -191,8 +180,8 @@ class Trainee:
     counters: ClassVar[tuple[str, ...]] = ("nonfinite",)
     """Counts that a checkpoint keeps."""
 
-    def __init__(self, learned: Steppable, settings: LearnerSettings, title: str) -> None:
-        self.learned: Steppable = learned
+    def __init__(self, learned: Learned, settings: LearnerSettings, title: str) -> None:
+        self.learned: Learned = learned
         self.settings: LearnerSettings = settings
         self.title: str = title
         self.nonfinite: int = 0

@@ -16,8 +16,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.bases.steps import carry, refine
-from mrlm.learn.credit.team_episodes import TeamReader
-from mrlm.learn.credit.user_rollouts import Play, TeamReward, as_planned
+from mrlm.learn.credit.user_rollouts import Play, TeamReader, TeamReward, as_planned
 from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.data.batch import Batch, Loss

@@ -18,12 +18,8 @@ Matchmaking = Literal["latest", "uniform", "pfsp"]
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """The result of an episode, or of several with exchanged roles, between two players.
-
-    Args:
-        player, other: names of policies.
-        reward: return of `player` minus that of `other`, the mean over episodes.
-    """
+    """The result of an episode, or of several with exchanged roles, between two policies: the mean
+    return of `player` minus that of `other`."""
 
     player: str
     other: str
@@ -54,16 +50,8 @@ def rated_agents(
 def with_opponents(
     env: Environment, agents: Mapping[str, AgentSettings], rated: str, opponents: Mapping[str, str]
 ) -> dict[str, AgentSettings]:
-    """The policy assignment of a match: the rated agent keeps its policy; the policies of other
-    agents are replaced by their opponent policy, if they have one, and those agents are not
-    trained.
-
-    Args:
-        env: an environment with several agents.
-        agents: the usual assignment.
-        rated: the rated agent.
-        opponents: policy -> the opponent policy that replaces it.
-    """
+    """The policy assignment of a match: the `rated` agent keeps its policy; those of other agents
+    are replaced by the one in `opponents`, if any, and those agents are not trained."""
     names = [name for name in env.agents if name in agents]
     taken = {
         name: replace(agents[name], policy=opponents[agents[name].policy], trained=False)
@@ -102,18 +90,14 @@ def drawn(
     power: float,
     rng: random.Random,
 ) -> list[str]:
-    """At most `count` different opponents.
+    """At most `count` different opponents among `players`, of which the newest is last.
 
     Args:
-        players: all candidates, the newest last.
-        count: number of opponents to sample.
         how: `latest`: the newest; `uniform`: uniformly at random; `pfsp`: with a probability
             proportional to `losses[player] ** power`, which favours the hardest opponents
             (prioritised fictitious self-play, Vinyals et al. 2019, f(x) = (1 - x)^p with x the win
             probability).
         losses: player -> fraction of games against it that are lost, draws as half.
-        power: 0 is uniform.
-        rng: random generator.
     """
     if how == "latest":
         return list(players[: -count - 1 : -1])
@@ -127,13 +111,8 @@ def drawn(
 
 
 def loss_rate(form: Mapping[str, Mapping[str, Sequence[float]]], other: str) -> float:
-    """The fraction of all players' games against a past player that are lost; without games it
-    counts as a draw.
-
-    Args:
-        form: player -> past player -> number of games and their score.
-        other: the past player.
-    """
+    """The fraction of all players' games against a past player that are lost, from `form`: player
+    -> past player -> number of games and their score. Without games it counts as a draw."""
     known = [against[other] for against in form.values() if other in against]
     games, score = (sum(each[i] for each in known) for i in (0, 1))
     return 1.0 - (score + 0.5) / (games + 1.0)
@@ -154,15 +133,10 @@ def earned(episode: Episode, agent: str) -> float:
 def results_of(
     episodes: Sequence[Episode], players: Collection[str], opponents: Mapping[str, str]
 ) -> list[MatchResult]:
-    """Results between players in one episode, or in several of one task that differ only in the
-    role assignment: differences of returns are averaged over these, so that neither chance nor the
-    first move decides.
-
-    Args:
-        episodes: if one of them failed there is no result.
-        players: policies that play with their own weights.
-        opponents: opponent policy -> the player whose weights it has in these episodes.
-    """
+    """Results between `players`, policies with their own weights, in one episode, or in several of
+    one task that differ only in the role assignment: differences of returns are averaged over
+    these, so that neither chance nor the first move decides. If one of them failed there is no
+    result. `opponents`: opponent policy -> the player whose weights it has."""
     if any(episode.failed for episode in episodes):
         return []
     gaps: dict[tuple[str, str], list[float]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,37 +49,30 @@ MEMORY = 0.99
 Exchange = Callable[[Sequence[Frozen]], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Population:
     """The past players of a run, their results and ratings, and the opponent policies that play
     them.
 
     Args:
-        folder: of the run.
-        seed: of the run.
+        run_folder, seed: of the run.
         settings: the section `opponents`.
         trained: the trained policies, by name.
         opponents: policy -> its opponent policies; policies without an entry have no past players.
         engines: policy -> the engine that samples for it; opponent policies included.
+        peers: the processes of the run.
     """
 
-    def __init__(
-        self,
-        folder: Path | None = None,
-        seed: int = 0,
-        settings: OpponentsConfig | None = None,
-        trained: Mapping[str, Policy] | None = None,
-        opponents: Mapping[str, Sequence[Policy]] | None = None,
-        engines: Mapping[str, Engine] | None = None,
-        peers: Peers = ALONE,
-    ) -> None:
-        self.peers: Peers = peers
-        self.run_folder: Path = folder or Path()
-        self.snapshots: SnapshotFolder = SnapshotFolder(self.run_folder, peers)
-        self.seed: int = seed
-        self.settings: OpponentsConfig = settings or OpponentsConfig()
-        self.trained: dict[str, Policy] = dict(trained or {})
-        self.opponents: dict[str, Sequence[Policy]] = dict(opponents or {})
-        self.engines: dict[str, Engine] = dict(engines or {})
+    run_folder: Path = field(default_factory=Path)
+    seed: int = 0
+    settings: OpponentsConfig = field(default_factory=OpponentsConfig)
+    trained: Mapping[str, Policy] = field(default_factory=dict)
+    opponents: Mapping[str, Sequence[Policy]] = field(default_factory=dict)
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    peers: Peers = ALONE
+
+    def __post_init__(self) -> None:
+        self.snapshots: SnapshotFolder = SnapshotFolder(self.run_folder, self.peers)
         self.past: dict[str, list[PastPlayer]] = {name: [] for name in self.opponents}
         """policy -> its past players, the oldest first."""
         self.results: Results = Results()
@@ -133,16 +126,9 @@ class Population:
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
             losses = {each.name: loss_rate(self.form, each.name) for each in past}
-            settings = self.settings
-            chosen = drawn(
-                [each.name for each in past],
-                settings.at_once,
-                settings.matchmaking,
-                losses,
-                settings.power,
-                rng,
-            )
             by_name = {each.name: each for each in past}
+            count, how = self.settings.at_once, self.settings.matchmaking
+            chosen = drawn(list(by_name), count, how, losses, self.settings.power, rng)
             wanted[name] = [by_name[each] for each in chosen]
         await self._load(wanted)
         for name, chosen in wanted.items():
@@ -319,11 +305,8 @@ class Population:
         }
 
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
-        """Inverse of `state_dict`; snapshots in another run's folder are copied.
-
-        Raises:
-            CheckpointError: a snapshot is damaged or missing.
-        """
+        """Inverse of `state_dict`; snapshots in another run's folder are copied, with a
+        `CheckpointError` if one is damaged or missing."""
         self.past = {
             name: [PastPlayer(**row) for row in rows] for name, rows in state["past"].items()
         }

@@ -27,13 +27,8 @@ STEP = 8.0
 
 @dataclass(slots=True)
 class Tally:
-    """Results of one player against another.
-
-    Args:
-        games: number of games.
-        score: sum of its scores.
-        reward: sum of its returns minus the other's.
-    """
+    """Results of one player against another: the games, and the sums of its scores and of its
+    returns minus the other's."""
 
     games: float = 0.0
     score: float = 0.0
@@ -62,11 +57,7 @@ class Results:
         self._pairs: dict[tuple[str, str], Tally] = {}
 
     def add(self, player: str, other: str, score: float, reward: float = 0.0) -> None:
-        """Add a game of `player` against `other`.
-
-        Raises:
-            ValueError: a player against itself, or a score outside 0..1.
-        """
+        """Add a game; a `ValueError` for a player against itself, or a score outside 0..1."""
         if player == other or not 0.0 <= score <= 1.0:
             raise ValueError(f"no result: {player!r} against {other!r}, score {score!r}")
         turned = (other, player) in self._pairs
@@ -93,37 +84,27 @@ class Results:
         return ((one, other, tally) for (one, other), tally in self._pairs.items())
 
     def state_dict(self) -> list[list[Any]]:
-        """JSON-able."""
         return [[a, b, t.games, t.score, t.reward] for (a, b), t in self._pairs.items()]
 
     def load_state_dict(self, state: Sequence[Sequence[Any]]) -> None:
-        """Inverse of `state_dict`."""
         self._pairs = {(a, b): Tally(*numbers) for a, b, *numbers in state}
 
 
 def fitted(
-    results: Results,
-    anchor: str,
-    prior: float = 1.0,
-    settled: Mapping[str, Interval] | None = None,
+    results: Results, anchor: str, prior: float = 1.0, settled: Mapping[str, Interval] | None = None
 ) -> dict[str, Interval]:
     """Maximum-likelihood ratings (Bradley and Terry 1952; a draw counts as half a win), with 95 %
     intervals from the Fisher information.
 
-    A player that has won every game would have no finite rating: `prior` drawn games are added to
-    every pair with games.
-
     Args:
-        results: of any number of players.
+        results: of any number of players; those not connected with the anchor by games have no
+            rating.
         anchor: the player rated exactly 1000; the intervals of the others are those of their
             distance to it.
-        prior: drawn games added to every pair; 0 for the plain maximum, which must exist.
+        prior: drawn games added to every pair with games, so that a player that has won every game
+            has a finite rating; 0 for the plain maximum, which must exist.
         settled: players without further games, with their last ratings, which they keep: games
             against them count, and the cost grows with the number of all others only.
-
-    Returns:
-        Player -> rating and its interval. Players not connected with the anchor by games have no
-        rating.
     """
     settled = {name: known for name, known in (settled or {}).items() if name != anchor}
     reached = _connected(results, anchor)
@@ -210,11 +191,7 @@ def _slope(
 class MovingRatings:
     """Ratings that are updated after every game, as in chess (Elo 1978): the winner takes points
     from the loser, the more the less likely the win was. They follow a player that is still being
-    trained.
-
-    Args:
-        anchor: the player whose rating is always 1000: only differences have a meaning.
-    """
+    trained; that of the `anchor` is always 1000."""
 
     def __init__(self, anchor: str) -> None:
         self.anchor: str = anchor
@@ -235,24 +212,16 @@ class MovingRatings:
         self._points[player], self._points[other] = mine + moved, theirs - moved
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able."""
         return {"anchor": self.anchor, "points": dict(self._points)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`."""
         self.anchor, self._points = state["anchor"], dict(state["points"])
 
 
 def record(
     results: Results, ratings: Mapping[str, Interval], kept: Collection[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Ratings and pay-offs as JSON: `players` and `payoffs`.
-
-    Args:
-        results: of all games.
-        ratings: player -> rating and interval.
-        kept: players that can still be opponents.
-    """
+    """Ratings and pay-offs as JSON: `players` and `payoffs`; `kept` can still be opponents."""
     players = [
         {"name": name, "rating": rating, "low": low, "high": high, "kept": name in kept}
         for name, (rating, low, high) in ratings.items()
@@ -266,8 +235,7 @@ def record(
 
 
 def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[str]) -> str:
-    """Ratings and pay-off matrix as lines of text, for kept players and the latest player of every
-    policy. Arguments are those of `record`."""
+    """Ratings and pay-off matrix as text, for kept players and the latest one of every policy."""
     latest = {name.rpartition("@")[0]: name for name in results.players()}.values()
     shown = [name for name in ratings if name in kept or name in latest]
     cells = [["player", "rating", "95 %"]]

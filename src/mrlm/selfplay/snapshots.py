@@ -25,31 +25,24 @@ FOLDER = "snapshots"
 
 @dataclass(frozen=True, slots=True)
 class PastPlayer:
-    """A past player: a snapshot of a policy.
-
-    Args:
-        name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
-        policy: the policy it is a past version of.
-        step: iterations completed when it was taken; `None` for one from an external source.
-    """
+    """A snapshot of a policy, called `<policy>@<step>` like its folder, `step` being the iterations
+    completed when it was taken; of an external source `<policy>@<source>`, with step `None`."""
 
     name: str
     policy: str
     step: int | None
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotFolder:
-    """The folders of the snapshots of a run, written by the main process.
+    """The folders of the snapshots of a run, written by the main one of its processes."""
 
-    Args:
-        run_folder: folder of the run.
-        peers: the processes of the run.
-    """
+    run_folder: Path
+    peers: Peers
 
-    def __init__(self, run_folder: Path, peers: Peers) -> None:
-        self.run_folder: Path = run_folder
-        self.folder: Path = run_folder / FOLDER
-        self.peers: Peers = peers
+    @property
+    def folder(self) -> Path:
+        return self.run_folder / FOLDER
 
     def add(self, name: str, fill: Callable[[Path], None]) -> None:
         """Write a snapshot with the function that fills its folder."""
@@ -60,11 +53,8 @@ class SnapshotFolder:
         self.peers.first(lambda: self._tidy(kept))
 
     def find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
-        """Verify snapshots, copying missing ones from another run's folder, and tidy up.
-
-        Raises:
-            CheckpointError: a snapshot is damaged or missing.
-        """
+        """Verify snapshots, copying missing ones from another run's folder, and tidy up; a
+        `CheckpointError` if one is damaged or missing."""
         self.peers.first(lambda: self._find(names, kept, run_folder))
 
     def _tidy(self, kept: Collection[str]) -> None:

@@ -182,6 +182,11 @@ def test_how_a_model_is_loaded(tiny_path: str) -> None:
     assert next(moved.parameters()).device.type == "meta"
 
 
+def piece(start: int, end: int) -> dict[str, Any]:
+    """Bytes of a weight file, as its header names them."""
+    return {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+
+
 def header(tensors: dict[str, Any]) -> bytes:
     text = json.dumps(tensors).encode()
     return len(text).to_bytes(8, "little") + text
@@ -190,17 +195,17 @@ def header(tensors: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("content", "damaged"),
     [
-        (header({"a": {"data_offsets": [0, 4]}}) + b"1234", False),
-        (header({"a": {"data_offsets": [0, 4]}}) + b"123", True),
-        (header({"b": {"data_offsets": [4, 6]}, "a": {"data_offsets": [0, 4]}}) + b"12345", True),
-        (header({"b": {"data_offsets": [4, 6]}, "a": {"data_offsets": [0, 4]}}) + b"6" * 6, False),
-        (header({"__metadata__": {"format": "pt"}, "a": {"data_offsets": [0, 1]}}) + b"1", False),
-        (header({"__metadata__": {"format": "pt"}, "a": {"data_offsets": [0, 1]}}), True),
+        (header({"a": piece(0, 4)}) + b"1234", False),
+        (header({"a": piece(0, 4)}) + b"123", True),
+        (header({"b": piece(4, 6), "a": piece(0, 4)}) + b"12345", True),
+        (header({"b": piece(4, 6), "a": piece(0, 4)}) + b"6" * 6, False),
+        (header({"__metadata__": {"format": "pt"}, "a": piece(0, 1)}) + b"1", False),
+        (header({"__metadata__": {"format": "pt"}, "a": piece(0, 1)}), True),
         (header({}), False),
         (header({"a": {"data_offsets": [0]}}) + b"1234", True),
         (header({"a": {}}) + b"1234", True),
         (header({"a": 3}) + b"1234", True),
-        (header({"a": {"data_offsets": [0, 4]}})[:-1], True),
+        (header({"a": piece(0, 4)})[:-1], True),
         ((3).to_bytes(8, "little") + b"{{{", True),
         ((3).to_bytes(8, "little") + b"{}", True),
         ((2).to_bytes(8, "little") + b"{}", False),

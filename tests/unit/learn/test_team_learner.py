@@ -31,7 +31,7 @@ from mrlm import (
 from mrlm.algorithms.happo import HAPPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.learn.credit.team_episodes import TeamReader
+from mrlm.learn.credit.user_rollouts import TeamReader
 from mrlm.learn.optimizer import LearnerSettings
 
 RATE = 0.05

@@ -9,13 +9,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import CriticPlan, Spec, Topology
 from mrlm.learn.credit.running_stats import RunningStats
@@ -24,7 +23,7 @@ from mrlm.learn.data.batch import Batch
 Level = Literal["token", "turn"]
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class ActorCritic(PolicyGradient):
     """Base of algorithms whose advantages are generalised advantage estimates (arXiv 1506.02438).
     A subclass gives `credit_batch`.
@@ -100,16 +99,12 @@ class ActorCritic(PolicyGradient):
                 f"{', '.join(self.topologies)} (ppo and ippo have critics per policy, mappo, vdn "
                 "and qmix one of the whole team)"
             )
-        if self.critic_warmup and self.critic == "shared":
-            raise ConfigError(
-                "critic_warmup needs a critic with its own network, but critic='shared' is a head "
-                "on the policy; set critic to 'separate', or critic_warmup to 0"
-            )
-        if self.critic_epochs and self.critic == "shared":
-            raise ConfigError(
-                "critic_epochs needs a critic with its own network, but critic='shared' is a head "
-                "on the policy, trained for update_epochs; set critic to 'separate'"
-            )
+        for name in ("critic_warmup", "critic_epochs"):
+            if getattr(self, name) and self.critic == "shared":
+                raise ConfigError(
+                    f"{name} needs a critic with its own network, but critic='shared' is a head on "
+                    f"the policy, trained with it; set critic to 'separate', or remove {name}"
+                )
         if self.level not in self.levels:
             raise ConfigError(
                 f"level={self.level!r}: {type(self).__name__} supports values of "

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeVar, dataclass_transform, final
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -22,9 +22,17 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 from mrlm.learn.data.samples import samples_of
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+A = TypeVar("A")
 
 
-@dataclass(kw_only=True, config=STRICT)
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+def settings(algorithm: type[A]) -> type[A]:
+    """Makes the annotated attributes of an algorithm its settings, each checked by its type."""
+    made: Any = dataclass(kw_only=True, config=STRICT)(algorithm)
+    return made
+
+
+@settings
 class Algorithm:
     """Base of every algorithm. A subclass is a dataclass of its settings with `credit_group` (or
     `credit`) and `loss`. Only the methods below may be overridden; `steps.py` has the optional

@@ -8,14 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import ColumnName, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
 from mrlm.learn.credit.reward_shaping import Shaping, shaped
@@ -25,16 +24,7 @@ SAME = {"dapo": "ppo", "bnpo": "ppo"}
 """Aliases of losses."""
 LossType = Annotated[
     Literal[
-        "reinforce",
-        "ppo",
-        "dapo",
-        "bnpo",
-        "grpo",
-        "dr_grpo",
-        "gspo",
-        "cispo",
-        "sequence",
-        "turn",
+        "reinforce", "ppo", "dapo", "bnpo", "grpo", "dr_grpo", "gspo", "cispo", "sequence", "turn"
     ],
     AfterValidator(lambda name: SAME.get(name, name)),
 ]
@@ -58,7 +48,7 @@ UNWEIGHED = (
 )
 
 
-@dataclass(kw_only=True, config=STRICT)
+@settings
 class PolicyGradient(Algorithm):
     """Base of algorithms that raise the log-probs of completions with higher reward. A subclass
     gives `credit_group`, `credit_batch` or both.

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.groups import clear, members, trained_turns
 from mrlm.learn.data.batch import Sample, merge
@@ -45,7 +44,7 @@ class PreferencePair:
                 turn.advantages = sign
 
 
-@pydantic_dataclass(kw_only=True, config=STRICT)
+@settings
 class Preferences(Algorithm):
     """Base of algorithms that train on pairs. A subclass gives `loss`, and `pairs_of` unless pairs
     are data set rows. Dropped pairs are counted (`frac_dropped_pairs`)."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn.credit.groups import Member, trained_turns
+from mrlm.learn import ops
+from mrlm.learn.credit.groups import EPSILON, Member, trained_turns
 from mrlm.learn.ops import Moments
 
 BaselineBy = Literal["turn", "node", "episode", "role", "batch"]
@@ -64,6 +65,41 @@ class Comparison:
         else:
             baseline = self.pool.mean()
         return self.values - np.asarray(baseline)
+
+
+def compare(
+    found: Sequence[Member],
+    values: Sequence[Sequence[float] | np.ndarray],
+    by: BaselineBy,
+    statistic: Statistic = "mean",
+    scaled: bool = False,
+    noted: bool = True,
+) -> None:
+    """Writes the advantages of the trained turns of rollouts; arguments as of `comparisons`.
+    `scaled` divides them by `deviation + 1e-6`, `noted` writes the returns too."""
+    compared = comparisons(found, values, by)
+    scale = deviation(compared) + EPSILON if scaled else 1.0
+    for each in compared:
+        advantages = each.advantages(statistic) / scale
+        for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
+            turn.advantages = float(advantage)
+            if noted:
+                turn.returns = float(value)
+
+
+def whiten_batch(
+    table: Mapping[str, Sequence[Turn]], by: Literal["turn", "batch"], scaled: bool = True
+) -> None:
+    """Writes the advantages of turns, which are named as in `pooled_scales`: their `returns` less
+    the mean over all ranks, divided by these scales if `scaled`. Exactly 0 if all are equal."""
+    returns = {name: [np.asarray(turn.returns) for turn in turns] for name, turns in table.items()}
+    moments = ops.global_moments({name: np.hstack(rows) for name, rows in returns.items()})
+    scales = pooled_scales(moments, by)
+    for name, turns in table.items():
+        scale = scales[name] if scaled else 1.0
+        for turn, row in zip(turns, returns[name], strict=True):
+            varies = moments[name].variance > 0.0
+            turn.advantages = (row - moments[name].mean) / scale if varies else np.zeros(row.shape)
 
 
 def deviation(compared: Sequence[Comparison]) -> float:

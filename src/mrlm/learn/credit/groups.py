@@ -23,9 +23,14 @@ EPSILON = 1e-6
 """Added to the standard deviation of a group before division."""
 
 
+def is_trained(turn: Turn) -> bool:
+    """Whether the tokens of a turn are trained."""
+    return turn.trained and bool(turn.completion_ids)
+
+
 def trained_turns(rollout: Rollout) -> list[Turn]:
     """The turns of a rollout whose tokens are trained."""
-    return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
+    return [turn for turn in rollout.turns if is_trained(turn)]
 
 
 def clear(groups: Iterable[Group]) -> None:
@@ -88,7 +93,7 @@ def credited_turns(
     for agent, rollouts in all_members(groups).items():
         for _, rollout in rollouts:
             for place, turn in enumerate(rollout.turns):
-                if turn.advantages is not None and turn.trained and turn.completion_ids:
+                if turn.advantages is not None and is_trained(turn):
                     name = f"{agent}/{place}" if by == "turn" else agent
                     found.setdefault(name, []).append(turn)
     return found
@@ -151,20 +156,13 @@ def adaptive_kl_coef(coef: float, kl: float, target: float, num: int, horizon: f
 
 
 def column(turn: Turn, name: str) -> np.ndarray:
-    """A column of a turn as (tokens,) numbers.
-
-    Raises:
-        TrainingError: the column is not set.
-    """
+    """A column of a turn as (tokens,) numbers; a `TrainingError` if it is not set."""
     return as_column(_noted(turn, name), len(turn))
 
 
 def state_value(turn: Turn) -> float:
-    """Value of the joint state in which a turn was taken, whether or not it has tokens.
-
-    Raises:
-        TrainingError: the value is not set.
-    """
+    """Value of the joint state in which a turn was taken, whether or not it has tokens; a
+    `TrainingError` if it is not set."""
     return float(np.ravel(_noted(turn, "values"))[0])
 
 

@@ -23,13 +23,9 @@ def shaped(
     """Applies shaped rewards to turns and episodes inside the context.
 
     Turns of the first joint step keep their reward. The team reward of a joint step changes by the
-    mean change of its turns.
-
-    Args:
-        groups: finished episodes.
-        shaping, coef: kind of shaping, and `a` above.
-        outcome_coef: share of the last step's mean reward that is added to every turn before it; an
-            error for forked episodes, in which an answer has several outcomes.
+    mean change of its turns. `coef` is `a` above, `outcome_coef` the share of the last step's mean
+    reward that is added to every turn before it: an error for forked episodes, in which an answer
+    has several outcomes.
     """
     if shaping == "none" and not outcome_coef:
         yield

@@ -13,12 +13,7 @@ from mrlm.learn.ops import Moments
 
 @dataclass(slots=True)
 class RunningStats:
-    """Moments of a growing sample.
-
-    Args:
-        count: number of values.
-        mean: of the values.
-        squares: sum of squared deviations from the mean.
+    """Moments of a growing sample; `squares` is the sum of squared deviations from the mean.
 
     Example:
         >>> seen = RunningStats()

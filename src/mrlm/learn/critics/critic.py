@@ -22,7 +22,7 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.columns import fill_columns
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import joint_texts
-from mrlm.learn.data.batch import Sample, Totals, merge, pack
+from mrlm.learn.data.batch import Batch, Sample, Totals, merge, pack
 from mrlm.learn.data.data_parallel import micro_batches
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.data.samples import minibatches, samples_of
@@ -97,14 +97,11 @@ class Critic(Trainee):
     def annotate(self, groups: Sequence[Group]) -> None:
         """Writes `values` on the turns."""
         samples = self.samples(groups, credited=False)
-        fill_columns(
-            self.body,
-            self.settings,
-            samples,
-            lambda batch: {"values": self.body.values(batch)},
-            ["values"],
-            self.title,
-        )
+
+        def compute(batch: Batch) -> dict[str, Tensor]:
+            return {"values": self.body.values(batch)}
+
+        fill_columns(self.body, self.settings, samples, compute, ["values"], self.title)
         for turn in (turn for sample in samples for turn in sample.turns):
             self.record(turn)
 
@@ -162,10 +159,11 @@ class Critic(Trainee):
 
 
 @dataclass(slots=True)
-class ContextFreeTurn(Turn):
-    """A turn whose prompt is reduced to its last token, and the full one (`given`)."""
+class CriticTurn(Turn):
+    """Input of a critic in place of other turns (`taken`): a completion after the last token of
+    its prompt only, or a joint state (the prompt is its text, the completion an end mark)."""
 
-    given: Turn | None = None
+    taken: list[Turn] = field(default_factory=list)
 
 
 class AnswerCritic(Critic):
@@ -174,7 +172,7 @@ class AnswerCritic(Critic):
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         found: list[Sample] = []
         for turn in (turn for each in super().samples(groups, credited) for turn in each.turns):
-            alone = ContextFreeTurn(
+            alone = CriticTurn(
                 turn.agent,
                 turn.policy,
                 turn.prompt_ids[-1:],
@@ -182,22 +180,14 @@ class AnswerCritic(Critic):
                 values=turn.values,
                 returns=turn.returns,
                 advantages=turn.advantages,
-                given=turn,
+                taken=[turn],
             )
             found += merge([alone], unit=len(found), rollout=len(found))
         return found
 
     def record(self, turn: Turn) -> None:
-        assert isinstance(turn, ContextFreeTurn) and turn.given is not None
-        turn.given.values = turn.values
-
-
-@dataclass(slots=True)
-class CriticState(Turn):
-    """A joint state as a turn of a critic: the prompt is its text, the completion an end mark;
-    `taken` are the turns in this state."""
-
-    taken: list[Turn] = field(default_factory=list)
+        assert isinstance(turn, CriticTurn)
+        turn.taken[0].values = turn.values
 
 
 class CentralCritic(Critic):
@@ -227,17 +217,17 @@ class CentralCritic(Critic):
         return samples
 
     def record(self, turn: Turn) -> None:
-        assert isinstance(turn, CriticState)
+        assert isinstance(turn, CriticTurn)
         for each in turn.taken:
             each.values = float(column(turn, "values")[0])
 
-    def states(self, episode: Episode) -> list[CriticState]:
+    def states(self, episode: Episode) -> list[CriticTurn]:
         """The joint states of an episode, with the values and returns of their turns."""
         tokenizer, chat = self.body.tokenizer, self.body.chat
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         limit = self.body.max_context - 1
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        found: list[CriticState] = []
+        found: list[CriticTurn] = []
         for step, text in joint_texts(episode, self._text_of):
             ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit and not self._cut:
@@ -247,7 +237,7 @@ class CentralCritic(Critic):
                     "the left; set training.critic_model to a model with more positions",
                     limit,
                 )
-            state = CriticState(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
+            state = CriticTurn(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
             state.values, state.returns = step.turns[0].values, step.turns[0].returns
             found.append(state)
             ids = [*ids, mark]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
-from mrlm.learn.policy.storage import InMemory
+from mrlm.learn.policy.storage import Storage
 
 MixingMode = Literal["vdac", "factored", "bon"]
 """Quantity to mix, and its use: see `Mixing`."""
@@ -179,9 +179,9 @@ class TeamValue(nn.Module):
         return self.scale.device
 
     @property
-    def storage(self) -> InMemory[TeamValue]:
+    def storage(self) -> Storage[TeamValue]:
         """Its weights, which are never sharded."""
-        return InMemory(self, self.parameters)
+        return Storage(self, self.parameters)
 
     def utilities(self, read: Tensor) -> Tensor:
         """Utilities `u` (B, n) of completions with features (B, n, F)."""

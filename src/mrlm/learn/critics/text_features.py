@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -57,15 +58,9 @@ class FeatureRows:
     def where(self, kept: Sequence[bool]) -> FeatureRows:
         """The rows selected by a mask."""
         at = torch.tensor(kept, device=self.chosen.device)
-        return FeatureRows(
-            [step for step, keep in zip(self.steps, kept, strict=True) if keep],
-            [taken for taken, keep in zip(self.slots, kept, strict=True) if keep],
-            self.chosen[at],
-            self.expected[at],
-            self.state[at],
-            self.active[at],
-            self.decision[at],
-        )
+        tensors = (self.chosen, self.expected, self.state, self.active, self.decision)
+        steps, slots = list(compress(self.steps, kept)), list(compress(self.slots, kept))
+        return FeatureRows(steps, slots, *(tensor[at] for tensor in tensors))
 
 
 @dataclass(slots=True)
@@ -107,14 +102,14 @@ class FeatureReader:
 
     def rows(self, groups: Sequence[Group]) -> FeatureRows | None:
         """Features of all episodes that did not fail; `None` if no agent has a turn."""
-        played = [(number, e) for number, group in enumerate(groups) for e in group.valid]
-        features = self._features([episode for _, episode in played])
+        valid = [(number, e) for number, group in enumerate(groups) for e in group.valid]
+        features = self._features([episode for _, episode in valid])
         steps: list[tuple[JointStep, _Features, int, int]] = []  # with its features and group
         slots: list[dict[int, list[Turn]]] = []
-        for (group, episode), read in zip(played, features, strict=True):
+        for (group, episode), read in zip(valid, features, strict=True):
             first = 0
-            found = joint_steps(episode)
-            for part in in_rounds(found) if self.rounds else [[step] for step in found]:
+            played = joint_steps(episode)
+            for part in in_rounds(played) if self.rounds else [[step] for step in played]:
                 step, taken = as_one(part), {}
                 for turn in step.turns:
                     taken.setdefault(self._slot(turn), []).append(turn)
@@ -138,16 +133,9 @@ class FeatureReader:
                 decision[row, slot] = known.setdefault(question, len(known))
         nothing = torch.zeros(0, device=device)
         states = [read.states.get(number, nothing) for _, read, number, _ in steps]
-        active, decision = active.to(device), decision.to(device)
-        return FeatureRows(
-            [step for step, *_ in steps],
-            slots,
-            chosen,
-            expected,
-            torch.stack(states),
-            active,
-            decision,
-        )
+        found = [step for step, *_ in steps]
+        masks = active.to(device), decision.to(device)
+        return FeatureRows(found, slots, chosen, expected, torch.stack(states), *masks)
 
     def _slot(self, turn: Turn) -> int:
         if turn.agent not in self.slots:

@@ -263,18 +263,18 @@ def split(
     batches: list[list[Sample]] = []
     load, count = _Load(packed), most  # the first unit opens a batch
     for unit in units:
-        if load.together(unit) > max_tokens or count >= most:
+        load = load.plus(unit)
+        if load.size > max_tokens or count >= most:
             batches.append([])
-            load, count = _Load(packed), 0
-        load.take(unit)
+            load, count = _Load(packed).plus(unit), 0
         batches[-1].extend(unit)
         count += 1
     return batches
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Load:
-    """Running size of a micro-batch."""
+    """Size of a micro-batch."""
 
     packed: bool
     rows: int = 0
@@ -282,19 +282,17 @@ class _Load:
     tokens: int = 0
     last: np.ndarray | None = None
 
-    def together(self, unit: Sequence[Sample]) -> int:
-        """The size with `unit` added."""
-        if self.packed:
-            return self.tokens + new_tokens(unit, self.last)
-        longest = max(self.longest, *(len(sample.ids) for sample in unit))
-        return (self.rows + len(unit)) * longest
+    @property
+    def size(self) -> int:
+        return self.tokens if self.packed else self.rows * self.longest
 
-    def take(self, unit: Sequence[Sample]) -> None:
+    def plus(self, unit: Sequence[Sample]) -> _Load:
+        """With `unit` added."""
         if self.packed:
-            self.tokens += new_tokens(unit, self.last)
-            self.last = np.asarray(unit[-1].ids)
-        self.rows += len(unit)
-        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
+            tokens = self.tokens + new_tokens(unit, self.last)
+            return replace(self, tokens=tokens, last=np.asarray(unit[-1].ids))
+        longest = max(self.longest, *(len(sample.ids) for sample in unit))
+        return replace(self, rows=self.rows + len(unit), longest=longest)
 
 
 def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:

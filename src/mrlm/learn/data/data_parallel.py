@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from mrlm.core.process_group import Peers, shares
 from mrlm.core.types import Turn
@@ -97,13 +97,12 @@ def nothing(batch: Batch, outputs: Outputs) -> Loss:
     return Loss(total if outputs.values is None else total + outputs.values.sum() * 0.0)
 
 
-def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
-    """Writes a column (N,), one number per trained token, to the turns of a batch."""
-    pieces = numbers.float().cpu().numpy()
+def write_column(turns: Iterable[Turn], name: str, numbers: np.ndarray) -> None:
+    """Writes a column (N,), one number per trained token, to turns."""
     end = 0
-    for turn in batch.turns:
+    for turn in turns:
         start, end = end, end + len(turn)
-        setattr(turn, name, pieces[start:end])
+        setattr(turn, name, numbers[start:end])
 
 
 def exchange_columns(
@@ -119,13 +118,8 @@ def exchange_columns(
 
     own = {name: flat(getattr(turn, name) for turn in turns_of(peers.rank)) for name in names}
     for rank, table in enumerate(peers.gather(own)):
-        if rank == peers.rank:
-            continue
-        for name, numbers in table.items():
-            end = 0
-            for turn in turns_of(rank):
-                start, end = end, end + len(turn)
-                setattr(turn, name, numbers[start:end])
+        for name, numbers in table.items() if rank != peers.rank else ():
+            write_column(turns_of(rank), name, numbers)
 
 
 def flat(columns: object) -> np.ndarray:

@@ -12,12 +12,7 @@ from mrlm.learn.fast.cpu_backends import small_products
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to

@@ -55,12 +55,7 @@ class LeanPass:
         return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
 
     def through_head(
-        self,
-        hidden: Tensor,
-        batch: Batch,
-        loss_of: LossOf,
-        value_head: Any,
-        entropy_gradient: bool,
+        self, hidden: Tensor, batch: Batch, loss_of: LossOf, value_head: Any, entropy_gradient: bool
     ) -> tuple[Loss, Tensor]:
         """Computes the loss of a batch from its hidden states (N, H), and its gradient by them
         (returned) and by the heads (added up). The loss is summed over parts of a few units; a unit

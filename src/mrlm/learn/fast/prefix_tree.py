@@ -89,10 +89,7 @@ def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def plant(
-    sequences: Sequence[Sequence[int]],
-    sample: np.ndarray,
-    place: np.ndarray,
-    device: Any = "cpu",
+    sequences: Sequence[Sequence[int]], sample: np.ndarray, place: np.ndarray, device: Any = "cpu"
 ) -> PrefixTree:
     """Builds the tree of the ids of some samples, of which the last one is only predicted. For each
     trained token, `sample` (N,) is its sample, and `place` (N,) the index in it of the token

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
@@ -106,22 +107,16 @@ def damaged_files(folder: Path) -> list[Path]:
             json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
             found.append(file)
-    return found + [file for file in sorted(folder.glob("*.safetensors")) if _is_cut_short(file)]
+    return found + [file for file in sorted(folder.glob("*.safetensors")) if not _is_whole(file)]
 
 
-def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file is shorter than it states: 8 bytes, the header, the tensors."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if size < 8 + length:
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file has a header, and the tensors that it names."""
+    try:
+        with safe_open(file, "pt"):
             return True
-        try:
-            header = json.loads(opened.read(length))
-            ends = [each["data_offsets"][1] for key, each in header.items() if key[0] != "_"]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return True
-    return size < 8 + length + max(ends, default=0)
+    except SafetensorError:
+        return False
 
 
 @contextmanager

@@ -95,10 +95,7 @@ class OwnForward:
 
 
 def checked_pass(
-    model: Any,
-    adapter: str | None,
-    dtype: torch.dtype | None,
-    logprobs: Callable[[Batch], Tensor],
+    model: Any, adapter: str | None, dtype: torch.dtype | None, logprobs: Callable[[Batch], Tensor]
 ) -> LeanPass:
     """The fast path of a model; `NotLean` if it is not supported, `Disagrees` if its log-probs
     differ from `logprobs`, the model's own forward on a batch (N,)."""

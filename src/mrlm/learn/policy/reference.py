@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from mrlm.learn.policy.lora import (
-    copy_adapter,
-    switch_adapter,
-    unused_name,
-    without_adapters,
-)
+from mrlm.learn.policy.lora import copy_adapter, switch_adapter, unused_name, without_adapters
 from mrlm.learn.policy.weights import PolicyWeights
 
 

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-Whole = TypeVar("Whole", covariant=True)
+Whole = TypeVar("Whole")
 
 
-class Storage(Protocol[Whole]):
-    """The storage of a model's weights. With a sharded model every call is collective: all ranks
-    make the same ones."""
-
-    @property
-    def sharded(self) -> bool:
-        """Whether this rank has a part of the weights only."""
-        ...
-
-    @property
-    def whole(self) -> Whole:
-        """The unsharded policy on this rank, for sampling and checkpoints."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The compute device."""
-        ...
-
-    def begin(self, last: bool) -> None:
-        """Called before a micro-batch: gradients are reduced after the last one of a step."""
-        ...
-
-    def rest(self) -> None:
-        """Called after passes without gradients: frees gathered weights."""
-        ...
-
-    def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
-        """Clips the gradient of all parameters together to a norm; returns the norm before."""
-        ...
-
-    def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight changes."""
-        ...
-
-    def refresh(self) -> None:
-        """Copies the current weights into the unsharded copy."""
-        ...
-
-    def take(self) -> None:
-        """Loads the weights of the unsharded copy."""
-        ...
-
-    def place(self, weight: nn.Parameter, value: Tensor) -> Tensor:
-        """Shards a tensor (an optimiser moment) as its weight is sharded."""
-        ...
-
-
-class InMemory(Generic[Whole]):
-    """The weights of a module that is whole on this rank.
+class Storage(Generic[Whole]):
+    """The weights of a module, whole on this rank. With a sharded model every call is collective:
+    all ranks make the same ones.
 
     Args:
-        whole: the module.
+        whole: the module; of a sharded one the copy on this rank, for sampling and checkpoints.
         parameters: all of its parameters.
         own: those that no other module has too; by default all.
     """
 
-    sharded = False
+    sharded: bool = False
+    """Whether this rank has a part of the weights only."""
 
     def __init__(
         self,
@@ -82,25 +36,27 @@ class InMemory(Generic[Whole]):
 
     @property
     def device(self) -> torch.device:
+        """The compute device."""
         return next(iter(self._parameters())).device
 
     def begin(self, last: bool) -> None:
-        pass
+        """Called before a micro-batch: gradients are reduced after the last one of a step."""
 
     def rest(self) -> None:
-        pass
+        """Called after passes without gradients: frees gathered weights."""
 
     def refresh(self) -> None:
-        pass
+        """Copies the current weights into the unsharded copy."""
 
     def take(self) -> None:
-        pass
+        """Loads the weights of the unsharded copy."""
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
+        """Clips the gradient of all parameters together to a norm; returns the norm before."""
         return float(nn.utils.clip_grad_norm_(parameters, limit))
 
     def fingerprint(self) -> tuple[float, ...]:
-        """The sum of all weights, and that of their squares."""
+        """Numbers that change when any weight changes: the sums of weights and of their squares."""
         with torch.no_grad():
             values = [value.detach().double() for value in self._own()]
             sums = torch.stack([value.sum() for value in values]).sum()
@@ -108,6 +64,7 @@ class InMemory(Generic[Whole]):
             return (float(sums), float(squares))
 
     def place(self, weight: nn.Parameter, value: Tensor) -> Tensor:
+        """Shards a tensor (an optimiser moment) as its weight is sharded."""
         return value
 
 

@@ -17,7 +17,7 @@ from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.policy.own_forward import OwnForward
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
-from mrlm.learn.policy.storage import InMemory, Storage
+from mrlm.learn.policy.storage import Storage
 from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -80,7 +80,7 @@ class PolicyWeights:
     @property
     def storage(self) -> Storage[Any]:
         """The weights as they are stored."""
-        return self.shards or InMemory(self, self.model.parameters, lambda: own_parameters(self))
+        return self.shards or Storage(self, self.model.parameters, lambda: own_parameters(self))
 
     @property
     def device(self) -> torch.device:
