@@ -9,14 +9,9 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.games import Style, one_of
-from mrlm.environments.shared.libraries import (
-    ReplayedEnvironment,
-    by_prefix,
-    finite,
-    said,
-)
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.games import Style
+from mrlm.environments.shared.libraries import ReplayedEnvironment, by_prefix, finite, said
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]

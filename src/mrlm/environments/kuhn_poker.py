@@ -9,10 +9,10 @@ from mrlm.core.environment import Split
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, penalty
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
 from mrlm.environments.shared.kuhn import CARDS, DEALS, SEEN, equilibrium
 from mrlm.environments.shared.kuhn import exploitability as exploitability
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import at_least, penalty
 from mrlm.environments.shared.text import only_word
 
 RULES = (

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 from collections.abc import Sequence
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names
+from mrlm.environments.shared.rows import RowTasks, agent_names
 
 WORDS = ("red", "blue", "sun", "sky", "sea", "oak", "fox", "ice")
 BEST = (2.0, 3.0)
 MIDDLE = 2.5
 
 
-class LengthEnvironment(Environment):
+class LengthEnvironment(RowTasks):
     """A cooperative environment in which two agents write about one word, the first briefly and the
     second at length. With r the ratio of the second's number of words to the first's, the reward of
     both is the smaller of their fractions of lexicon words, times 1 for 2 <= r <= 3, else
@@ -34,8 +33,6 @@ class LengthEnvironment(Environment):
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 1
-
-    blocking: bool = False
 
     def __init__(
         self,
@@ -62,9 +59,6 @@ class LengthEnvironment(Environment):
         word = random.Random(f"length/{self.seed}/{split}/{seed}").choice(self._subjects[split])
         prompt = [Message(f"short {word}:")]
         return Task(f"length-{self.seed}-{split}-{seed}", prompt, seed=seed, info={"word": word})
-
-    def spawn(self) -> LengthEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)

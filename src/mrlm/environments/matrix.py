@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import random
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any, Literal, get_args
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_number, one_of
 from mrlm.environments.shared.text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
@@ -23,7 +22,7 @@ BANDIT = (0.0, 0.5, 1.0)
 Joint = tuple[int, ...]
 
 
-class MatrixEnvironment(Environment):
+class MatrixEnvironment(RowTasks):
     """A cooperative matrix game: every agent answers with one word, its action, without seeing the
     others' answers, and all agents receive the table's reward of the joint action.
 
@@ -60,7 +59,6 @@ class MatrixEnvironment(Environment):
     """
 
     reward_range: tuple[float, float] | None = (-30.0, 11.0)
-    blocking: bool = False
 
     def __init__(
         self,
@@ -75,8 +73,7 @@ class MatrixEnvironment(Environment):
         teaches: Literal["best", "any"] = "best",
     ) -> None:
         at_least("rounds", rounds, 1, whole=True)
-        if teaches not in ("best", "any"):
-            raise ConfigError(f"teaches must be 'best' or 'any', not {teaches!r}")
+        one_of("teaches", teaches, ("best", "any"))
         table = _table(game, None if agents is None else len(agent_names(agents)), payoffs, k)
         sizes, paid = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
@@ -103,9 +100,6 @@ class MatrixEnvironment(Environment):
     def task(self, seed: int, split: Split = "train") -> Task:
         prompt = [Message(self.question(self.agents[0]))]
         return Task(f"matrix-{self.game}-{split}-{seed}", prompt, seed=seed)
-
-    def spawn(self) -> MatrixEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._played = []
@@ -157,8 +151,7 @@ class MatrixEnvironment(Environment):
 
 def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
     """The rewards of a game as nested lists."""
-    if game not in get_args(Game):
-        raise ConfigError(f"game must be one of {', '.join(get_args(Game))}, not {game!r}")
+    one_of("game", game, get_args(Game))
     if payoffs is not None and game not in ("custom", "bandit"):
         raise ConfigError(f"game={game!r} has its own table; payoffs requires game='custom'")
     if game == "custom" and payoffs is None:
@@ -166,7 +159,7 @@ def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k:
     if payoffs is not None:
         return payoffs
     if game == "penalty":
-        if isinstance(k, bool) or not isinstance(k, int | float) or not -math.inf < k <= 0:
+        if not is_number(k) or k > 0:
             raise ConfigError(f"k must be a finite number of at most 0, not {k!r}")
         return [[10, 0, k], [0, 2, 0], [k, 0, 10]]
     if game == "xor":
@@ -193,11 +186,7 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
                     f"payoffs must be a full table with lists of equal length per level: {table!r}"
                 )
             value = value[index]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if not is_number(value):
             raise ConfigError(f"payoffs must hold finite numbers, not {value!r}")
         found[joint] = float(value)
     if not sizes or max(sizes) < 2:

@@ -13,7 +13,7 @@ import numpy as np
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.games import Style, one_of
+from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import (
     ReplayedEnvironment,
     by_prefix,
@@ -21,7 +21,7 @@ from mrlm.environments.shared.libraries import (
     finite,
     said,
 )
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
@@ -157,8 +157,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
             for player in self._env.agents
         )
 
-    # -- observations ------------------------------------------------------------------------------
-
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}
         found: dict[str, Observation] = {}
@@ -192,8 +190,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
                 "set render to a function that writes a shorter one"
             )
         return text
-
-    # -- actions -----------------------------------------------------------------------------------
 
     def _chosen(self, player: str, spoken: Mapping[str, str], rewards: dict[str, Reward]) -> Any:
         actions, legal = self.actions[player], self._asked[player]
@@ -240,8 +236,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
         for name in ("_asked", "_told", "_seen"):
             setattr(twin, name, copy.copy(getattr(self, name)))
         return twin
-
-    # -- names -------------------------------------------------------------------------------------
 
     def _agent(self, player: str) -> str:
         return self.agents[self.players.index(player)]

@@ -4,7 +4,7 @@ the data set's."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
@@ -50,8 +50,6 @@ class ReferenceEnvironment(TextEnvironment):
         DataError: a row without a prompt or an answer, or without a required rejected one.
     """
 
-    reward_range: tuple[float, float] | None = (0.0, 1.0)
-
     def __init__(
         self,
         dataset: Any,
@@ -65,14 +63,9 @@ class ReferenceEnvironment(TextEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        self._table: RowTable = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_converted
-        )
-        rows = [
-            self._table.row(i, side)
-            for side in ("train", "eval")
-            for i in range(self._table.count(side))
-        ]
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table = table = RowTable(dataset, *settings, convert=_converted)
+        rows = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
         pairs = all(row["worse"] is not None for _, row in rows)
         default = {"preferred": 1.0} if pairs else {"f1": 1.0}
         super().__init__(
@@ -89,12 +82,9 @@ class ReferenceEnvironment(TextEnvironment):
         info = {**kept, "source": "\n".join(message.content for message in prompt)}
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)
 
-    # -- rewards -----------------------------------------------------------------------------------
-
     def length(self, text: str) -> float:
         """Length gate: 1 unless much longer or shorter than the reference."""
-        long = len(text.strip())
-        return max((_LENGTH(long / len(each)) for each in self.references), default=1.0)
+        return self.ratio(text, _LENGTH)
 
     def foreign(self, said: Sequence[str]) -> float:
         """Fraction of word runs copied from the prompt and not in the reference."""

@@ -13,7 +13,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, one_of
 from mrlm.environments.shared.scoring import JointSample, Scorers
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -70,6 +70,7 @@ class RewardEnvironment(RowTasks):
         RewardError: from `step`; names the function, the sample and the value.
     """
 
+    blocking: bool = True
     matters: ClassVar[Mapping[str, Matters]] = {
         "transition_mode": Matters(
             lambda s, run: s.external_transition or run.config.workflow.parameters,
@@ -104,10 +105,7 @@ class RewardEnvironment(RowTasks):
         seed: int = 0,
     ) -> None:
         self.agents: tuple[str, ...] = _agent_names(agents, num_agents)
-        if reward_model_reads not in ("agent", "team"):
-            raise ConfigError(
-                f"reward_model_reads must be 'agent' or 'team', not {reward_model_reads!r}"
-            )
+        one_of("reward_model_reads", reward_model_reads, ("agent", "team"))
         if reward_model is not None:
             listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
             scorer = load("engines", "reward_model")(reward_model)

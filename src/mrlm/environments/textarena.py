@@ -155,8 +155,6 @@ class TextArenaEnvironment(LibraryEnvironment):
             reward.value += value
             reward.components["reward"] += value
 
-    # -- games -------------------------------------------------------------------------------------
-
     def _made(self) -> tuple[Any, list[Any]]:
         """A game, and the wrappers that modify answers before the game reads them."""
         import textarena  # pyright: ignore[reportMissingImports]

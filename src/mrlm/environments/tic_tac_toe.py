@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, penalty
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.rows import at_least, is_held_out, is_number, penalty
 from mrlm.environments.shared.text import only_word
 
 FREE = "."
@@ -78,7 +78,7 @@ class TicTacToeEnvironment(TwoPlayerGame):
         at_least("forgiven", forgiven, 0, whole=True)
         if opening > MOST_OPENING:
             raise ConfigError(f"opening must be at most {MOST_OPENING}, not {opening}")
-        if isinstance(draw, bool) or not isinstance(draw, int | float) or not -1 < draw < 1:
+        if not is_number(draw) or not -1 < draw < 1:
             raise ConfigError(f"draw must be a number between -1 and 1, not {draw!r}")
         if not all(openings(opening)):
             raise ConfigError(f"opening={opening} leaves no held-out position; set another number")

@@ -64,7 +64,6 @@ class WorldModelEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (0.0, 0.0)
-    blocking: bool = False
 
     def __init__(
         self,

@@ -112,8 +112,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         self._problem = ClassProblem("", "", "", [], [], "", [])
         self._division: list[list[str]] = []
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
@@ -126,8 +124,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     def _task_of(self, name: str, row: Row, seed: int) -> Task:
         info = {PROBLEM: row[PROBLEM]} if self._table is None else others(row)
         return Task(name, [Message(row["prompt"])], row.get("solution_code"), seed, info)
-
-    # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)

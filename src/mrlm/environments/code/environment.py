@@ -79,8 +79,6 @@ class CodeExecutionEnvironment(RowTasks):
         "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
     )
 
-    blocking: bool = False  # steps are coroutines, and everything else is fast
-
     def __init__(
         self,
         generator_or_dataset: Any = None,
@@ -141,8 +139,6 @@ class CodeExecutionEnvironment(RowTasks):
         self._attempts = 0
         self._paid: dict[str, float] = {}
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self.generator is not None:
             problem = self.generator.problem(seed, split)
@@ -158,8 +154,6 @@ class CodeExecutionEnvironment(RowTasks):
         known = {"family": problem.family, "difficulty": problem.difficulty}
         more = {**info, **known, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
-
-    # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mrlm.core.sync_async import in_thread
 from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import (
     FunctionCall,
@@ -27,7 +28,7 @@ MOST_TIME = 6
 """Total time limit of all cases of a program, in multiples of the deadline of one case."""
 
 
-class CodeGrader:
+class CodeGrader(SharedByCopies):
     """A test runner for answers, in a sandbox shared by an environment and all its copies. The
     sandbox is opened on first use.
 
@@ -41,9 +42,6 @@ class CodeGrader:
     ) -> None:
         self.isolation = isolation
         self._sandbox = sandbox
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CodeGrader:
-        return self
 
     async def test(
         self, problem: CodeProblem, program: str, limits: Limits

@@ -124,8 +124,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
             )
         self._problem = CodeProblem("", "calls", [])
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
@@ -137,8 +135,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         answer = codes if len(codes) == len(self.writers) else None
         name = f"code_collaboration-{self.seed}-{split}-{seed}"
         return Task(name, [Message(found.question)], answer, seed, {PROBLEM: found.record()})
-
-    # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)

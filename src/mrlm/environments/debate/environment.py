@@ -3,13 +3,12 @@ rewarded."""
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal, get_args
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, StepResult, Task
@@ -21,15 +20,15 @@ from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rewards import Pay, Share, pay
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
-from mrlm.environments.shared.games import Style, one_of
+from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import agent_names, at_least, row_matters
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_of, row_matters
 
 Order = Literal["simultaneous", "sequential"]
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
 
 
-class DebateEnvironment(Environment):
+class DebateEnvironment(RowTasks):
     """An environment in which two or more debaters speak for and against a topic, and judges decide
     which side was better.
 
@@ -63,8 +62,6 @@ class DebateEnvironment(Environment):
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "topics", kinds=("motions", "arithmetic")
     )
-
-    blocking: bool = False
 
     def __init__(
         self,
@@ -132,10 +129,6 @@ class DebateEnvironment(Environment):
         answer = topic.solution if topic.known else None
         prompt = [Message(topic.claim)]
         return Task(f"debate-{split}-{number}", prompt, answer, seed, topic.info())
-
-    def spawn(self) -> DebateEnvironment:
-        """A copy, to be reset before use."""
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Assign the sides and open the debate."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.environments.debate.topics import SIDES, Side, Topic
+from mrlm.environments.shared.rows import SharedByCopies
 
 Winner = Literal["pro", "con", "draw"]
 
@@ -59,7 +60,7 @@ class DebateVerdict:
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-class Judge:
+class Judge(SharedByCopies):
     """A judge of debates. Judges are stateless, so that all copies of an environment share one.
 
     A judge may be played by agents: `by_agent` names the agents of the environment that are queried
@@ -81,9 +82,6 @@ class Judge:
             heard: judging agent -> its verdict.
         """
         raise NotImplementedError
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Judge:
-        return self
 
 
 def scored(

@@ -12,7 +12,7 @@ from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.grading import BEST, LONGEST, UNREAD, Ask, answer_of, quoted
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import at_least, one_of
 
 Mode = Literal["winner", "scores"]
 
@@ -63,8 +63,7 @@ class LLMJudge(Judge):
     ) -> None:
         if (agent is None) == (ask is None):
             raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
-        if mode not in get_args(Mode):
-            raise ConfigError(f"mode must be 'winner' or 'scores', not {mode!r}")
+        one_of("mode", mode, get_args(Mode))
         at_least("retries", retries, 0, whole=True)
         self.agent = agent
         self.mode: Mode = mode

@@ -111,8 +111,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
         self.timeout = timeout
         self.instruction = instruction
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
             problem = self.generator.problem(seed, split)
@@ -132,8 +130,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def _asked(self, question: str) -> str:
         wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
         return f"{question}\n{wanted}".strip()
-
-    # -- play --------------------------------------------------------------------------------------
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = next(iter(actions.values())).content

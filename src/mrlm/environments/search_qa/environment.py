@@ -35,7 +35,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowTasks, at_least, row_matters
+from mrlm.environments.shared.rows import RowTasks, at_least, one_of, row_matters
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -116,10 +116,8 @@ class SearchQAEnvironment(RowTasks):
         at_least("max_turns", max_turns, 0, whole=True)
         at_least("topk", topk, 1, whole=True)
         at_least("max_observation", max_observation, 1, whole=True)
-        if reward not in ("em", "f1"):
-            raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
-        if prompts not in ("full", "short"):
-            raise ConfigError(f"prompts must be 'full' or 'short', not {prompts!r}")
+        one_of("reward", reward, ("em", "f1"))
+        one_of("prompts", prompts, ("full", "short"))
         self.experts: dict[str, Expert] = {} if models is None else experts_of(models)
         self.search: Search | None = None
         if models is None or search is not None:
@@ -157,8 +155,6 @@ class SearchQAEnvironment(RowTasks):
             )
         self._begin(Task("none"))
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def num_tasks(self, split: Split = "train") -> int | None:
         if self._table is not None:
             return self._table.count(split)
@@ -187,8 +183,6 @@ class SearchQAEnvironment(RowTasks):
     def stops(self) -> dict[str, tuple[str, ...]]:
         """Stop strings of the router: its turn ends with a query or an answer."""
         return {self.router: STOPS}
-
-    # -- an episode --------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
@@ -278,8 +272,6 @@ class SearchQAEnvironment(RowTasks):
             "turns": float(len(self._said)),
         }
         return StepResult(rewards={self.router: Reward(value, components)}, done=True)
-
-    # -- for critics and demonstrations ------------------------------------------------------------
 
     def state(self) -> str:
         return f"{self._task.info.get('question', '')}\n{self.transcript}"

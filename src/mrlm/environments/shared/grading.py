@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import SharedByCopies, at_least
 
 LONGEST = 4000
 """Maximum number of characters of a text shown to a judge."""
@@ -40,7 +40,7 @@ def quoted(text: str) -> str:
     return "\n".join(f"| {line}" for line in text.splitlines() or [""])
 
 
-class TextJudge:
+class TextJudge(SharedByCopies):
     """A judge that grades a text from 0 to 10. Every line of the text has a bar before it, so that
     the text cannot imitate an instruction or a verdict. A query whose answer cannot be parsed is
     repeated; after that there is no grade.
@@ -71,9 +71,6 @@ class TextJudge:
         self.retries: int = retries
         self.instruction: str = instruction
         self._ask = ask
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextJudge:
-        return self
 
     def question(self, asked: str, text: str) -> str:
         """The query to the judge.

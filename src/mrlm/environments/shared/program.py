@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
 from mrlm.environments.shared.generators import attempts, chosen
-from mrlm.environments.shared.rows import RowTasks, agent_names
+from mrlm.environments.shared.rows import RowTasks, agent_names, one_of
 from mrlm.sandbox.types import Limits
 
 Mode = Literal["none", "count", "graded", "tests", "expert"]
@@ -72,8 +71,6 @@ class Writers(RowTasks, Generic[S]):
         ConfigError: impossible arguments.
     """
 
-    blocking: bool = False  # steps are coroutines, and everything else is fast
-
     def __init__(
         self,
         agents: Sequence[str],
@@ -84,8 +81,7 @@ class Writers(RowTasks, Generic[S]):
         test_timeout: float,
     ) -> None:
         chosen(feedback, MODES, "feedback")
-        if rewards not in ("team", "individual"):
-            raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
+        one_of("rewards", rewards, ("team", "individual"))
         self.feedback: Mode = feedback
         self.rewards: Pay = rewards
         self.writers: tuple[str, ...] = agent_names(agents)

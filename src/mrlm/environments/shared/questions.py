@@ -64,6 +64,7 @@ class QuestionEnvironment(RowTasks):
     implements `task` and `step`, and may check its tasks in `begin`."""
 
     title: str
+    blocking: bool = True  # checking an answer may take long
     _table: QuestionTable | None = None
 
     def __init__(

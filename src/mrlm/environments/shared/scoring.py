@@ -14,6 +14,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.registry import load
 from mrlm.core.sync_async import is_interrupt
+from mrlm.environments.shared.rows import SharedByCopies
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -197,7 +198,7 @@ class Scorer:
         return error
 
 
-class Scorers:
+class Scorers(SharedByCopies):
     """All reward functions of an environment, shared by its copies, so that episodes that end
     together are scored together.
 
@@ -223,9 +224,6 @@ class Scorers:
             asyncio.AbstractEventLoop, list[tuple[JointSample, asyncio.Future[Any]]]
         ] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Scorers:
-        return self
 
     async def score(self, sample: JointSample) -> dict[str, float]:
         """Function name -> its reward for this sample; a function that abstains is left out."""

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.shared.rows import agent_names, at_least, row_matters
+from mrlm.environments.shared.rows import agent_names, at_least, one_of, row_matters
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools.generator import KINDS
@@ -112,9 +112,7 @@ class ToolUseEnvironment(Environment):
         at_least("max_output", max_output, 1, whole=True)
         if isinstance(timeout, bool) or not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        if call_format not in CALL_FORMATS:
-            known = ", ".join(CALL_FORMATS)
-            raise ConfigError(f"call_format must be one of {known}, not {call_format!r}")
+        one_of("call_format", call_format, CALL_FORMATS)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.max_calls = max_calls
@@ -139,8 +137,6 @@ class ToolUseEnvironment(Environment):
         self.registry: ToolRegistry = _with_servers(registry, mcp_servers)
         self._begin(Task("none"))
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def num_tasks(self, split: Split = "train") -> int | None:
         return self.tasks.count(split)
 
@@ -151,8 +147,6 @@ class ToolUseEnvironment(Environment):
             words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
             task.prompt = [Message(words, Role.SYSTEM, metadata=native), *task.prompt]
         return task
-
-    # -- play --------------------------------------------------------------------------------------
 
     def spawn(self) -> ToolUseEnvironment:
         twin = copy.copy(self)

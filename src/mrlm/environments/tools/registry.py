@@ -13,6 +13,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.sync_async import in_thread, run_async
+from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -24,7 +25,7 @@ MAX_OUTPUT = 4_000
 _closing: set[asyncio.Task[None]] = set()
 
 
-class ToolRegistry:
+class ToolRegistry(SharedByCopies):
     """Tools by name. All episodes share the registry; `open` creates the tools of one episode.
 
     Args:
@@ -104,9 +105,6 @@ class ToolRegistry:
 
     def __len__(self) -> int:
         return len(self._tools)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ToolRegistry:
-        return self
 
 
 class Toolbox:

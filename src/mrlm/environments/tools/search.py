@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.data.tasks import read_rows
+from mrlm.environments.shared.rows import SharedByCopies, one_of
 from mrlm.environments.tools.http import fetch_json
 from mrlm.environments.tools.tool import ToolError
 
@@ -48,7 +49,7 @@ class Search(Protocol):
         ...
 
 
-class LocalIndex:
+class LocalIndex(SharedByCopies):
     """A BM25 index over documents in memory: with bm25s if installed (extra `search`), else with
     SQLite's FTS5. One index serves all episodes.
 
@@ -64,8 +65,7 @@ class LocalIndex:
         self.documents: list[Document] = list(documents)
         if not self.documents:
             raise ConfigError("a search index needs at least one document")
-        if engine not in ("auto", "bm25s", "fts5"):
-            raise ConfigError(f"engine must be auto, bm25s or fts5, not {engine!r}")
+        one_of("engine", engine, ("auto", "bm25s", "fts5"))
         self._lock = threading.Lock()
         texts = [f"{one.title}\n{one.text}" for one in self.documents]
         self._index: _Index = _index(texts, engine)
@@ -79,9 +79,6 @@ class LocalIndex:
         return [
             Document(self.documents[i].text, self.documents[i].title, score) for i, score in found
         ]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LocalIndex:
-        return self
 
 
 def documents_of(source: Any) -> list[Document]:

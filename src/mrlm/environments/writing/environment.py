@@ -14,7 +14,14 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, row_matters
+from mrlm.environments.shared.rows import (
+    RowTable,
+    RowTasks,
+    agent_names,
+    one_of,
+    others,
+    row_matters,
+)
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.pieces import sampled
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
@@ -65,8 +72,6 @@ class WritingEnvironment(RowTasks):
 
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
-    blocking: bool = False
-
     def __init__(
         self,
         preset: Literal["tldr", "arxiv", "short"] = "tldr",
@@ -84,8 +89,7 @@ class WritingEnvironment(RowTasks):
         seed: int = 0,
     ) -> None:
         (name,) = chosen(preset, PRESETS, "preset")
-        if rewards not in ("team", "individual"):
-            raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
+        one_of("rewards", rewards, ("team", "individual"))
         self.preset: WritingPreset = PRESETS[name]
         self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
@@ -120,8 +124,6 @@ class WritingEnvironment(RowTasks):
         more = (self.preset.more.format(before=name) for name in self.agents[1:-1])
         return (*self.preset.asked, *more)
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
@@ -135,8 +137,6 @@ class WritingEnvironment(RowTasks):
         name = f"{self._label}-{self.seed}-{split}-{seed}"
         info = {"document": piece.document}
         return Task(name, [Message(piece.document)], texts, seed, info)
-
-    # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
