@@ -7,8 +7,8 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.data.tasks import Row
@@ -66,7 +66,8 @@ class ClassProblem:
     samples: Sequence[str] = ()
     solution: str | None = None
     sure: bool = False
-    division: Sequence[Sequence[str]] | None = field(default=None)
+    division: Sequence[Sequence[str]] | None = None
+    column: ClassVar[str] = PROBLEM
 
     def record(self) -> dict[str, Any]:
         """The problem as plain JSON values, for `Task.info`."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
-from mrlm.environments.code.formats import PROBLEM, converted
+from mrlm.environments.code.formats import converted
 from mrlm.environments.code.generator import CodeProblemGenerator
 from mrlm.environments.code.grading import CodeGrader
-from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.problems import PROBLEM, CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.program import INSTRUCTION, problem_of
 from mrlm.environments.shared.rows import (
     RowTable,
     RowTasks,
@@ -30,7 +30,6 @@ from mrlm.environments.shared.rows import (
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
-INSTRUCTION = "Answer with the code in one ```python block."
 COMPONENTS = ("passed", "all_passed", "raised")
 
 
@@ -75,9 +74,7 @@ class CodeExecutionEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (-0.5, 2.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
-    )
+    matters = row_matters("dataset", "generator_or_dataset", rows=["num_visible", "max_tests"])
 
     def __init__(
         self,
@@ -125,17 +122,10 @@ class CodeExecutionEnvironment(RowTasks):
         if isinstance(source, CodeProblemGenerator | Mapping):
             self.generator = _generator(source, seed)
         else:
-            self._table = RowTable(
-                source,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed or 0,
-                convert=partial(converted, num_visible=num_visible, max_tests=max_tests),
-            )
+            convert = partial(converted, num_visible=num_visible, max_tests=max_tests)
+            settings = (eval_dataset, split, columns, on_bad_row, seed or 0)
+            self._table = RowTable(source, *settings, convert=convert)
         self._task = Task("none")
-        self._problem = CodeProblem("", "calls", [])
         self._attempts = 0
         self._paid: dict[str, float] = {}
 
@@ -157,10 +147,7 @@ class CodeExecutionEnvironment(RowTasks):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
-        where = f"code: task {self._task.id!r}"
-        if PROBLEM not in self._task.info:
-            raise ConfigError(f"{where} has no {PROBLEM} in its info")
-        self._problem = CodeProblem.of(self._task.info[PROBLEM], where)
+        self._problem: CodeProblem = problem_of(self._task, CodeProblem, "code")
         self._attempts, self._paid = 0, {}
         return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
 

@@ -14,14 +14,12 @@ from typing import Any
 
 from mrlm.core.errors import DataError
 from mrlm.data.tasks import Row, question_of, row_messages
-from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.problems import PROBLEM, CodeProblem
 
 FORMS = (
     "HumanEval (prompt, entry_point, test), MBPP (text or prompt, test_list) or APPS (question, "
     "input_output)"
 )
-PROBLEM = "code_problem"
-"""Column with the problem of a row."""
 
 
 def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
