@@ -14,7 +14,7 @@ from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, one_of
-from mrlm.environments.shared.scoring import JointSample, Scorers
+from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
@@ -119,7 +119,7 @@ class RewardEnvironment(RowTasks):
             )
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
-        self._processor = _function(reward_processor, "reward_processor")
+        self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
         self._table: RowTable = RowTable(
             dataset, eval_dataset, split, columns, on_bad_row, seed, required=required
@@ -307,16 +307,9 @@ def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
 
 
 def _formatter(given: Any) -> Formatter:
-    found = _function(given, "formatters (row -> prompt)")
+    found = user_function(given, "formatters (row -> prompt)")
     if found is None:
         raise ConfigError("formatters: one of them is None; give a function row -> prompt")
-    return found
-
-
-def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    found = load("environments", given) if isinstance(given, str) and ":" in given else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")
     return found
 
 

@@ -6,25 +6,17 @@ import copy
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.sync_async import in_thread
-from mrlm.core.types import (
-    Message,
-    Observation,
-    Reward,
-    Role,
-    SamplingParams,
-    StepResult,
-    Task,
-)
+from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
-from mrlm.environments.shared.scoring import JointSample, Scorers
+from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
 class WorldModelEnvironment(RowTasks):
@@ -108,7 +100,7 @@ class WorldModelEnvironment(RowTasks):
         )
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
-        self._done_func = _function(done_func)
+        self._done_func = user_function(done_func, "done_func")
         self._task = Task("none")
         self._seed, self._turn = 0, 0
         self._talk: Any = None
@@ -221,13 +213,6 @@ def _check_model(model: Any) -> None:
             "environment world_model: model needs local weights, as a model behind an API cannot "
             "write a user turn"
         )
-
-
-def _function(given: Any) -> Callable[..., Any] | None:
-    found = registry.load("environments", given) if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"done_func: expected a function or 'module:name', not {given!r}")
-    return found
 
 
 PLUGIN = WorldModelEnvironment

@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mrlm.core.environment import Split
+from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
@@ -62,7 +61,7 @@ class ClassPlan:
 
 PLANS = [
     ClassPlan(**{**plan, "methods": [Written(**method) for method in plan["methods"]]})
-    for plan in json.loads(Path(__file__).with_name("plans.json").read_text(encoding="utf-8"))
+    for plan in content(__file__, "plans.json")
 ]
 
 

@@ -24,6 +24,7 @@ from mrlm.environments.shared.rows import (
     RowTasks,
     agent_names,
     at_least,
+    built,
     others,
     row_matters,
 )
@@ -210,7 +211,4 @@ def _generator(
         if "seed" in arguments:
             raise ConfigError("seed is also set in the generator; remove one of them")
         arguments["seed"] = seed
-    try:
-        return CodeProblemGenerator(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"generator: {error}") from error
+    return built(CodeProblemGenerator, arguments, "generator")

@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments.shared.rows import SharedByCopies, at_least
+from mrlm.environments.shared.rows import SharedByCopies, at_least, built
 
 LONGEST = 4000
 """Maximum number of characters of a text shown to a judge."""
@@ -116,11 +116,7 @@ def judge_of(given: Any) -> TextJudge | None:
     if isinstance(given, str):
         return TextJudge(given)
     if isinstance(given, Mapping):
-        try:
-            inspect.signature(TextJudge).bind(**given)
-        except TypeError as error:
-            raise ConfigError(f"judge: {error}") from error
-        return TextJudge(**given)
+        return built(TextJudge, given, "judge")
     if isinstance(given, LLMEnvironment) or callable(given):
         return TextJudge(ask=given)
     raise ConfigError(f"judge={given!r} is not a judge; name an agent, or give a function")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
@@ -16,6 +17,7 @@ from mrlm.core.matters import Matters
 from mrlm.data.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
 
 log = logging.getLogger("mrlm")
+T = TypeVar("T")
 
 FEW = 10
 """Below this many rows none are held out: evaluation uses the training rows, with a log message."""
@@ -176,6 +178,16 @@ def penalty(name: str, value: Any) -> float:
 def is_number(value: Any) -> bool:
     """Whether a user's setting is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def built(plugin: Callable[..., T], arguments: Mapping[str, Any], where: str) -> T:
+    """The object that a class or function makes from settings, or a `ConfigError` if it does not
+    accept them."""
+    try:
+        inspect.signature(plugin).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return plugin(**arguments)
 
 
 def agent_names(agents: Any, count: int | None = None) -> tuple[str, ...]:

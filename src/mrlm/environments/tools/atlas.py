@@ -3,18 +3,14 @@ without searching."""
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from mrlm.environments.shared.content import content
 from mrlm.environments.tools.search import Document
 
-_NAMES: dict[str, list[str]] = {
-    kind: names.split(", ")
-    for kind, names in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
-}
+_NAMES = {kind: names.split(", ") for kind, names in content(__file__, "atlas.json").items()}
 TOWNS, RIVERS = _NAMES["towns"], _NAMES["rivers"]
 
 
