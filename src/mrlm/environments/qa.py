@@ -32,9 +32,7 @@ class QASolverEnv(QuestionEnvironment):
             text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` accepts. `None` if
             only `setup` is used.
         eval_dataset: held-out rows; a tenth of the questions of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         reward: `em` (exact match) or `f1`; the other one is logged.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.

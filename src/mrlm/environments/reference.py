@@ -33,9 +33,7 @@ class ReferenceEnvironment(TextEnvironment):
             with `messages`, the last of which is an assistant's. Prompts and answers are text or
             messages; `chosen` and `rejected` may be whole conversations without a `prompt`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         weights: score -> weight: `f1` (of words, with the reference), `preferred` (relative
             closeness to the chosen answer: 1 if equal to it, 0 from half way to the rejected one),
             `exact`, `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `judge`; `None`:
@@ -83,18 +81,15 @@ class ReferenceEnvironment(TextEnvironment):
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)
 
     def length(self, text: str) -> float:
-        """Length gate: 1 unless much longer or shorter than the reference."""
         return self.ratio(text, _LENGTH)
 
     def foreign(self, said: Sequence[str]) -> float:
-        """Fraction of word runs copied from the prompt and not in the reference."""
         right = {run for each in self.references for run in grams(tokens(each), COPIED)}
         asked = set(grams(tokens(self._task.info["source"]), COPIED)) - right
         runs = grams(said, COPIED)
         return sum(run in asked for run in runs) / len(runs)
 
     def known(self, text: str) -> dict[str, float]:
-        """`f1`, and `preferred` for rows with a rejected answer."""
         near = f1(text, self.references)
         worse = self._task.info.get("worse")
         if worse is None:

@@ -60,9 +60,7 @@ class RewardEnvironment(RowTasks):
         reward_model_reads: score each `agent`'s answer by itself, or the `team`'s as one text.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (with fewer
             than ten rows, all).
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         seed: seed of the split into training and held-out rows.
 
     Raises:
@@ -144,12 +142,9 @@ class RewardEnvironment(RowTasks):
         return Task(name, prompt, row.get("answer"), seed, info)
 
     def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
-        """A copy with the workflow's turn settings, unless it has its own.
-
-        Raises:
-            ConfigError: a setting differs from the workflow's, there are several turns and no
-                `external_transition`, or vice versa.
-        """
+        """A copy with the workflow's turn settings, unless it has its own. Raises `ConfigError`: a
+        setting differs from the workflow's, there are several turns and no `external_transition`,
+        or vice versa."""
         found = copy.copy(self)
         found._turns = self._turns.joined(settings)
         found._turns.check()
@@ -228,7 +223,6 @@ class RewardEnvironment(RowTasks):
         return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
 
     def state(self) -> str:
-        """The prompts and answers of all agents so far."""
         said = self._dialogue
         lines = [
             f"{agent}: {text}"

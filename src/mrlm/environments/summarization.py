@@ -42,9 +42,7 @@ class SummarizationEnvironment(TextEnvironment):
             (required in a summary) and `others` (unwanted in it); generated texts about fictional
             places when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         max_words: maximum length of a summary.
         weights: score -> weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `exact`,
             `judge`, `facts` (fraction of the facts it contains, minus that of the others; for

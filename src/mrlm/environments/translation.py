@@ -42,9 +42,7 @@ class TranslationEnvironment(TextEnvironment):
             `references`, ...), or with `translation: {de: ..., en: ...}`; when `None`, sentences of
             Norvi, a fictional language, with the dictionary entries that they need.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         languages: source and target language: their keys in `translation`, and their names in the
             instruction.
         direction: direction of the built-in sentences: `to_english` or `from_english`.

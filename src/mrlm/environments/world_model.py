@@ -34,9 +34,7 @@ class WorldModelEnvironment(RowTasks):
             `read_rows` accepts. Without it the model also writes the first observation.
         tokenizer: the tokenizer; that of the model when `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         system_prompt: system prompt of every conversation, for a model trained with that of the
             agent; the agent also sees it.
         max_turns: messages of the agent after which an episode is truncated.
@@ -50,9 +48,6 @@ class WorldModelEnvironment(RowTasks):
         dtype, device: dtype and device of a loaded model.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 0.0)

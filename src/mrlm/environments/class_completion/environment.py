@@ -34,9 +34,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         dataset: rows in the form of ClassEval, optionally with `division`, the names of the methods
             of each writer; unlimited generated classes when `None`.
         eval_dataset: held-out rows; a tenth of the classes of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, one or more.
         division: assignment of methods: by `parameters` (the first writer gets the methods with the
             fewest), by `dependency` (those that depend on no others), or lists of names per writer.
@@ -54,10 +52,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated classes and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
     label = "class_completion"

@@ -41,13 +41,9 @@ class ClassGrader(CodeGrader):
     async def judge(
         self, problem: ClassProblem, program: str, limits: Limits
     ) -> list[tuple[list[str], GradingVerdict]]:
-        """Each usable test case, and its verdict.
-
-        Raises:
-            SandboxUnavailableError: the requested isolation is not available on this machine.
-            SandboxError: the sandbox failed.
-            EpisodeError: no test case is usable.
-        """
+        """Each usable test case, and its verdict. Raises `SandboxUnavailableError`: the requested
+        isolation is not available on this machine. Raises `SandboxError`: the sandbox failed.
+        Raises `EpisodeError`: no test case is usable."""
         cases = await self._known(problem, limits)
         verdicts = await self._graded(problem, program, cases, limits)
         return list(zip(cases, verdicts, strict=True))

@@ -75,11 +75,7 @@ class ClassProblem:
 
     @classmethod
     def of(cls, record: Any, where: str) -> ClassProblem:
-        """The problem of a record.
-
-        Raises:
-            ConfigError: the record is not a valid problem.
-        """
+        """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             methods = [Method(**each) for each in record["methods"]]
             return cls(**{**record, "methods": methods})
@@ -99,11 +95,8 @@ class ClassProblem:
 
 
 def converted(row: Row, where: str, num_writers: int, num_visible: int, max_tests: int) -> Row:
-    """A row with its problem in the column `class_problem` and its question in `prompt`.
-
-    Raises:
-        DataError: the row is not in the form of ClassEval, or has fewer methods than writers.
-    """
+    """A row with its problem in the column `class_problem` and its question in `prompt`. Raises
+    `DataError`: the row is not in the form of ClassEval, or has fewer methods than writers."""
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
         raise DataError(

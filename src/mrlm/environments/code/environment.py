@@ -54,9 +54,7 @@ class CodeExecutionEnvironment(RowTasks):
             (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`); anything
             `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range, families: arguments of the generator, if none is given.
         seed: seed of the generator and of the split.
         num_visible: tests of a row shown in its question (HumanEval's cannot be shown).
@@ -68,10 +66,6 @@ class CodeExecutionEnvironment(RowTasks):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
     reward_range: tuple[float, float] | None = (-0.5, 2.0)

@@ -10,21 +10,10 @@ from typing import Any
 from mrlm.environments.code.templates import Args, ProgramTemplate, Values
 from mrlm.environments.shared.content import content
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "number": ("a", "b", "m", "n", "p", "q", "x", "y", "z"),
-    "text": ("s", "text", "phrase", "line", "title", "message", "sentence", "note"),
-    "list": ("values", "nums", "items", "xs", "data", "series", "sample", "entries"),
-    "table": ("table", "d", "scores", "stock", "prices", "counts", "record", "book"),
-    "grid": ("grid", "matrix", "board", "field", "cells", "plane"),
-}
+_TABLES = content(__file__, "names.yaml")
+NAMES: dict[str, list[str]] = {kind: names.split() for kind, names in _TABLES["names"].items()}
 """Type of value -> names of parameters. Solutions use none of them for anything else."""
-WORDS = (
-    "apple", "river", "stone", "cloud", "tiger", "lemon", "paper", "light", "ocean", "green",
-    "house", "mouse", "plant", "bread", "chair", "table", "horse", "train", "queen", "robot",
-    "level", "radar", "kayak", "anna", "noon", "eye", "pear", "fig", "sea", "oak", "ice", "red",
-    "sun",
-)  # fmt: skip
-KEYS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
+WORDS, KEYS = _TABLES["words"].split(), _TABLES["keys"].split()
 
 # -- one argument: functions that a template names with their settings -----------------------------
 

@@ -54,11 +54,7 @@ class CodeProblem:
 
     @classmethod
     def of(cls, record: Any, where: str) -> CodeProblem:
-        """The problem of a record.
-
-        Raises:
-            ConfigError: the record is not a valid problem.
-        """
+        """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             return cls(**record)
         except TypeError as error:

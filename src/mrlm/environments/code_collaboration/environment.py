@@ -40,9 +40,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
             with `codes`, the reference answer of each writer; unlimited generated problems when
             `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, the writer of the entry point last.
         feedback: feedback between turns: `none`, `count` (number of passed tests), `graded`
             (structural defects, and roughly how many tests pass), `tests` (the visible tests, one
@@ -59,10 +57,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated problems and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
     label = "code_collaboration"
@@ -153,12 +147,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
 
 
 def _converted(row: Row, where: str, num_visible: int, max_tests: int, count: int) -> Row:
-    """A row with its problem, which must have a function to test.
-
-    Raises:
-        DataError: the row has no such function or an unknown form, or `codes` does not match the
-            number of writers.
-    """
+    """A row with its problem, which must have a function to test. Raises `DataError`: the row has
+    no such function or an unknown form, or `codes` does not match the number of writers."""
     found = converted(row, where, num_visible, max_tests)
     if not found[PROBLEM]["entry"]:
         raise DataError(f"{where}: its tests run a whole program; tests of a function are needed")

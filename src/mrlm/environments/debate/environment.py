@@ -76,9 +76,6 @@ class DebateEnvironment(RowTasks):
         prompts: `full`, or `short` for models with little context.
         eval_dataset, split, columns, on_bad_row: settings of topics from rows.
         seed: seed of generated topics, and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)

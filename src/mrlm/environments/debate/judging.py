@@ -110,11 +110,8 @@ class TruthJudge(Judge):
     The quality of its arguments does not matter."""
 
     def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
-        """The verdict by the debaters' last speeches.
-
-        Raises:
-            ConfigError: the topic has no known answer.
-        """
+        """The verdict by the debaters' last speeches. Raises `ConfigError`: the topic has no known
+        answer."""
         if not debate.topic.known:
             raise ConfigError(
                 f"topic {debate.topic.claim!r} has no known truth; judge=truth and reward=truth "
@@ -156,7 +153,6 @@ class MajorityJudge(Judge):
     async def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict:
-        """The panel's verdict."""
         verdicts = []
         for judge in self.judges:
             verdict = judge.decide(debate, heard)

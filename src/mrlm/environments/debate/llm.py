@@ -85,7 +85,6 @@ class LLMJudge(Judge):
     def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        """The judging agent's verdict, or the verdict obtained by calling `ask`."""
         return self._asked(debate) if self.agent is None else heard[self.agent]
 
     async def _asked(self, debate: DebateRecord) -> DebateVerdict:

@@ -40,9 +40,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
             `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are supported);
             anything `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range: difficulty of generated problems, 1 to 5.
         families: families of generated problems.
         seed: seed of the generator and of the split.
@@ -52,10 +50,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
         timeout: time limit of computer algebra for one answer, in seconds.
         instruction: text after the question; none if empty.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
     title: str = "math"

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import operator
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mrlm.core.environment import Split
-from mrlm.environments.shared.generators import chosen, difficulties
+from mrlm.environments.shared.generators import chosen, difficulties, unordered
 from mrlm.environments.shared.rows import is_held_out
 
 LEVELS = (1, 5)
@@ -80,14 +79,8 @@ class MathProblemGenerator:
             family = rng.choice(self.families)
             level = rng.randint(*self.difficulty_range)
             question, answer, solution = FAMILIES[family](rng, level)
-            if is_held_out(_key(question)) == (split == "eval"):
+            if is_held_out(unordered(question)) == (split == "eval"):
                 return MathProblem(question, answer, level, family, solution)
-
-
-def _key(question: str) -> str:
-    """A key equal for questions that differ only in the order of their parts, so that `3 + 5`
-    cannot leak through `5 + 3`."""
-    return " ".join(sorted(re.findall(r"\w+|[^\w\s]", question.lower())))
 
 
 # -- families --------------------------------------------------------------------------------------

@@ -106,11 +106,8 @@ def read(text: str) -> float | None:
 
 def judge_of(given: Any) -> TextJudge | None:
     """A judge from a user's setting: `None`, a judge, the name of an agent, a mapping of arguments,
-    or a callable.
-
-    Raises:
-        ConfigError: it is none of these, or has arguments that a judge does not accept.
-    """
+    or a callable. Raises `ConfigError`: it is none of these, or has arguments that a judge does not
+    accept."""
     if given is None or isinstance(given, TextJudge):
         return given
     if isinstance(given, str):

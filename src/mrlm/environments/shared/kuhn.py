@@ -36,11 +36,8 @@ def equilibrium(alpha: float = 1 / 3) -> dict[tuple[str, str], float]:
 
 
 def checked(strategy: Strategy) -> Strategy:
-    """The strategy itself.
-
-    Raises:
-        ValueError: it lacks a probability from 0 to 1 for one of `SEEN`.
-    """
+    """The strategy itself. Raises `ValueError`: it lacks a probability from 0 to 1 for one of
+    `SEEN`."""
     for seen in SEEN:
         if not 0.0 <= strategy.get(seen, -1.0) <= 1.0:
             raise ValueError(

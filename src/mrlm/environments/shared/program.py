@@ -47,11 +47,8 @@ S = TypeVar("S", bound=ProgramScore)
 
 
 def problem_of(task: Task, kind: Any, title: str) -> Any:
-    """The problem in a task's info, in the column of its kind.
-
-    Raises:
-        ConfigError: it is missing or not valid.
-    """
+    """The problem in a task's info, in the column of its kind. Raises `ConfigError`: it is missing
+    or not valid."""
     where = f"{title}: task {task.id!r}"
     if kind.column not in task.info:
         raise ConfigError(f"{where} has no {kind.column} in its info")
@@ -83,9 +80,6 @@ class Writers(RowTasks, Generic[S]):
         num_visible: number of visible tests.
         instruction: text after the question.
         seed: seed of generated problems.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     label: str
@@ -166,7 +160,6 @@ class Writers(RowTasks, Generic[S]):
         return StepResult({name: Observation([Message(words)]) for name, words in told})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Score a program, or forward the adviser's message."""
         if self._advised:
             return self._pass_on(actions)
         said = [actions[name].content if name in actions else "" for name in self.writers]

@@ -80,11 +80,7 @@ class QuestionEnvironment(RowTasks):
         self._attempts = 0
 
     def begin(self, task: Task) -> None:
-        """Prepare an episode.
-
-        Raises:
-            ConfigError: the task has no answer.
-        """
+        """Prepare an episode. Raises `ConfigError`: the task has no answer."""
         if task.answer is None:
             raise ConfigError(f"environment {self.title}: task {task.id!r} has no answer")
 

@@ -112,10 +112,7 @@ class Scorer:
 
     async def score(self, samples: Sequence[JointSample]) -> list[Score]:
         """One reward per sample; `None` if the function abstains, an error for a non-finite value.
-
-        Raises:
-            RewardError: it failed, or returned something else.
-        """
+        Raises `RewardError`: it failed, or returned something else."""
         if self.batched:
             return await self._batch(samples)
         return [await self._joint(sample) for sample in samples]

@@ -137,7 +137,6 @@ class TextEnvironment(RowTasks):
     # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Show the writer its task."""
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("source"), str):
             raise ConfigError(f"task {self._task.id!r} has no 'source' in its info")
@@ -145,7 +144,6 @@ class TextEnvironment(RowTasks):
         return StepResult({self.writer: Observation(list(self._task.prompt))})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Process the text, or a judging agent's answer."""
         judge = self.judge
         if self._tries < 0:
             said = actions[self.writer].content if self.writer in actions else ""
@@ -211,7 +209,6 @@ class TextEnvironment(RowTasks):
         return "\n".join(message.content for message in self._task.prompt)
 
     def state(self) -> str:
-        """The task, and the text written so far."""
         return f"{self._shown}\n{self._text}".strip()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:

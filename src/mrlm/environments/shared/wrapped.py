@@ -86,11 +86,8 @@ def mean(rewards: Mapping[str, Reward]) -> float:
 
 
 def made(environment: Any) -> Environment:
-    """An environment from an instance or from a config section.
-
-    Raises:
-        ConfigError: no `env_type`, or arguments that the environment does not accept.
-    """
+    """An environment from an instance or from a config section. Raises `ConfigError`: no
+    `env_type`, or arguments that the environment does not accept."""
     if not isinstance(environment, Mapping):
         return as_environment(environment)
     arguments = dict(environment)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
-from mrlm.core.sync_async import in_thread, run_async
+from mrlm.core.sync_async import BackgroundJobs, in_thread, run_async
 from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
 
@@ -22,7 +22,7 @@ TIMEOUT = 10.0
 """Time limit of one tool call, in seconds."""
 MAX_OUTPUT = 4_000
 """Maximum number of characters of a result shown to the model."""
-_closing: set[asyncio.Task[None]] = set()
+_closing = BackgroundJobs()
 
 
 class ToolRegistry(SharedByCopies):
@@ -189,9 +189,7 @@ class Toolbox:
         except RuntimeError:
             run_async(rest())
             return
-        task = loop.create_task(rest())
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
+        _closing.start(loop.create_task(rest()))
 
     def _closed(self) -> list[Awaitable[Any]]:
         """Close all states; returns the coroutines of those that close asynchronously."""

@@ -7,7 +7,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.errors import ConfigError, EpisodeError
@@ -76,21 +76,16 @@ class LocalIndex(SharedByCopies):
             return []
         with self._lock:
             found = self._index.best(words, k)
-        return [
-            Document(self.documents[i].text, self.documents[i].title, score) for i, score in found
-        ]
+        return [replace(self.documents[i], score=score) for i, score in found]
 
 
 def documents_of(source: Any) -> list[Document]:
     """Documents from rows with `text` (or `contents`, `content`, `passage`) and optionally `title`:
-    a list of them, a file or anything else `read_rows` accepts.
-
-    Raises:
-        DataError, ConfigError: they cannot be read, or one has no text.
-    """
+    a list of them, a file or anything else `read_rows` accepts. Raises `DataError, ConfigError`:
+    they cannot be read, or one has no text."""
     documents = []
     for number, row in enumerate(read_rows(source)):
-        text = next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
+        text = _text(row)
         if text is None:
             raise ConfigError(
                 f"corpus, row {number}: needs one of {', '.join(TEXTS)}; it has {', '.join(row)}"
@@ -169,11 +164,7 @@ def search_tool(source: Search, k: int = TOPK) -> Any:
 
 def source_of(given: Any) -> Search:
     """A source of a search from a user's setting: a `Search`, the URL of a retrieval server, or
-    documents (a list, a file).
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    documents (a list, a file). Raises `ConfigError`: it is none of these."""
     if isinstance(given, Search):
         return given
     if isinstance(given, str) and given.startswith(("http://", "https://")):
@@ -181,13 +172,16 @@ def source_of(given: Any) -> Search:
     return LocalIndex(documents_of(given))
 
 
+def _text(row: Mapping[str, Any]) -> str | None:
+    return next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
+
+
 def _document(item: Any) -> Document:
     """A document in one of the reply formats of servers."""
     score = item.get("score", 0.0) if isinstance(item, Mapping) else 0.0
     inner = item.get("document", item) if isinstance(item, Mapping) else item
     if isinstance(inner, Mapping):
-        text = next((inner[name] for name in TEXTS if isinstance(inner.get(name), str)), "")
-        title = str(inner.get("title") or "")
+        text, title = _text(inner) or "", str(inner.get("title") or "")
     else:
         text, title = str(inner), ""
     score = float(score) if isinstance(score, int | float) else 0.0
@@ -253,8 +247,7 @@ class _FTS5:
             raise ConfigError(
                 "this SQLite has no FTS5; install bm25s instead: pip install 'mrlm[search]'"
             ) from error
-        rows = ((i, text) for i, text in enumerate(texts))
-        self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", rows)
+        self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", enumerate(texts))
 
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
         wanted = " OR ".join(f'"{word}"' for word in words)

@@ -50,9 +50,7 @@ class WritingEnvironment(RowTasks):
             `prompt` and arXiv's `abstract` unchanged), optionally with `texts`, the reference texts
             of the writers; unlimited built-in texts when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, in the order of increasing length of their texts;
             those of the preset when `None`.
         instructions: prompts of the writers, before the text, instead of the preset's.
@@ -197,11 +195,8 @@ class WritingEnvironment(RowTasks):
 
 
 def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
-    """A row with its prompt in `prompt` and its source in `document`.
-
-    Raises:
-        DataError: the row has no text, or `texts` is not one text per writer.
-    """
+    """A row with its prompt in `prompt` and its source in `document`. Raises `DataError`: the row
+    has no text, or `texts` is not one text per writer."""
     asked = question_of(row)
     given = next((row[name] for name in names if row.get(name) is not None), asked)
     if given is None:

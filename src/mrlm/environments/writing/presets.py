@@ -55,11 +55,8 @@ class WritingRules:
     covered: int = 4
 
     def changed(self, given: Mapping[str, Any]) -> WritingRules:
-        """These rules with some of them replaced; a span is four numbers.
-
-        Raises:
-            ConfigError: an unknown rule, or an invalid value.
-        """
+        """These rules with some of them replaced; a span is four numbers. Raises `ConfigError`: an
+        unknown rule, or an invalid value."""
         known = {field.name for field in fields(self)}
         for name, value in given.items():
             if name not in known:
