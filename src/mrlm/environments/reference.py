@@ -62,7 +62,8 @@ class ReferenceEnvironment(TextEnvironment):
         agents: str | Sequence[str] = "agent",
     ) -> None:
         settings = (eval_dataset, split, columns, on_bad_row, seed)
-        table = self._table = RowTable(dataset, *settings, convert=_converted)
+        self._table: RowTable = RowTable(dataset, *settings, convert=_converted)
+        table = self._table
         rows = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
         pairs = all(row["worse"] is not None for _, row in rows)
         default = {"preferred": 1.0} if pairs else {"f1": 1.0}

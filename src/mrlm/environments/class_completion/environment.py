@@ -11,10 +11,9 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.class_completion.dividing import Division, divided
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
-from mrlm.environments.class_completion.merging import honest
+from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers

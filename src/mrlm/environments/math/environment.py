@@ -6,12 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
@@ -53,8 +52,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
     """
 
     title: str = "math"
+    _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
+    matters = row_matters("dataset")
 
     def __init__(
         self,
@@ -108,14 +108,11 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
             problem = self.generator.problem(seed, split)
-            info = {
-                "difficulty": problem.difficulty,
-                "family": problem.family,
-                "solution": problem.solution,
-            }
+            kept = ("question", "difficulty", "family", "solution")
+            info = {name: getattr(problem, name) for name in kept}
             prompt = [Message(self._asked(problem.question))]
             name = f"math-{self.generator.seed}-{split}-{seed}"
-            return Task(name, prompt, problem.answer, seed, {"question": problem.question, **info})
+            return Task(name, prompt, problem.answer, seed, info)
         found = self._table.question(seed, split)
         asked = Message(self._asked(found.text), found.messages[-1].role)
         prompt = [*found.messages[:-1], asked]
@@ -134,11 +131,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         over = bool(correct) or self._attempts >= self.max_attempts
         if not over:
             words += f" {self.again}"
-        return StepResult(
-            {self.agents[0]: Observation([Message(words)], done=over)},
-            {self.agents[0]: reward},
-            done=over,
-        )
+        return self.answered(words, reward, over)
 
     def _paid(self, text: str, correct: bool | None) -> tuple[Reward, str]:
         if correct is None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.types import Message, Observation, StepResult, Task
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
@@ -65,7 +65,6 @@ class QuestionEnvironment(RowTasks):
 
     title: str
     blocking: bool = True  # checking an answer may take long
-    _table: QuestionTable | None = None
 
     def __init__(
         self,
@@ -88,6 +87,11 @@ class QuestionEnvironment(RowTasks):
         self._task, self._attempts = task or self.task(seed or 0), 0
         self.begin(self._task)
         return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+
+    def answered(self, words: str, reward: Reward, over: bool) -> StepResult:
+        """The result of an attempt: a message and a reward."""
+        (agent,) = self.agents
+        return StepResult({agent: Observation([Message(words)], done=over)}, {agent: reward}, over)
 
     @property
     def question(self) -> str:

@@ -6,11 +6,10 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
@@ -68,7 +67,7 @@ class WritingEnvironment(RowTasks):
     reward_range: tuple[float, float] | None = (0.0, 3.0)
     max_turns: int | None = 1
 
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
+    matters = row_matters("dataset")
 
     def __init__(
         self,
@@ -99,15 +98,9 @@ class WritingEnvironment(RowTasks):
         self.seed = seed
         self._label = f"writing-{name}"
         if dataset is not None:
-            self._table = RowTable(
-                dataset,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed,
-                convert=partial(_with_text, names=self.preset.columns, count=len(self.agents)),
-            )
+            convert = partial(_with_text, names=self.preset.columns, count=len(self.agents))
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=convert)
         self._task = Task("none")
 
     def _asked(self, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -130,33 +123,27 @@ class WritingEnvironment(RowTasks):
                 f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
             )
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
-        piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda one: one.document)
-        texts = list(piece.texts) if len(self.agents) == len(piece.texts) else None
+        piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda parts: parts[0])
+        document, *texts = piece
+        known = texts if len(self.agents) == len(texts) else None
         name = f"{self._label}-{self.seed}-{split}-{seed}"
-        info = {"document": piece.document}
-        return Task(name, [Message(piece.document)], texts, seed, info)
+        return Task(name, [Message(document)], known, seed, {"document": document})
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("document"), str):
             raise ConfigError(f"writing: task {self._task.id!r} has no 'document' in its info")
         asked = zip(self.agents, self.instructions, strict=True)
-        return StepResult(
-            {
-                agent: Observation([Message(f"{words}\n\n{self._shown}".strip())])
-                for agent, words in asked
-            }
-        )
+        shown = {agent: Message(f"{words}\n\n{self._shown}".strip()) for agent, words in asked}
+        return StepResult({agent: Observation([message]) for agent, message in shown.items()})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = [actions[agent].content if agent in actions else "" for agent in self.agents]
         texts = [text if len(text) <= MAX_TEXT else "" for text in said]
         measured = [self._measured(texts, place) for place in range(len(texts))]
         if self.rewards == "individual":
-            paid = [
-                self._reward(gates(texts, self.rules, place), [one])
-                for place, one in enumerate(measured)
-            ]
+            each = [gates(texts, self.rules, place) for place in range(len(texts))]
+            paid = [self._reward(own, [one]) for own, one in zip(each, measured, strict=True)]
         else:
             together = gates(texts, self.rules)
             paid = [self._reward(together, measured) for _ in texts]

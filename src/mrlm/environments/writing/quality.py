@@ -3,6 +3,7 @@ for any genuine text and decreases to 0; they depend on words only and use no mo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -54,10 +55,7 @@ def quality(
         "relevance": _relevance(text, source, rules),
         "own_words": _own_words(said, [source, *around, *others]),
     }
-    product = 1.0
-    for value in found.values():
-        product *= value
-    return found | {"quality": product}
+    return found | {"quality": math.prod(found.values())}
 
 
 def _repetition(said: Sequence[str]) -> float:
