@@ -200,10 +200,6 @@ def described(id: str, observation: Any) -> str | None:
 def planned(table: Mapping[Any, Any], discount: float = 0.999) -> dict[Any, int]:
     """The best action in every state of a table `P[state][action] = [(probability, next, reward,
     ended), ...]`, by value iteration.
-
-    Args:
-        table: the transition table.
-        discount: discount factor per step.
     """
 
     def worth(outcomes: Any) -> float:

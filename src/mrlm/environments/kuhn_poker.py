@@ -220,7 +220,6 @@ def played_strategy(
 
     Args:
         env: environment of the episodes, with two agents.
-        episodes: the episodes.
         policy: count only this policy's moves.
     """
     moves: dict[tuple[str, str], list[int]] = {seen: [] for seen in SEEN}

@@ -26,8 +26,6 @@ def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
     """A row with its problem in the column `code_problem` and its question in `prompt`.
 
     Args:
-        row: the row as read.
-        where: its location, for errors.
         num_visible: number of tests shown in the question, if the tests are separate.
         max_tests: number of tests used, the first ones.
 

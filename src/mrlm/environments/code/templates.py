@@ -24,10 +24,7 @@ class Drawn:
     """A problem sampled from a template.
 
     Args:
-        text: description of the function.
-        entry: its name.
         signature: its name with its parameters, `larger(a, b)`.
-        source: the reference solution.
         calls: arguments and the solution's results for them; no two are equal.
     """
 

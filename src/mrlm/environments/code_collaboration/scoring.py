@@ -65,9 +65,7 @@ async def worth(
     """Score of the writers' codes together.
 
     Args:
-        problem: the problem.
         names: names of the functions of all writers but the last.
-        codes: one per writer, in their order.
         test: runs a program, and returns a verdict for each test of the problem.
     """
     found = CollaborationScore(

@@ -32,7 +32,6 @@ class DebateRecord:
     """The record of a debate.
 
     Args:
-        topic: its topic.
         sides: debater -> its side.
         speeches: speeches in the order in which they were given.
         rounds: maximum number of speeches of every debater.
@@ -79,12 +78,7 @@ class Judge(SharedByCopies):
     def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        """The verdict, or a coroutine of it.
-
-        Args:
-            debate: the debate.
-            heard: judging agent -> its verdict.
-        """
+        """The verdict, or a coroutine of it."""
         raise NotImplementedError
 
 
@@ -125,9 +119,6 @@ class TruthJudge(Judge):
 class MajorityJudge(Judge):
     """A panel of judges: the side with most votes wins, an equal number of votes is a draw; scores
     are means over the judges. Void verdicts do not count; if all are void, so is the panel's.
-
-    Args:
-        judges: members of the panel.
 
     Raises:
         ConfigError: the panel is empty, or two judges use the same agent.

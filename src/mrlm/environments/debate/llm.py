@@ -129,12 +129,7 @@ class LLMJudge(Judge):
 
 
 class Hearing:
-    """The queries of one judge about one debate, and its answers.
-
-    Args:
-        judge: the judge.
-        debate: the debate.
-    """
+    """The queries of one judge about one debate, and its answers."""
 
     def __init__(self, judge: LLMJudge, debate: DebateRecord) -> None:
         self._judge, self._debate = judge, debate

@@ -44,11 +44,8 @@ def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str
     known. `None` without key points or a known truth.
 
     Args:
-        topic: the topic.
-        side: the debater's side.
         turn: number of its previous speeches.
         place: number of debaters of its side before it.
-        style: style of the prompts.
     """
     points = topic.points.get(side, ())
     if topic.known and style == "short":

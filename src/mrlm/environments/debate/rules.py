@@ -109,7 +109,6 @@ def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -
     """Scores of a speech by name, each from 0 to 1.
 
     Args:
-        text: the speech.
         about: stems of the topic and its key points.
         known: earlier sentences, which score nothing.
 

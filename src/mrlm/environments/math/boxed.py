@@ -56,10 +56,6 @@ class BoxedReward:
     def __call__(self, rollouts: Sequence[Rollout], answers: Sequence[Any]) -> list[float]:
         """One reward per rollout.
 
-        Args:
-            rollouts: hand-built or sampled.
-            answers: the right answers, in the same order.
-
         Raises:
             RewardError: the numbers of answers and rollouts differ.
         """

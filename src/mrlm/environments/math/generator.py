@@ -31,10 +31,8 @@ class MathProblem:
     """A question with its answer.
 
     Args:
-        question: text of the question.
         answer: the right answer, as text.
         difficulty: 1 (easy) to 5.
-        family: kind of problem.
         solution: the steps that lead to the answer.
     """
 

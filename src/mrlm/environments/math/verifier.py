@@ -26,7 +26,6 @@ class Verifier:
     """A pool of processes that run math-verify, started on first use.
 
     Args:
-        workers: maximum number of processes.
         remembered: number of cached verdicts, as the samples of a group often agree.
     """
 
@@ -91,7 +90,6 @@ def verify(
 
     Args:
         answer: the answer alone, plain or LaTeX, as returned by `answers.stated`.
-        gold: the right answer.
         question: the question; an expression copied from it does not count as an answer.
         timeout: time limit of computer algebra, in seconds.
 

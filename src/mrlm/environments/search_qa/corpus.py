@@ -28,7 +28,6 @@ class Question:
     """A question about the corpus.
 
     Args:
-        text: the question.
         answer: the right answer, one name or number.
         hops: the intermediate questions and their answers, in order; the last is the answer.
     """

@@ -31,8 +31,6 @@ def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str)
     """Names out of `known`; all of them if none are given.
 
     Args:
-        given: a name, several names, or `None`.
-        known: available names.
         what: name of the setting in errors, such as `families`.
 
     Raises:

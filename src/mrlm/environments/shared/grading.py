@@ -73,12 +73,7 @@ class TextJudge(SharedByCopies):
         self._ask = ask
 
     def question(self, asked: str, text: str) -> str:
-        """The query to the judge.
-
-        Args:
-            asked: the writer's prompt.
-            text: its answer.
-        """
+        """The query to the judge."""
         parts = [self.instruction, f"Somebody was asked:\n{quoted(asked)}"]
         return "\n\n".join([*parts, f"and wrote:\n{quoted(text)}", ASKED])
 

@@ -56,12 +56,7 @@ def payoff(deal: str, said: str) -> float | None:
 
 
 def expected(first: Strategy, second: Strategy) -> float:
-    """Expected reward of the first player in chips per hand, the mean over all deals.
-
-    Args:
-        first: strategy of the first player.
-        second: strategy of the second player.
-    """
+    """Expected reward of the first player in chips per hand, the mean over all deals."""
     sides = (checked(first), checked(second))
 
     def worth(deal: str, said: str) -> float:

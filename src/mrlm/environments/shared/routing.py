@@ -65,7 +65,6 @@ def form(text: str, models: Models) -> float:
 
     Args:
         text: everything from the router's first token on, including answers of others.
-        models: names of the models that can be queried.
     """
     text = text.strip()
     found = blocks(text)
@@ -103,9 +102,6 @@ def routing_reward(
     1.
 
     Args:
-        text: the whole transcript.
-        accepted: right answers.
-        models: names of the models that can be queried.
         metric: exact match or token F1, after SQuAD's normalisation.
     """
     if form(text, models) < 0:

@@ -30,11 +30,9 @@ class JointSample:
     """One joint action to be scored.
 
     Args:
-        task_id: id of its task.
         prompts: agent -> its prompt, text or `{"role", "content"}` messages.
         completions: agent -> its answer, in the same form.
         texts: agent -> its answer as text.
-        columns: the other columns of the row.
     """
 
     task_id: str
@@ -77,11 +75,6 @@ Score = float | None | NotFinite
 
 class Scorer:
     """A reward function and its calling convention.
-
-    Args:
-        function: the user's function.
-        name: its name in logs and errors.
-        agents: names of the agents.
 
     Raises:
         ConfigError: it does not accept one list per agent.
@@ -202,7 +195,6 @@ class Scorers(SharedByCopies):
 
     Args:
         functions: one function, a list of them, or their `module:name`.
-        agents: names of the agents.
     """
 
     def __init__(self, functions: Any, agents: Sequence[str]) -> None:

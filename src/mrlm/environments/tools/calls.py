@@ -88,8 +88,6 @@ def written(name: str, arguments: dict[str, Any], form: str = "tool_call") -> st
     """A call in the format of a model.
 
     Args:
-        name: name of the tool.
-        arguments: arguments by name.
         form: `tool_call`, `json` (Llama's), `python`, or `short`: `python` without the names.
 
     Raises:

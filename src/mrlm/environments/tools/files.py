@@ -51,7 +51,6 @@ class Workspace:
         folder: an existing folder, which is kept at the end; `None`: a new temporary one, which
             `close` removes.
         files: path -> content of initial files.
-        quota: its storage limits.
 
     Every method raises `ToolError` for an invalid path and for exceeding the quota.
     """

@@ -32,8 +32,6 @@ class ToolProblem:
     """A question that requires tools.
 
     Args:
-        question: the question.
-        answer: the right answer.
         kind, level: its generator and difficulty.
         plan: the calls of the expert, in order.
         files: path -> content of the initial workspace.

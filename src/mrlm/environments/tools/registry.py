@@ -111,7 +111,6 @@ class Toolbox:
     """The tools of one episode, with their state.
 
     Args:
-        registry: the tools.
         timeout: time limit of a call in seconds.
         max_output: maximum number of characters of a result.
     """
@@ -132,10 +131,6 @@ class Toolbox:
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """Call a tool; returns the text of the result.
-
-        Args:
-            tool: the tool.
-            arguments: arguments as returned by `Tool.arguments`.
 
         Raises:
             ToolError: the call failed; the message gives the reason in one line.

@@ -30,8 +30,6 @@ class Document:
     """A search result.
 
     Args:
-        text: its text.
-        title: its title.
         score: its relevance; comparable within one result only.
     """
 
@@ -54,7 +52,6 @@ class LocalIndex(SharedByCopies):
     SQLite's FTS5. One index serves all episodes.
 
     Args:
-        documents: the documents.
         engine: `bm25s`, `fts5`, or `auto`.
 
     Raises:
@@ -100,7 +97,6 @@ class RetrievalServer:
     Search-R1's.
 
     Args:
-        url: URL of the server.
         timeout: time limit of a query in seconds.
 
     Raises:
@@ -124,7 +120,6 @@ class SearxNG:
     """A web search through a SearXNG instance (`/search?format=json`).
 
     Args:
-        url: URL of the instance.
         timeout: time limit of a query in seconds.
     """
 

@@ -77,8 +77,6 @@ class WritingPreset:
     """A kind of work.
 
     Args:
-        rules: its requirements.
-        agents: names of the agents.
         asked: prompt of each writer, before the text; further writers get `more`.
         more: prompt of further writers; `{before}` is the name of the previous writer.
         columns: columns of a row that may contain its text, in order of precedence.

@@ -42,8 +42,6 @@ def quality(
     """The measures of one text by name, each from 0 to 1, and their product as `quality`.
 
     Args:
-        text: the text.
-        source: its source.
         around: other texts shown to the writer, which must not be copied either.
         rules: required relevance and coverage of the source.
         others: texts of the other writers.
