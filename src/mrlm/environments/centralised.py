@@ -92,14 +92,11 @@ class CentralisedEnvironment(Wrapped):
         self._speakers = tuple(shown)
         alone = len(shown) == 1 and len(self.roles) > 1
         (agent,) = self.agents
-        observations = {}
-        if shown:
-            texts = {
-                role: "\n".join(message.content for message in seen.messages)
-                for role, seen in shown.items()
-            }
-            named = [text if alone else f"[{role}] {text}" for role, text in texts.items()]
-            observations = {agent: Observation([Message("\n".join(named))])}
+        parts = []
+        for role, seen in shown.items():
+            text = "\n".join(message.content for message in seen.messages)
+            parts.append(text if alone else f"[{role}] {text}")
+        observations = {agent: Observation([Message("\n".join(parts))])} if parts else {}
         rewards = {agent: _team(result)} if result.rewards else {}
         return StepResult(observations, rewards, result.done, result.truncated, result.info)
 

@@ -65,10 +65,8 @@ class LengthEnvironment(RowTasks):
         if "word" not in self._task.info:
             raise ConfigError(f"length: task {self._task.id!r} has no 'word' in its info")
         word = self._task.info["word"]
-        wanted = zip(self.agents, ("short", "long"), strict=True)
-        return StepResult(
-            {agent: Observation([Message(f"{how} {word}:")]) for agent, how in wanted}
-        )
+        short, long = (Observation([Message(f"{how} {word}:")]) for how in ("short", "long"))
+        return StepResult(dict(zip(self.agents, (short, long), strict=True)))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = [actions[agent].content.split() if agent in actions else [] for agent in self.agents]

@@ -78,9 +78,8 @@ class MatrixEnvironment(RowTasks):
         sizes, paid = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
         self.payoffs: dict[Joint, float] = paid
-        self.agents: tuple[str, ...] = agent_names(
-            agents or _names(len(self.sizes)), len(self.sizes)
-        )
+        count = len(sizes)
+        self.agents: tuple[str, ...] = agent_names(agents or _names(count), count)
         self.words: tuple[str, ...] = _words(actions, max(self.sizes))
         self.game: Game = game
         self.rounds: int = rounds
@@ -112,11 +111,9 @@ class MatrixEnvironment(RowTasks):
         legal = tuple(index for index in joint if index is not None)
         paid = self.payoffs[legal] if len(legal) == len(joint) else self.illegal
         self._played.append(tuple("?" if i is None else self.words[i] for i in joint))
+        value = (paid - self._low) / self._span
         rewards = {
-            agent: Reward(
-                (paid - self._low) / self._span,
-                {"payoff": paid, "legal": float(index is not None)},
-            )
+            agent: Reward(value, {"payoff": paid, "legal": float(index is not None)})
             for agent, index in zip(self.agents, joint, strict=True)
         }
         if len(self._played) == self.rounds:
@@ -125,24 +122,25 @@ class MatrixEnvironment(RowTasks):
 
     def action(self, agent: str, text: str) -> int | None:
         """Index of the action that an answer names; `None` if it names none, or several."""
-        words = self.words[: self.sizes[self.agents.index(agent)]]
+        words = self._words_of(agent)
         named = only_word(text, words)
         return None if named is None else words.index(named)
 
     def question(self, agent: str) -> str:
         """The prompt of an agent."""
-        words = self.words[: self.sizes[self.agents.index(agent)]]
-        return f"{agent}: {' '.join(words)}?"
+        return f"{agent}: {' '.join(self._words_of(agent))}?"
+
+    def _words_of(self, agent: str) -> tuple[str, ...]:
+        return self.words[: self.sizes[self.agents.index(agent)]]
 
     def state(self) -> str:
         played = "; ".join(" ".join(joint) for joint in self._played)
         return f"{self.game}, round {len(self._played) + 1} of {self.rounds}: {played or 'nothing'}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        place = self.agents.index(agent)
         if self.teaches == "any":
-            return self._drawn.choice(self.words[: self.sizes[place]])
-        return self.words[self.best[place]]
+            return self._drawn.choice(self._words_of(agent))
+        return self.words[self.best[self.agents.index(agent)]]
 
     def _shown(self) -> dict[str, Observation]:
         last = f"{' '.join(self._played[-1])}. " if self._played else ""

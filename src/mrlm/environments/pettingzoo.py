@@ -26,11 +26,10 @@ from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
-HOLDEM = "call raise fold check"
 ACTIONS = {
     "rps": "rock paper scissors",
-    "leduc_holdem": HOLDEM,
-    "texas_holdem_v": HOLDEM,
+    "leduc_holdem": "call raise fold check",
+    "texas_holdem_v": "call raise fold check",
     "texas_holdem_no_limit": "fold check_call raise_half raise_full all_in",
 }
 """Prefix of an id -> names of its actions."""
@@ -148,14 +147,10 @@ class PettingZooEnvironment(ReplayedEnvironment):
     def state(self) -> str:
         if self._env is None or not self._env.agents:
             return f"{self.id}: over"
-        if self.parallel:
-            return "\n".join(
-                f"{self._agent(player)}: {text}" for player, text in self._seen.items()
-            )
-        return "\n".join(
-            f"{self._agent(player)}: {self._rendered(self._env.observe(player), player)}"
-            for player in self._env.agents
-        )
+        seen, env = self._seen, self._env
+        if not self.parallel:
+            seen = {each: self._rendered(env.observe(each), each) for each in env.agents}
+        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen.items())
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}
@@ -200,19 +195,15 @@ class PettingZooEnvironment(ReplayedEnvironment):
         action = actions.drawn(self._draws, legal)
         self._pay(rewards, player, 0.0, illegal=True)
         listed, taken = actions.listed(legal), actions.word(action)
-        self._told[player] = (
-            "!"
-            if self.style == "short"
-            else f"That named no legal action ({listed}). {taken} was taken instead."
-        )
+        notice = f"That named no legal action ({listed}). {taken} was taken instead."
+        self._told[player] = "!" if self.style == "short" else notice
         return action
 
     def _pay(
         self, rewards: dict[str, Reward], player: str, value: float, illegal: bool = False
     ) -> None:
-        reward = rewards.setdefault(
-            self._agent(player), Reward(0.0, {"reward": 0.0, "illegal": 0.0})
-        )
+        none = Reward(0.0, {"reward": 0.0, "illegal": 0.0})
+        reward = rewards.setdefault(self._agent(player), none)
         reward.value += value - self.illegal * illegal
         reward.components["reward"] += value
         reward.components["illegal"] += float(illegal)
@@ -293,9 +284,7 @@ def _board(id: str, seen: Any) -> str | None:
     if name.startswith("rps"):
         words = ACTIONS["rps"].split()
         last = int(np.asarray(seen))
-        return (
-            f"The other played {words[last]}." if last < len(words) else "Nothing was played yet."
-        )
+        return f"The other played {words[last]}." if last < 3 else "Nothing was played yet."
     return None
 
 

@@ -119,12 +119,10 @@ class RewardEnvironment(RowTasks):
         self._scorers = Scorers(reward_func, self.agents)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
-        self._table: RowTable = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, required=required
-        )
-        self._turns = Turning(
-            max_turns, external_transition, transition_mode, external_prompt_passthrough
-        )
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(dataset, *settings, required=required)
+        mode = (transition_mode, external_prompt_passthrough)
+        self._turns = Turning(max_turns, external_transition, *mode)
         self.max_turns: int | None = self._turns.count
         self._dialogue = Dialogue(self.agents)
         self._turn = 0
@@ -160,9 +158,8 @@ class RewardEnvironment(RowTasks):
             agent: self._shown(agent, row, task.id) if self._formatters else list(task.prompt)
             for agent in self.agents
         }
-        return StepResult(
-            {agent: Observation(list(shown)) for agent, shown in self._prompts.items()}
-        )
+        shown = self._prompts.items()
+        return StepResult({agent: Observation(list(messages)) for agent, messages in shown})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         silent = [agent for agent in self.agents if agent not in actions]
@@ -175,10 +172,7 @@ class RewardEnvironment(RowTasks):
         sample = JointSample(
             self._task.id,
             {agent: self._as_given(shown) for agent, shown in self._prompts.items()},
-            {
-                agent: self._as_given([Message(text, Role.ASSISTANT)], [text])
-                for agent, text in texts.items()
-            },
+            {name: self._as_given([Message(texts[name], Role.ASSISTANT)]) for name in self.agents},
             texts,
             self._columns(self._task),
         )
@@ -242,12 +236,12 @@ class RewardEnvironment(RowTasks):
         columns = {name: value for name, value in task.info.items() if name != "row_prompt"}
         return columns if task.answer is None else {"answer": task.answer, **columns}
 
-    def _as_given(self, messages: Sequence[Message], texts: Sequence[str] | None = None) -> Any:
+    def _as_given(self, messages: Sequence[Message]) -> Any:
         """Messages in the batched form: objects if the data set's prompts are conversations, else
         text."""
         if self._conversational:
             return [{"role": str(message.role), "content": message.content} for message in messages]
-        return "\n".join(texts or [message.content for message in messages])
+        return "\n".join(message.content for message in messages)
 
     def _shown(self, agent: str, row: JSON, name: str) -> list[Message]:
         if not self._formatters:

@@ -73,8 +73,8 @@ class TextArenaEnvironment(LibraryEnvironment):
         self.illegal: float = float(illegal)
         self.max_turns: int | None = max_turns
         self.num_players: int = self._playable(num_players)
-        names = ["player"] if self.num_players == 1 else range(self.num_players)
-        default = [name if isinstance(name, str) else f"player_{name}" for name in names]
+        several = [f"player_{i}" for i in range(self.num_players)]
+        default = ["player"] if self.num_players == 1 else several
         self.agents: tuple[str, ...] = agent_names(agents or default, self.num_players)
         self._series: str = f"{id}-{self.num_players}"
         self._layers: list[Any] = []

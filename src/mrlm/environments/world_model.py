@@ -85,14 +85,12 @@ class WorldModelEnvironment(RowTasks):
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
         if dataset is not None:
-            self._table = RowTable(
-                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_asked
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=_asked)
         drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
         place = os.fspath(model) if isinstance(model, os.PathLike) else model
-        self._model = registry.load("engines", "world_model")(
-            place, tokenizer, drawn, dtype, device
-        )
+        engine = registry.load("engines", "world_model")
+        self._model = engine(place, tokenizer, drawn, dtype, device)
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
         self._done_func = user_function(done_func, "done_func")

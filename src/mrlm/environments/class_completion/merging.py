@@ -14,6 +14,7 @@ from mrlm.environments.class_completion.problems import (
     ClassProblem,
     FunctionNode,
     Method,
+    class_in,
     functions,
     is_empty,
     num_params,
@@ -145,9 +146,9 @@ def merged(
         The source of the module, or `None` if it cannot be generated.
     """
     head = parsed("\n".join([*problem.imports, problem.constructor]))
-    if head is None:
+    whole = class_in(head, problem.name)
+    if head is None or whole is None:
         return None
-    whole = next(n for n in head.body if isinstance(n, ast.ClassDef) and n.name == problem.name)
     taken = {name for names in division for name in names}
     body = [n for n in whole.body if not (isinstance(n, FunctionNode) and n.name in taken)]
     before = [n for n in head.body if n is not whole]
@@ -171,8 +172,7 @@ def honest(problem: ClassProblem, division: Sequence[Sequence[str]]) -> list[str
     """Reference submissions: each writer's methods of the solution, the first writer's with
     everything else in it."""
     tree = parsed(problem.solution) if problem.solution else None
-    found = [n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef)]
-    whole = next((node for node in found if node.name == problem.name), None)
+    whole = class_in(tree, problem.name)
     if tree is None or whole is None:
         return None
     asked = {name for names in division for name in names}

@@ -133,6 +133,12 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
     return row | {"prompt": problem.question, PROBLEM: problem.record()}
 
 
+def class_in(tree: ast.Module | None, name: str) -> ast.ClassDef | None:
+    """The class of a name in a module."""
+    classes = (n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef))
+    return next((node for node in classes if node.name == name), None)
+
+
 def functions(node: ast.ClassDef) -> dict[str, FunctionNode]:
     """The methods of a class by name."""
     return {each.name: each for each in node.body if isinstance(each, FunctionNode)}
@@ -164,10 +170,8 @@ def is_empty(node: FunctionNode) -> bool:
 
 def _class(text: str, name: str, where: str) -> ast.ClassDef:
     tree = parsed(text)
-    found = [n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef)]
-    for node in found:
-        if node.name == name:
-            return node
+    if found := class_in(tree, name):
+        return found
     what = "not valid Python" if tree is None else f"class {name!r} is not defined"
     raise DataError(f"{where}: {what}")
 
@@ -215,8 +219,7 @@ def _constructor(row: Row, skeleton: ast.ClassDef, name: str) -> str:
     """The beginning of the class: from the column, or from the skeleton."""
     given = str(row.get("class_constructor") or "")
     for text in (given, f"{given.rstrip()}\n    pass"):
-        tree = parsed(text)
-        if tree and any(isinstance(n, ast.ClassDef) and n.name == name for n in tree.body):
+        if class_in(parsed(text), name):
             return text
     kept = [n for n in skeleton.body if not isinstance(n, FunctionNode) or n.name == "__init__"]
     body: list[ast.stmt] = kept or [ast.Pass()]

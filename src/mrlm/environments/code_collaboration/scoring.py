@@ -100,7 +100,9 @@ async def worth(
     found.paid["called"] = sum(each["called"] for each in found.of_aux)
     found.paid["ignored"] = sum(each["ignored"] for each in found.of_aux)
     if found.paid["called"] and not is_thin(entry, names):
-        found.paid["whole"] = WHOLE * (not await _replaced(found, problem, names, texts, test))
+        found.paid["whole"] = WHOLE * (
+            not await _replaced(found, problem.entry, names, texts, test)
+        )
     return found
 
 
@@ -123,16 +125,12 @@ async def _use(
 
 
 async def _replaced(
-    found: CollaborationScore,
-    problem: CodeProblem,
-    names: Sequence[str],
-    texts: Sequence[str],
-    test: Tester,
+    found: CollaborationScore, entry: str, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> bool:
     """Whether one of the other functions alone passes all tests that the whole program passes."""
     for place, name in enumerate(names):
         if found.of_aux[place]["called"]:
-            alone = "\n\n".join([*texts, f"{problem.entry} = {name}\n"])
+            alone = "\n\n".join([*texts, f"{entry} = {name}\n"])
             if not _fewer(found.verdicts, await test(alone)):
                 return True
     return False
@@ -150,9 +148,8 @@ def feedback_text(
     passed, number = sum(verdict.passed for verdict in found.verdicts), len(found.verdicts)
     lines: list[str] = []
     if mode == "count":
-        lines = [
-            f"{passed} of {number} tests pass." if number else "The program could not be tested."
-        ]
+        count = f"{passed} of {number} tests pass."
+        lines = [count if number else "The program could not be tested."]
     elif mode in ("graded", "tests"):
         lines = _structure(problem, names, found)
     if mode == "graded" and number:

@@ -45,11 +45,8 @@ class BoxedReward:
         for name, value in (("correct", correct), ("wrong", wrong), ("unparseable", unparseable)):
             if not math.isfinite(value):
                 raise ConfigError(f"BoxedReward: {name} must be a finite number, not {value!r}")
-        self.rewards: dict[bool | None, float] = {
-            True: float(correct),
-            False: float(wrong),
-            None: float(unparseable),
-        }
+        values = (float(correct), float(wrong), float(unparseable))
+        self.rewards: dict[bool | None, float] = dict(zip((True, False, None), values, strict=True))
         self.plain = plain
         self.timeout = timeout
 
@@ -61,10 +58,8 @@ class BoxedReward:
         """
         if len(rollouts) != len(answers):
             raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")
-        return [
-            self._one(rollout, gold_of(gold))
-            for rollout, gold in zip(rollouts, answers, strict=True)
-        ]
+        golds = map(gold_of, answers)
+        return [self._one(rollout, gold) for rollout, gold in zip(rollouts, golds, strict=True)]
 
     def _one(self, rollout: Rollout, gold: str) -> float:
         said = [m.content for m in rollout.messages if m.role is Role.ASSISTANT]

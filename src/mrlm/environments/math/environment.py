@@ -98,9 +98,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
             difficulty_range or (1, 3), seed, families
         )
         if dataset is not None:
-            self._table = QuestionTable(
-                "math data set", ANSWERS, dataset, eval_dataset, split, columns, on_bad_row, seed
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = QuestionTable("math data set", ANSWERS, dataset, *settings)
         self.require_solution = require_solution
         self.timeout = timeout
         self.instruction = instruction
@@ -140,9 +139,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            components["reasoning"] = REASONED * (
-                correct and shows_working(before_answer(text), self.question)
-            )
+            shown = correct and shows_working(before_answer(text), self.question)
+            components["reasoning"] = REASONED * shown
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
 
