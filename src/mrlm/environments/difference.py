@@ -37,10 +37,7 @@ class DifferenceEnvironment(Wrapped):
     """
 
     def __init__(
-        self,
-        environment: Environment | Mapping[str, Any],
-        default: str = "",
-        share: float = 0.0,
+        self, environment: Environment | Mapping[str, Any], default: str = "", share: float = 0.0
     ) -> None:
         super().__init__(environment)
         if len(self.agents) < 2:

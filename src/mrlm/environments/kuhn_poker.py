@@ -193,8 +193,7 @@ def conversations(env: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Messa
 
 
 def read_strategy(
-    env: KuhnPokerEnvironment,
-    scores: Callable[[list[Message], tuple[str, str]], Sequence[float]],
+    env: KuhnPokerEnvironment, scores: Callable[[list[Message], tuple[str, str]], Sequence[float]]
 ) -> dict[tuple[str, str], float]:
     """A player's probability of a bet or call in every information set, from its answer
     probabilities.

@@ -35,10 +35,7 @@ class LengthEnvironment(RowTasks):
     max_turns: int | None = 1
 
     def __init__(
-        self,
-        agents: Sequence[str] = ("short", "long"),
-        words: Sequence[str] = WORDS,
-        seed: int = 0,
+        self, agents: Sequence[str] = ("short", "long"), words: Sequence[str] = WORDS, seed: int = 0
     ) -> None:
         self.agents: tuple[str, ...] = agent_names(agents, 2)
         plain = not isinstance(words, str) and all(

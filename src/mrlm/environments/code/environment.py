@@ -20,13 +20,7 @@ from mrlm.environments.code.scoring import UNUSABLE, feedback, worth
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.program import INSTRUCTION, problem_of
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import (
-    RowTable,
-    at_least,
-    built,
-    others,
-    row_matters,
-)
+from mrlm.environments.shared.rows import RowTable, at_least, built, others, row_matters
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 

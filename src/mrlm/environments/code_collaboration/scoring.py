@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from mrlm.environments.code.answers import refusal
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback as first_failure
-from mrlm.environments.code_collaboration.structure import (
-    binds,
-    function,
-    is_thin,
-    parsed,
-    reached,
-)
+from mrlm.environments.code_collaboration.structure import binds, function, is_thin, parsed, reached
 from mrlm.environments.shared.program import Mode, ProgramScore, grade_of
 from mrlm.sandbox.grading import GradingVerdict
 

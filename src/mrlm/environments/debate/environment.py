@@ -40,12 +40,7 @@ from mrlm.environments.shared.rows import (
     row_matters,
 )
 
-KINDS = {
-    "rules": RuleBasedJudge,
-    "truth": TruthJudge,
-    "llm": LLMJudge,
-    "majority": MajorityJudge,
-}
+KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
 """Kind -> class of judges."""
 Order = Literal["simultaneous", "sequential"]
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]

@@ -93,10 +93,7 @@ def asking_cost(tokens: Mapping[str, int], prices: Mapping[str, float]) -> float
 
 
 def routing_reward(
-    text: str,
-    accepted: Sequence[str],
-    models: Models,
-    metric: Literal["em", "f1"] = "em",
+    text: str, accepted: Sequence[str], models: Models, metric: Literal["em", "f1"] = "em"
 ) -> float:
     """-1 if the form is invalid, regardless of the answer; else the score of the answer, from 0 to
     1.
