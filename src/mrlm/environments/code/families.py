@@ -48,11 +48,7 @@ def grid(rng: random.Random, low: int = -9, high: int = 9, square: bool = False)
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "number": random.Random.randint,
-    "ints": ints,
-    "letters": letters,
-    "words": words,
-    "table": table,
-    "grid": grid,
+    **{maker.__name__: maker for maker in (ints, letters, words, table, grid)},
 }
 
 # -- all arguments of a call: functions that depend on the values drawn for the template -----------
@@ -138,18 +134,12 @@ def _count_words(rng: random.Random, v: Values) -> Args:
     return (v["k"].join(rng.choice(some) for _ in range(rng.randint(2, 7))),)
 
 
+_LONGER = (
+    *(_around, _capitals, _cell, _count_words, _intervals, _maze, _mirrored, _sorted_list, _stairs),
+    *(_tree, _with_key),
+)
 SAMPLERS: dict[str, Callable[[random.Random, Values], Args]] = {
-    "around": _around,
-    "capitals": _capitals,
-    "cell": _cell,
-    "count_words": _count_words,
-    "intervals": _intervals,
-    "maze": _maze,
-    "mirrored": _mirrored,
-    "sorted_list": _sorted_list,
-    "stairs": _stairs,
-    "tree": _tree,
-    "with_key": _with_key,
+    **{sampler.__name__[1:]: sampler for sampler in _LONGER},
     "areas": lambda rng, v: (
         [[v["k"] if rng.random() < 0.5 else 0 for _ in range(4)] for _ in range(4)],
     ),
