@@ -79,7 +79,9 @@ class MatrixEnvironment(RowTasks):
         self.sizes: tuple[int, ...] = sizes
         self.payoffs: dict[Joint, float] = paid
         count = len(sizes)
-        self.agents: tuple[str, ...] = agent_names(agents or _names(count), count)
+        several = tuple(f"player_{i + 1}" for i in range(count))
+        default = {1: ("player",), 2: ("row", "column")}.get(count, several)
+        self.agents: tuple[str, ...] = agent_names(agents or default, count)
         self.words: tuple[str, ...] = _words(actions, max(self.sizes))
         self.game: Game = game
         self.rounds: int = rounds
@@ -190,11 +192,6 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
     if not sizes or max(sizes) < 2:
         raise ConfigError(f"payoffs must be lists with at least two numbers, not {table!r}")
     return tuple(sizes), found
-
-
-def _names(count: int) -> tuple[str, ...]:
-    known = {1: ("player",), 2: ("row", "column")}
-    return known.get(count) or tuple(f"player_{i + 1}" for i in range(count))
 
 
 def _words(actions: Sequence[str] | None, count: int) -> tuple[str, ...]:

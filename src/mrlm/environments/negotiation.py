@@ -190,7 +190,10 @@ class NegotiationEnvironment(TwoPlayerGame):
             self.tell(role, "That was no valid answer.", "!")
             self.tell(1 - role, "The other said nothing valid.", "-")
         elif said == "accept" and offer is not None:
-            self._close(role, offer)
+            for each in (0, 1):
+                got, parts = self._worth(each, 1 - role, offer)
+                self.pay(each, got, deal=1.0, **parts)
+            self.mover = None
             return
         elif said == "reject":
             self.tell(1 - role, "The other rejects.", "r")
@@ -201,13 +204,6 @@ class NegotiationEnvironment(TwoPlayerGame):
             for each in (0, 1):
                 self.pay(each, 0.0, deal=0.0)
             self.mover = None
-
-    def _close(self, accepted_by: int, offer: Division) -> None:
-        """End the game with the rewards of a deal."""
-        for role in (0, 1):
-            got, parts = self._worth(role, 1 - accepted_by, offer)
-            self.pay(role, got, deal=1.0, **parts)
-        self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
         """A role's reward for a division, and the components."""

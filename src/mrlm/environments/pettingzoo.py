@@ -122,7 +122,8 @@ class PettingZooEnvironment(ReplayedEnvironment):
             return StepResult(self._observed(*seen))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        spoken = {self._player(agent): said(message) for agent, message in actions.items()}
+        players = dict(zip(self.agents, self.players, strict=True))
+        spoken = {players[agent]: said(message) for agent, message in actions.items()}
         rewards: dict[str, Reward] = {}
         chosen = {player: self._chosen(player, spoken, rewards) for player in self._asked}
         self._steps += 1
@@ -224,9 +225,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
 
     def _agent(self, player: str) -> str:
         return self.agents[self.players.index(player)]
-
-    def _player(self, agent: str) -> str:
-        return self.players[self.agents.index(agent)]
 
     def _made(self) -> Any:
         try:

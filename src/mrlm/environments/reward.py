@@ -177,18 +177,13 @@ class RewardEnvironment(RowTasks):
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        reward = self._reward(components)
+        known, value = bool(components), sum(components.values())
+        reward = Reward(self._processed(value) if known else 0.0, dict(components), known=known)
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
         if self._turns.transition is None or self._turn >= self._turns.count:
             return StepResult(rewards=rewards, done=True)
         return StepResult(await self._following(self._turns.transition, actions), rewards)
-
-    def _reward(self, components: Mapping[str, float]) -> Reward:
-        """The sum of the functions' values; missing if none of them returned one."""
-        if not components:
-            return Reward(0.0, known=False)
-        return Reward(self._processed(sum(components.values())), dict(components))
 
     def _processed(self, value: float) -> float:
         if self._processor is None:
@@ -291,14 +286,11 @@ def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
         raise ConfigError(
             f"formatters has {len(listed)} entries for {len(agents)} agents ({', '.join(agents)})"
         )
-    return {agent: _formatter(one) for agent, one in zip(agents, listed, strict=True)}
-
-
-def _formatter(given: Any) -> Formatter:
-    found = user_function(given, "formatters (row -> prompt)")
-    if found is None:
+    found = [user_function(each, "formatters (row -> prompt)") for each in listed]
+    functions = [each for each in found if each is not None]
+    if len(functions) < len(found):
         raise ConfigError("formatters: one of them is None; give a function row -> prompt")
-    return found
+    return dict(zip(agents, functions, strict=True))
 
 
 PLUGIN = RewardEnvironment

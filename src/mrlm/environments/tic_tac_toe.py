@@ -118,7 +118,13 @@ class TicTacToeEnvironment(TwoPlayerGame):
     def play(self, role: int, text: str) -> None:
         said = only_word(text, CELLS)
         if said is None or self._board[CELLS.index(said)] != FREE:
-            self._refuse(role, said)
+            self.pay(role, -self.illegal, illegal=1.0)
+            self._erred[role] += 1
+            if self._erred[role] > self.forgiven:
+                self._end(1 - role)
+            else:
+                why = f"Cell {said} is taken." if said else "That is no cell from 1 to 9."
+                self.tell(role, why, "!")
             return
         self._board = placed(self._board, CELLS.index(said))
         self.mover = 1 - role
@@ -128,15 +134,6 @@ class TicTacToeEnvironment(TwoPlayerGame):
             for each in (0, 1):
                 self.pay(each, self.draw, draw=1.0)
             self.mover = None
-
-    def _refuse(self, role: int, said: str | None) -> None:
-        self.pay(role, -self.illegal, illegal=1.0)
-        self._erred[role] += 1
-        if self._erred[role] > self.forgiven:
-            self._end(1 - role)
-        else:
-            why = f"Cell {said} is taken." if said else "That is no cell from 1 to 9."
-            self.tell(role, why, "!")
 
     def _end(self, won: int) -> None:
         self.pay(won, 1.0, won=1.0)

@@ -230,11 +230,9 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         last = self._said + 1 == self.max_questions
         if len(self._left) == 1 or last:
             return self._written(self.drawn().choice(self._left))
-        return self._written(min(ATTRIBUTES, key=self._uneven))
-
-    def _uneven(self, attribute: str) -> float:
-        """Imbalance of the split of the remaining things by an attribute."""
-        return abs(sum(attribute in TRUE[thing] for thing in self._left) - len(self._left) / 2)
+        having = {name: sum(name in TRUE[thing] for thing in self._left) for name in ATTRIBUTES}
+        half = len(self._left) / 2
+        return self._written(min(having, key=lambda name: abs(having[name] - half)))
 
     def anything(self, role: int) -> str:
         rng = self.drawn()

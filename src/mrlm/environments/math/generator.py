@@ -133,7 +133,7 @@ def _equation(rng: random.Random, level: int) -> Drawn:
         c = rng.randint(1, a - 1)
         right = (a - c) * x + b
         steps = f"{a - c}x = {right} - {b} = {right - b}\nx = {x}"
-        return f"Solve for x: {a}x + {b} = {_times(c)}{_signed(right)}", str(x), steps
+        return f"Solve for x: {a}x + {b} = {'' if c == 1 else c}x{_signed(right)}", str(x), steps
     other = x + rng.randint(1, 15)
     square = f"x^2{_signed(-x - other, 'x')}{_signed(x * other)}"
     steps = f"{square} = (x{_signed(-x)})(x{_signed(-other)})"
@@ -216,10 +216,6 @@ def _signed(value: int, unit: str = "") -> str:
         return ""
     size = "" if unit and abs(value) == 1 else str(abs(value))
     return f" {'-' if value < 0 else '+'} {size}{unit}"
-
-
-def _times(factor: int) -> str:
-    return "x" if factor == 1 else f"{factor}x"
 
 
 FAMILIES: dict[str, Callable[[random.Random, int], Drawn]] = {

@@ -108,7 +108,12 @@ class Scorer:
         Raises `RewardError`: it failed, or returned something else."""
         if self.batched:
             return await self._batch(samples)
-        return [await self._joint(sample) for sample in samples]
+        found: list[Score] = []
+        for sample in samples:
+            lists = [[sample.texts[agent]] for agent in self.agents]
+            offered = {name: [value] for name, value in sample.columns.items()}
+            found += await self._values([sample.task_id], lists, offered)
+        return found
 
     async def _batch(self, samples: Sequence[JointSample]) -> list[Score]:
         """Call the function with every agent's completion as a sample; the team's reward is the
@@ -125,11 +130,6 @@ class Scorer:
         values = await self._values(ids, (), offered)
         size = len(self.agents)
         return [_mean(values[i : i + size]) for i in range(0, len(values), size)]
-
-    async def _joint(self, sample: JointSample) -> Score:
-        lists = [[sample.texts[agent]] for agent in self.agents]
-        offered = {name: [value] for name, value in sample.columns.items()}
-        return (await self._values([sample.task_id], lists, offered))[0]
 
     async def _values(
         self, ids: Sequence[str], lists: Sequence[Any], offered: dict[str, Any]

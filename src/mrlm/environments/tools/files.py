@@ -88,7 +88,10 @@ class Workspace:
             content: the whole text of the file
         """
         parts = _parts(path)
-        data = _encoded(content)
+        try:
+            data = content.encode()
+        except UnicodeEncodeError as error:
+            raise ToolError("the content is no valid text") from error
         if len(data) > self.quota.file:
             raise ToolError(f"a file holds at most {self.quota.file} bytes, not {len(data)}")
         held, entries = self._usage()
@@ -251,13 +254,6 @@ def _parts(path: str) -> list[str]:
     if any(part.casefold().startswith(_OURS) for part in parts):
         raise ToolError(f"names that begin with {_OURS} are reserved")
     return parts
-
-
-def _encoded(content: str) -> bytes:
-    try:
-        return content.encode()
-    except UnicodeEncodeError as error:
-        raise ToolError("the content is no valid text") from error
 
 
 def _kind(folder: int, name: str) -> int | None:

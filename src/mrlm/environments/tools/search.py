@@ -68,7 +68,7 @@ class LocalIndex(SharedByCopies):
         self._index: _Index = _index(texts, engine)
 
     def search(self, query: str, k: int) -> list[Document]:
-        words = _words(query)
+        words = re.findall(r"\w+", query[:MAX_QUERY].lower())
         if not words:
             return []
         with self._lock:
@@ -197,10 +197,6 @@ def _checked(url: str) -> str:
 
 class _Index(Protocol):
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]: ...
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text[:MAX_QUERY].lower())
 
 
 def _index(texts: Sequence[str], engine: str) -> _Index:
