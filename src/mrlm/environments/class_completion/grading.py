@@ -14,10 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
-from mrlm.core.sync_async import in_thread
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.code.grading import CodeGrader
-from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -41,9 +39,13 @@ class ClassGrader(CodeGrader):
     async def judge(
         self, problem: ClassProblem, program: str, limits: Limits
     ) -> list[tuple[list[str], GradingVerdict]]:
-        """Each usable test case, and its verdict. Raises `SandboxUnavailableError`: the requested
-        isolation is not available on this machine. Raises `SandboxError`: the sandbox failed.
-        Raises `EpisodeError`: no test case is usable."""
+        """Each usable test case, and its verdict.
+
+        Raises:
+            SandboxUnavailableError: the requested isolation is not available on this machine.
+            SandboxError: the sandbox failed.
+            EpisodeError: no test case is usable.
+        """
         cases = await self._known(problem, limits)
         verdicts = await self._graded(problem, program, cases, limits)
         return list(zip(cases, verdicts, strict=True))
@@ -84,9 +86,5 @@ class ClassGrader(CodeGrader):
     async def _graded(
         self, problem: ClassProblem, program: str, cases: Sequence[Sequence[str]], limits: Limits
     ) -> list[GradingVerdict]:
-        if self._sandbox is None:
-            self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
-        pairs = [(case[0], case[1]) for case in cases]
-        return await grade_class(
-            self._sandbox, program, problem.name, problem.source, pairs, limits
-        )
+        sandbox, pairs = await self.opened(), [(case[0], case[1]) for case in cases]
+        return await grade_class(sandbox, program, problem.name, problem.source, pairs, limits)

@@ -46,12 +46,19 @@ class CodeGrader(SharedByCopies):
     async def test(
         self, problem: CodeProblem, program: str, limits: Limits
     ) -> list[GradingVerdict]:
-        """A verdict for every test of a problem, in their order. Raises `SandboxUnavailableError`:
-        the requested isolation is not available on this machine. Raises `SandboxError`: the sandbox
-        failed, or returned no verdict for some test."""
+        """A verdict for every test of a problem, in their order.
+
+        Raises:
+            SandboxUnavailableError: the requested isolation is not available on this machine.
+            SandboxError: the sandbox failed, or returned no verdict for some test.
+        """
+        return await _tested(await self.opened(), problem, program, limits)
+
+    async def opened(self) -> Sandbox:
+        """The sandbox."""
         if self._sandbox is None:
             self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
-        return await _tested(self._sandbox, problem, program, limits)
+        return self._sandbox
 
 
 async def _programs(

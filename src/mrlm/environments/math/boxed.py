@@ -27,8 +27,8 @@ class BoxedReward:
         timeout: time limit of computer algebra for one answer, in seconds.
 
     Example:
-        >>> rollout = Rollout().add_messages(Message("2+3?"), Message("It is \boxed{5}",
-        MessageType.MODEL)) >>> BoxedReward()([rollout], ["5"])
+        >>> answer = Message("It is \boxed{5}", MessageType.MODEL)
+        >>> BoxedReward()([Rollout().add_messages(Message("2+3?"), answer)], ["5"])
         [1.0]
     """
 

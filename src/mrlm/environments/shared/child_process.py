@@ -54,9 +54,13 @@ class ChildProcess(SharedByCopies):
         return None if process is None or process.poll() is not None else process.pid
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request; returns the child's answer. Raises `TooLate`: no answer within `seconds`;
-        the child is killed. Raises `ChildEnded`: it ended without an answer. Raises `EpisodeError`:
-        it failed, or cannot be started."""
+        """Send a request; returns the child's answer.
+
+        Raises:
+            TooLate: no answer within `seconds`; the child is killed.
+            ChildEnded: it ended without an answer.
+            EpisodeError: it failed, or cannot be started.
+        """
         with self._lock:
             process = self._running()
             assert process.stdin is not None

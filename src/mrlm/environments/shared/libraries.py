@@ -126,10 +126,7 @@ def by_prefix(table: Mapping[str, str], name: str) -> str:
 class LibraryEnvironment(Environment):
     """An environment around one of another library, which is `_env` during an episode. Its random
     draws are determined by the task: training tasks have even seeds, held-out ones odd seeds.
-
-    Raises:
-        ConfigError: the library is not installed.
-    """
+    Raises `ConfigError` if the library is not installed."""
 
     library: ClassVar[str]
     opening: str = ""

@@ -74,11 +74,8 @@ Score = float | None | NotFinite
 
 
 class Scorer:
-    """A reward function and its calling convention.
-
-    Raises:
-        ConfigError: it does not accept one list per agent.
-    """
+    """A reward function and its calling convention. Raises `ConfigError` if it does not accept one
+    list per agent."""
 
     def __init__(self, function: RewardFunction, name: str, agents: Sequence[str]) -> None:
         self.function = function
