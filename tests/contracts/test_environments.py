@@ -385,7 +385,7 @@ def test_matrix_games_can_teach_words_without_what_they_are_worth() -> None:
     assert found == [said(seed) for seed in range(300)], "a task has one expert"
     joints = ["".join(joint) for joint in itertools.product("ABC", "ABC")]
     assert all(found.count(joint) > 15 for joint in joints)
-    with pytest.raises(ConfigError, match="teaches must be 'best' or 'any', not 'all'"):
+    with pytest.raises(ConfigError, match="teaches must be one of best, any, not 'all'"):
         MatrixEnvironment("climbing", teaches="all")  # pyright: ignore[reportArgumentType]
 
 

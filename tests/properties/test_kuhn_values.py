@@ -14,20 +14,18 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams, Task
 from mrlm.engines.hf import HFEngine
 from mrlm.environments.kuhn_poker import (
-    KuhnPokerEnvironment,
-    conversations,
-    exploitability,
-    played_strategy,
-    read_strategy,
-)
-from mrlm.environments.shared.kuhn import (
     DEALS,
     SEEN,
     VALUE,
+    KuhnPokerEnvironment,
     Strategy,
     best_response,
+    conversations,
     equilibrium,
     expected,
+    exploitability,
+    played_strategy,
+    read_strategy,
 )
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request

@@ -14,13 +14,14 @@ import pytest
 from mrlm.core.types import Completion, Task
 from mrlm.data.final_answer import after_hashes, boxed
 from mrlm.environments import kuhn_poker, qa
+from mrlm.environments import reasoning_gym as expressions
 from mrlm.environments.code.answers import extract_code
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import new_sentences, sentences
 from mrlm.environments.math import answers, units
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.verifier import _decided
-from mrlm.environments.shared import expressions, grading, routing
+from mrlm.environments.shared import grading, routing
 from mrlm.environments.shared import text as text_module
 from mrlm.environments.tools.calls import answer_in, calls_in
 from mrlm.environments.writing import quality, words

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.core.environment import Environment, validated_reward
+from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.wrapped import Wrapped
+from mrlm.environments.shared.wrapped import Wrapped, known_rewards, mean
 
 
 class CentralisedEnvironment(Wrapped):
@@ -92,22 +92,18 @@ class CentralisedEnvironment(Wrapped):
         self._speakers = tuple(shown)
         alone = len(shown) == 1 and len(self.roles) > 1
         (agent,) = self.agents
-        observations = {}
-        if shown:
-            texts = {
-                role: "\n".join(message.content for message in seen.messages)
-                for role, seen in shown.items()
-            }
-            named = [text if alone else f"[{role}] {text}" for role, text in texts.items()]
-            observations = {agent: Observation([Message("\n".join(named))])}
-        rewards = {agent: _team(result.rewards)} if result.rewards else {}
+        parts = []
+        for role, seen in shown.items():
+            text = "\n".join(message.content for message in seen.messages)
+            parts.append(text if alone else f"[{role}] {text}")
+        observations = {agent: Observation([Message("\n".join(parts))])} if parts else {}
+        rewards = {agent: _team(result)} if result.rewards else {}
         return StepResult(observations, rewards, result.done, result.truncated, result.info)
 
 
-def _team(rewards: Mapping[str, Any]) -> Reward:
+def _team(result: StepResult) -> Reward:
     """The mean of the known rewards of the roles, with all their components."""
-    given = {role: validated_reward(reward, f"role {role!r}") for role, reward in rewards.items()}
-    known = {role: reward for role, reward in given.items() if reward.known}
+    known = known_rewards(result, "role")
     if not known:
         return Reward(0.0, known=False)
     components = {
@@ -115,7 +111,7 @@ def _team(rewards: Mapping[str, Any]) -> Reward:
         for role, reward in known.items()
         for name, value in reward.components.items()
     }
-    return Reward(sum(reward.value for reward in known.values()) / len(known), components)
+    return Reward(mean(known), components)
 
 
 PLUGIN = CentralisedEnvironment

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.core.environment import Environment, validated_reward
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.environments.shared.wrapped import Wrapped, settled
+from mrlm.environments.shared.wrapped import Wrapped, known_rewards, mean, settled
 
 
 class DifferenceEnvironment(Wrapped):
@@ -37,10 +37,7 @@ class DifferenceEnvironment(Wrapped):
     """
 
     def __init__(
-        self,
-        environment: Environment | Mapping[str, Any],
-        default: str = "",
-        share: float = 0.0,
+        self, environment: Environment | Mapping[str, Any], default: str = "", share: float = 0.0
     ) -> None:
         super().__init__(environment)
         if len(self.agents) < 2:
@@ -83,14 +80,10 @@ class DifferenceEnvironment(Wrapped):
 
     def _team(self, result: StepResult) -> float | None:
         """The mean of the known rewards; `None` if there are rewards and none is known."""
-        given = [
-            validated_reward(reward, f"environment {self.name!r}, agent {agent!r}")
-            for agent, reward in result.rewards.items()
-        ]
-        known = [reward.value for reward in given if reward.known]
-        if given and not known:
-            return None
-        return sum(known) / len(known) if known else 0.0
+        known = known_rewards(result, f"environment {self.name!r}, agent")
+        if known:
+            return mean(known)
+        return None if result.rewards else 0.0
 
     def _copied(self) -> Environment:
         try:

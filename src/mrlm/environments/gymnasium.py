@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.games import Style, one_of
-from mrlm.environments.shared.libraries import (
-    ReplayedEnvironment,
-    by_prefix,
-    finite,
-    said,
-)
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.games import Style
+from mrlm.environments.shared.libraries import ReplayedEnvironment, by_prefix, finite, said
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]
@@ -89,8 +85,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         super().__init__(id, options, seed)
         one_of("style", style, ("full", "short"))
         at_least("illegal", illegal, 0)
-        if max_turns is not None:
-            at_least("max_turns", max_turns, 1, whole=True)
+        at_least("max_turns", 1 if max_turns is None else max_turns, 1, whole=True)
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
         self.agents: tuple[str, ...] = agent_names(agents, 1)
@@ -169,7 +164,9 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     def _noted(self, observation: Any, info: Any) -> str:
         """Record an observation; returns its text for the agent."""
-        self._now = observation if isinstance(observation, int) else _plain(observation)
+        self._now = None  # the state in the transition table, if it is a number
+        with suppress(TypeError, ValueError):
+            self._now = int(observation)
         self._legal = legal_in(info, None)
         self._text = self._rendered(observation, info)
         return self._text
@@ -205,10 +202,6 @@ def described(id: str, observation: Any) -> str | None:
 def planned(table: Mapping[Any, Any], discount: float = 0.999) -> dict[Any, int]:
     """The best action in every state of a table `P[state][action] = [(probability, next, reward,
     ended), ...]`, by value iteration.
-
-    Args:
-        table: the transition table.
-        discount: discount factor per step.
     """
 
     def worth(outcomes: Any) -> float:
@@ -237,14 +230,6 @@ def _render_modes(gymnasium: Any, id: str) -> list[str]:
     except (gymnasium.error.Error, ImportError):
         return []
     return getattr(entry, "metadata", {}).get("render_modes") or []
-
-
-def _plain(observation: Any) -> Any:
-    """An observation as a key of a table, if it is a whole number."""
-    try:
-        return int(observation)
-    except (TypeError, ValueError):
-        return None
 
 
 PLUGIN = GymnasiumEnvironment

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 from collections.abc import Sequence
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names
+from mrlm.environments.shared.rows import RowTasks, agent_names
 
 WORDS = ("red", "blue", "sun", "sky", "sea", "oak", "fox", "ice")
 BEST = (2.0, 3.0)
 MIDDLE = 2.5
 
 
-class LengthEnvironment(Environment):
+class LengthEnvironment(RowTasks):
     """A cooperative environment in which two agents write about one word, the first briefly and the
     second at length. With r the ratio of the second's number of words to the first's, the reward of
     both is the smaller of their fractions of lexicon words, times 1 for 2 <= r <= 3, else
@@ -35,13 +34,8 @@ class LengthEnvironment(Environment):
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 1
 
-    blocking: bool = False
-
     def __init__(
-        self,
-        agents: Sequence[str] = ("short", "long"),
-        words: Sequence[str] = WORDS,
-        seed: int = 0,
+        self, agents: Sequence[str] = ("short", "long"), words: Sequence[str] = WORDS, seed: int = 0
     ) -> None:
         self.agents: tuple[str, ...] = agent_names(agents, 2)
         plain = not isinstance(words, str) and all(
@@ -63,18 +57,13 @@ class LengthEnvironment(Environment):
         prompt = [Message(f"short {word}:")]
         return Task(f"length-{self.seed}-{split}-{seed}", prompt, seed=seed, info={"word": word})
 
-    def spawn(self) -> LengthEnvironment:
-        return copy.copy(self)
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if "word" not in self._task.info:
             raise ConfigError(f"length: task {self._task.id!r} has no 'word' in its info")
         word = self._task.info["word"]
-        wanted = zip(self.agents, ("short", "long"), strict=True)
-        return StepResult(
-            {agent: Observation([Message(f"{how} {word}:")]) for agent, how in wanted}
-        )
+        short, long = (Observation([Message(f"{how} {word}:")]) for how in ("short", "long"))
+        return StepResult(dict(zip(self.agents, (short, long), strict=True)))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = [actions[agent].content.split() if agent in actions else [] for agent in self.agents]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import random
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any, Literal, get_args
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_number, one_of
 from mrlm.environments.shared.text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
@@ -23,7 +22,7 @@ BANDIT = (0.0, 0.5, 1.0)
 Joint = tuple[int, ...]
 
 
-class MatrixEnvironment(Environment):
+class MatrixEnvironment(RowTasks):
     """A cooperative matrix game: every agent answers with one word, its action, without seeing the
     others' answers, and all agents receive the table's reward of the joint action.
 
@@ -60,7 +59,6 @@ class MatrixEnvironment(Environment):
     """
 
     reward_range: tuple[float, float] | None = (-30.0, 11.0)
-    blocking: bool = False
 
     def __init__(
         self,
@@ -75,15 +73,15 @@ class MatrixEnvironment(Environment):
         teaches: Literal["best", "any"] = "best",
     ) -> None:
         at_least("rounds", rounds, 1, whole=True)
-        if teaches not in ("best", "any"):
-            raise ConfigError(f"teaches must be 'best' or 'any', not {teaches!r}")
+        one_of("teaches", teaches, ("best", "any"))
         table = _table(game, None if agents is None else len(agent_names(agents)), payoffs, k)
         sizes, paid = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
         self.payoffs: dict[Joint, float] = paid
-        self.agents: tuple[str, ...] = agent_names(
-            agents or _names(len(self.sizes)), len(self.sizes)
-        )
+        count = len(sizes)
+        several = tuple(f"player_{i + 1}" for i in range(count))
+        default = {1: ("player",), 2: ("row", "column")}.get(count, several)
+        self.agents: tuple[str, ...] = agent_names(agents or default, count)
         self.words: tuple[str, ...] = _words(actions, max(self.sizes))
         self.game: Game = game
         self.rounds: int = rounds
@@ -104,9 +102,6 @@ class MatrixEnvironment(Environment):
         prompt = [Message(self.question(self.agents[0]))]
         return Task(f"matrix-{self.game}-{split}-{seed}", prompt, seed=seed)
 
-    def spawn(self) -> MatrixEnvironment:
-        return copy.copy(self)
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._played = []
         self._drawn = random.Random(task.id if task is not None else seed)
@@ -118,11 +113,9 @@ class MatrixEnvironment(Environment):
         legal = tuple(index for index in joint if index is not None)
         paid = self.payoffs[legal] if len(legal) == len(joint) else self.illegal
         self._played.append(tuple("?" if i is None else self.words[i] for i in joint))
+        value = (paid - self._low) / self._span
         rewards = {
-            agent: Reward(
-                (paid - self._low) / self._span,
-                {"payoff": paid, "legal": float(index is not None)},
-            )
+            agent: Reward(value, {"payoff": paid, "legal": float(index is not None)})
             for agent, index in zip(self.agents, joint, strict=True)
         }
         if len(self._played) == self.rounds:
@@ -131,24 +124,25 @@ class MatrixEnvironment(Environment):
 
     def action(self, agent: str, text: str) -> int | None:
         """Index of the action that an answer names; `None` if it names none, or several."""
-        words = self.words[: self.sizes[self.agents.index(agent)]]
+        words = self._words_of(agent)
         named = only_word(text, words)
         return None if named is None else words.index(named)
 
     def question(self, agent: str) -> str:
         """The prompt of an agent."""
-        words = self.words[: self.sizes[self.agents.index(agent)]]
-        return f"{agent}: {' '.join(words)}?"
+        return f"{agent}: {' '.join(self._words_of(agent))}?"
+
+    def _words_of(self, agent: str) -> tuple[str, ...]:
+        return self.words[: self.sizes[self.agents.index(agent)]]
 
     def state(self) -> str:
         played = "; ".join(" ".join(joint) for joint in self._played)
         return f"{self.game}, round {len(self._played) + 1} of {self.rounds}: {played or 'nothing'}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        place = self.agents.index(agent)
         if self.teaches == "any":
-            return self._drawn.choice(self.words[: self.sizes[place]])
-        return self.words[self.best[place]]
+            return self._drawn.choice(self._words_of(agent))
+        return self.words[self.best[self.agents.index(agent)]]
 
     def _shown(self) -> dict[str, Observation]:
         last = f"{' '.join(self._played[-1])}. " if self._played else ""
@@ -157,8 +151,7 @@ class MatrixEnvironment(Environment):
 
 def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
     """The rewards of a game as nested lists."""
-    if game not in get_args(Game):
-        raise ConfigError(f"game must be one of {', '.join(get_args(Game))}, not {game!r}")
+    one_of("game", game, get_args(Game))
     if payoffs is not None and game not in ("custom", "bandit"):
         raise ConfigError(f"game={game!r} has its own table; payoffs requires game='custom'")
     if game == "custom" and payoffs is None:
@@ -166,7 +159,7 @@ def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k:
     if payoffs is not None:
         return payoffs
     if game == "penalty":
-        if isinstance(k, bool) or not isinstance(k, int | float) or not -math.inf < k <= 0:
+        if not is_number(k) or k > 0:
             raise ConfigError(f"k must be a finite number of at most 0, not {k!r}")
         return [[10, 0, k], [0, 2, 0], [k, 0, 10]]
     if game == "xor":
@@ -193,21 +186,12 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
                     f"payoffs must be a full table with lists of equal length per level: {table!r}"
                 )
             value = value[index]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if not is_number(value):
             raise ConfigError(f"payoffs must hold finite numbers, not {value!r}")
         found[joint] = float(value)
     if not sizes or max(sizes) < 2:
         raise ConfigError(f"payoffs must be lists with at least two numbers, not {table!r}")
     return tuple(sizes), found
-
-
-def _names(count: int) -> tuple[str, ...]:
-    known = {1: ("player",), 2: ("row", "column")}
-    return known.get(count) or tuple(f"player_{i + 1}" for i in range(count))
 
 
 def _words(actions: Sequence[str] | None, count: int) -> tuple[str, ...]:

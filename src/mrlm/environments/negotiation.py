@@ -12,8 +12,8 @@ from typing import Literal
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, one_of, penalty
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.rows import at_least, is_held_out, one_of, penalty
 
 NAMES = ("books", "hats", "balls", "pens")
 POINTS = 10
@@ -106,8 +106,6 @@ class NegotiationEnvironment(TwoPlayerGame):
         self._offer: Division | None = None
         self._taken = 0
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"negotiation-{self.kinds}-{self.seed}-{split}-{seed}"
         rng = random.Random(name)
@@ -141,8 +139,6 @@ class NegotiationEnvironment(TwoPlayerGame):
             f"each kind you want for yourself, in order, such as `propose {ones}`, or with "
             "`accept` or `reject`."
         )
-
-    # -- messages ----------------------------------------------------------------------------------
 
     def question(self, role: int) -> str:
         return self._shown(self._pool, self._values[role], self._offer)
@@ -194,7 +190,10 @@ class NegotiationEnvironment(TwoPlayerGame):
             self.tell(role, "That was no valid answer.", "!")
             self.tell(1 - role, "The other said nothing valid.", "-")
         elif said == "accept" and offer is not None:
-            self._close(role, offer)
+            for each in (0, 1):
+                got, parts = self._worth(each, 1 - role, offer)
+                self.pay(each, got, deal=1.0, **parts)
+            self.mover = None
             return
         elif said == "reject":
             self.tell(1 - role, "The other rejects.", "r")
@@ -205,15 +204,6 @@ class NegotiationEnvironment(TwoPlayerGame):
             for each in (0, 1):
                 self.pay(each, 0.0, deal=0.0)
             self.mover = None
-
-    # -- rewards -----------------------------------------------------------------------------------
-
-    def _close(self, accepted_by: int, offer: Division) -> None:
-        """End the game with the rewards of a deal."""
-        for role in (0, 1):
-            got, parts = self._worth(role, 1 - accepted_by, offer)
-            self.pay(role, got, deal=1.0, **parts)
-        self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
         """A role's reward for a division, and the components."""

@@ -139,8 +139,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
     def state(self) -> str:
         return f"{self._text}\nstep {self._steps} of {self.max_turns}"
 
-    # -- actions and observations ------------------------------------------------------------------
-
     def _action(self, text: str) -> tuple[dict[str, Any] | None, str]:
         """The action in an answer, or `None` and the reason of refusal."""
         if self.field is not None:
@@ -183,8 +181,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
             )
         names = ", ".join(f'"{name}": {_kind(kind)}' for name, kind in self.fields.items())
         return f"Answer with a JSON object: {{{names}}}."
-
-    # -- the server --------------------------------------------------------------------------------
 
     def _made(self) -> Any:
         from openenv.core import GenericEnvClient  # pyright: ignore[reportMissingImports]

@@ -13,24 +13,17 @@ import numpy as np
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.games import Style, one_of
-from mrlm.environments.shared.libraries import (
-    ReplayedEnvironment,
-    by_prefix,
-    called,
-    finite,
-    said,
-)
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.games import Style
+from mrlm.environments.shared.libraries import ReplayedEnvironment, by_prefix, called, finite, said
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
-HOLDEM = "call raise fold check"
 ACTIONS = {
     "rps": "rock paper scissors",
-    "leduc_holdem": HOLDEM,
-    "texas_holdem_v": HOLDEM,
+    "leduc_holdem": "call raise fold check",
+    "texas_holdem_v": "call raise fold check",
     "texas_holdem_no_limit": "fold check_call raise_half raise_full all_in",
 }
 """Prefix of an id -> names of its actions."""
@@ -129,7 +122,8 @@ class PettingZooEnvironment(ReplayedEnvironment):
             return StepResult(self._observed(*seen))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        spoken = {self._player(agent): said(message) for agent, message in actions.items()}
+        players = dict(zip(self.agents, self.players, strict=True))
+        spoken = {players[agent]: said(message) for agent, message in actions.items()}
         rewards: dict[str, Reward] = {}
         chosen = {player: self._chosen(player, spoken, rewards) for player in self._asked}
         self._steps += 1
@@ -148,16 +142,10 @@ class PettingZooEnvironment(ReplayedEnvironment):
     def state(self) -> str:
         if self._env is None or not self._env.agents:
             return f"{self.id}: over"
-        if self.parallel:
-            return "\n".join(
-                f"{self._agent(player)}: {text}" for player, text in self._seen.items()
-            )
-        return "\n".join(
-            f"{self._agent(player)}: {self._rendered(self._env.observe(player), player)}"
-            for player in self._env.agents
-        )
-
-    # -- observations ------------------------------------------------------------------------------
+        seen, env = self._seen, self._env
+        if not self.parallel:
+            seen = {each: self._rendered(env.observe(each), each) for each in env.agents}
+        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen.items())
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}
@@ -193,8 +181,6 @@ class PettingZooEnvironment(ReplayedEnvironment):
             )
         return text
 
-    # -- actions -----------------------------------------------------------------------------------
-
     def _chosen(self, player: str, spoken: Mapping[str, str], rewards: dict[str, Reward]) -> Any:
         actions, legal = self.actions[player], self._asked[player]
         action = actions.named(spoken.get(player, ""), legal)
@@ -204,19 +190,15 @@ class PettingZooEnvironment(ReplayedEnvironment):
         action = actions.drawn(self._draws, legal)
         self._pay(rewards, player, 0.0, illegal=True)
         listed, taken = actions.listed(legal), actions.word(action)
-        self._told[player] = (
-            "!"
-            if self.style == "short"
-            else f"That named no legal action ({listed}). {taken} was taken instead."
-        )
+        notice = f"That named no legal action ({listed}). {taken} was taken instead."
+        self._told[player] = "!" if self.style == "short" else notice
         return action
 
     def _pay(
         self, rewards: dict[str, Reward], player: str, value: float, illegal: bool = False
     ) -> None:
-        reward = rewards.setdefault(
-            self._agent(player), Reward(0.0, {"reward": 0.0, "illegal": 0.0})
-        )
+        none = Reward(0.0, {"reward": 0.0, "illegal": 0.0})
+        reward = rewards.setdefault(self._agent(player), none)
         reward.value += value - self.illegal * illegal
         reward.components["reward"] += value
         reward.components["illegal"] += float(illegal)
@@ -241,13 +223,8 @@ class PettingZooEnvironment(ReplayedEnvironment):
             setattr(twin, name, copy.copy(getattr(self, name)))
         return twin
 
-    # -- names -------------------------------------------------------------------------------------
-
     def _agent(self, player: str) -> str:
         return self.agents[self.players.index(player)]
-
-    def _player(self, agent: str) -> str:
-        return self.players[self.agents.index(agent)]
 
     def _made(self) -> Any:
         try:
@@ -299,9 +276,7 @@ def _board(id: str, seen: Any) -> str | None:
     if name.startswith("rps"):
         words = ACTIONS["rps"].split()
         last = int(np.asarray(seen))
-        return (
-            f"The other played {words[last]}." if last < len(words) else "Nothing was played yet."
-        )
+        return f"The other played {words[last]}." if last < 3 else "Nothing was played yet."
     return None
 
 

@@ -12,7 +12,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.text import exact_match, f1
+from mrlm.environments.shared.rows import one_of
+from mrlm.environments.shared.text import exact_match, f1, tagged
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
 ANSWERS = ("answer", "answers", "golden_answers")
@@ -31,9 +32,7 @@ class QASolverEnv(QuestionEnvironment):
             text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` accepts. `None` if
             only `setup` is used.
         eval_dataset: held-out rows; a tenth of the questions of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         reward: `em` (exact match) or `f1`; the other one is logged.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.
@@ -43,6 +42,7 @@ class QASolverEnv(QuestionEnvironment):
     """
 
     title: str = "qa"
+    _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     blocking: bool = False
 
@@ -59,25 +59,21 @@ class QASolverEnv(QuestionEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        if reward not in ("em", "f1"):
-            raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
+        one_of("reward", reward, ("em", "f1"))
         super().__init__(agents)
         self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward
         if dataset is not None:
-            self._table = QuestionTable(
-                "QA data set", ANSWERS, dataset, eval_dataset, split, columns, on_bad_row, seed
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = QuestionTable("QA data set", ANSWERS, dataset, *settings)
         self._accepted: list[str] = []
 
     def setup(self, question: str, answer: Any) -> tuple[list[Message], dict[str, Any]]:
         """The opening of one question: `(messages, state)`, the state with `question` and the list
         of accepted answers as `answer`."""
         system = [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
-        return [*system, Message(question)], {
-            "question": question,
-            "answer": accepted_answers(answer),
-        }
+        state = {"question": question, "answer": accepted_answers(answer)}
+        return [*system, Message(question)], state
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return self._questions().count(split)
@@ -126,10 +122,8 @@ def accepted_answers(value: Any) -> list[str]:
 
 def _stated(text: str) -> str:
     text = text[-MAX_TEXT:]
-    before, closed, _ = text.rpartition("</answer>")
-    _, opened, tagged = before.rpartition("<answer>")
-    if closed and opened:
-        return tagged.strip()
+    if (inside := tagged(text)) is not None:
+        return inside
     anchored = _ANCHORED.findall(text)
     return anchored[-1].strip() if anchored else text.strip()
 

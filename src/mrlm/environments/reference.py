@@ -4,7 +4,7 @@ the data set's."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
@@ -33,9 +33,7 @@ class ReferenceEnvironment(TextEnvironment):
             with `messages`, the last of which is an assistant's. Prompts and answers are text or
             messages; `chosen` and `rejected` may be whole conversations without a `prompt`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         weights: score -> weight: `f1` (of words, with the reference), `preferred` (relative
             closeness to the chosen answer: 1 if equal to it, 0 from half way to the rejected one),
             `exact`, `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `judge`; `None`:
@@ -50,8 +48,6 @@ class ReferenceEnvironment(TextEnvironment):
         DataError: a row without a prompt or an answer, or without a required rejected one.
     """
 
-    reward_range: tuple[float, float] | None = (0.0, 1.0)
-
     def __init__(
         self,
         dataset: Any,
@@ -65,14 +61,10 @@ class ReferenceEnvironment(TextEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        self._table: RowTable = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_converted
-        )
-        rows = [
-            self._table.row(i, side)
-            for side in ("train", "eval")
-            for i in range(self._table.count(side))
-        ]
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(dataset, *settings, convert=_converted)
+        table = self._table
+        rows = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
         pairs = all(row["worse"] is not None for _, row in rows)
         default = {"preferred": 1.0} if pairs else {"f1": 1.0}
         super().__init__(
@@ -89,22 +81,16 @@ class ReferenceEnvironment(TextEnvironment):
         info = {**kept, "source": "\n".join(message.content for message in prompt)}
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)
 
-    # -- rewards -----------------------------------------------------------------------------------
-
     def length(self, text: str) -> float:
-        """Length gate: 1 unless much longer or shorter than the reference."""
-        long = len(text.strip())
-        return max((_LENGTH(long / len(each)) for each in self.references), default=1.0)
+        return self.ratio(text, _LENGTH)
 
     def foreign(self, said: Sequence[str]) -> float:
-        """Fraction of word runs copied from the prompt and not in the reference."""
         right = {run for each in self.references for run in grams(tokens(each), COPIED)}
         asked = set(grams(tokens(self._task.info["source"]), COPIED)) - right
         runs = grams(said, COPIED)
         return sum(run in asked for run in runs) / len(runs)
 
     def known(self, text: str) -> dict[str, float]:
-        """`f1`, and `preferred` for rows with a rejected answer."""
         near = f1(text, self.references)
         worse = self._task.info.get("worse")
         if worse is None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Sequence
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names, at_least, is_held_out
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out
 
 LONGEST = 16
 """Maximum number of characters of the first agent's message shown to the second."""
 
 
-class RelayEnvironment(Environment):
+class RelayEnvironment(RowTasks):
     """An environment in which two agents add three numbers one after the other. The shared reward
     at the end is 1.0 if the second answers exactly the value of `a+b+c` (ignoring surrounding
     spaces) and 0.0 otherwise.
@@ -32,8 +31,6 @@ class RelayEnvironment(Environment):
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 2
 
-    blocking: bool = False
-
     def __init__(
         self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
     ) -> None:
@@ -41,15 +38,11 @@ class RelayEnvironment(Environment):
         self.agents: tuple[str, ...] = agent_names(agents, 2)
         self.max_number = max_number
         self.seed = seed
-        if not any(_held_out(a, b, c) for a, b, c in self._corner()):
+        values = range(min(max_number, 3) + 1)  # enough of them to check that some are held out
+        if not any(_held_out(a, b, c) for a in values for b in values for c in values):
             raise ConfigError(f"max_number={max_number} leaves no held-out task; set at least 3")
         self._numbers = (0, 0, 0)
         self._passed: str | None = None
-
-    def _corner(self) -> list[tuple[int, int, int]]:
-        """All tasks, or enough of them to check that both splits are non-empty."""
-        values = range(min(self.max_number, 3) + 1)
-        return [(a, b, c) for a in values for b in values for c in values]
 
     def task(self, seed: int, split: Split = "train") -> Task:
         rng = random.Random(f"relay/{self.seed}/{split}/{seed}")
@@ -60,9 +53,6 @@ class RelayEnvironment(Environment):
         prompt = [Message(f"{a}+{b}=")]
         name = f"relay-{self.seed}-{split}-{seed}"
         return Task(name, prompt, str(a + b + c), seed, {"a": a, "b": b, "c": c})
-
-    def spawn(self) -> RelayEnvironment:
-        return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)

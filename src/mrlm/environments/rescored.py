@@ -34,7 +34,6 @@ class RescoredEnvironment(Wrapped):
         return self._noted(await self.reset_underneath(task, seed))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Step the wrapped environment and replace its rewards."""
         prompts = [list(self._seen.get(agent, [])) for agent in actions]
         completions = [message.content for message in actions.values()]
         result = self._noted(await self.step_underneath(actions))

@@ -13,8 +13,8 @@ from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least
-from mrlm.environments.shared.scoring import JointSample, Scorers
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, one_of
+from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
@@ -60,9 +60,7 @@ class RewardEnvironment(RowTasks):
         reward_model_reads: score each `agent`'s answer by itself, or the `team`'s as one text.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (with fewer
             than ten rows, all).
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         seed: seed of the split into training and held-out rows.
 
     Raises:
@@ -70,6 +68,7 @@ class RewardEnvironment(RowTasks):
         RewardError: from `step`; names the function, the sample and the value.
     """
 
+    blocking: bool = True
     matters: ClassVar[Mapping[str, Matters]] = {
         "transition_mode": Matters(
             lambda s, run: s.external_transition or run.config.workflow.parameters,
@@ -104,10 +103,7 @@ class RewardEnvironment(RowTasks):
         seed: int = 0,
     ) -> None:
         self.agents: tuple[str, ...] = _agent_names(agents, num_agents)
-        if reward_model_reads not in ("agent", "team"):
-            raise ConfigError(
-                f"reward_model_reads must be 'agent' or 'team', not {reward_model_reads!r}"
-            )
+        one_of("reward_model_reads", reward_model_reads, ("agent", "team"))
         if reward_model is not None:
             listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
             scorer = load("engines", "reward_model")(reward_model)
@@ -121,14 +117,12 @@ class RewardEnvironment(RowTasks):
             )
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
-        self._processor = _function(reward_processor, "reward_processor")
+        self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
-        self._table: RowTable = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, required=required
-        )
-        self._turns = Turning(
-            max_turns, external_transition, transition_mode, external_prompt_passthrough
-        )
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(dataset, *settings, required=required)
+        mode = (transition_mode, external_prompt_passthrough)
+        self._turns = Turning(max_turns, external_transition, *mode)
         self.max_turns: int | None = self._turns.count
         self._dialogue = Dialogue(self.agents)
         self._turn = 0
@@ -146,12 +140,9 @@ class RewardEnvironment(RowTasks):
         return Task(name, prompt, row.get("answer"), seed, info)
 
     def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
-        """A copy with the workflow's turn settings, unless it has its own.
-
-        Raises:
-            ConfigError: a setting differs from the workflow's, there are several turns and no
-                `external_transition`, or vice versa.
-        """
+        """A copy with the workflow's turn settings, unless it has its own. Raises `ConfigError`: a
+        setting differs from the workflow's, there are several turns and no `external_transition`,
+        or vice versa."""
         found = copy.copy(self)
         found._turns = self._turns.joined(settings)
         found._turns.check()
@@ -167,9 +158,8 @@ class RewardEnvironment(RowTasks):
             agent: self._shown(agent, row, task.id) if self._formatters else list(task.prompt)
             for agent in self.agents
         }
-        return StepResult(
-            {agent: Observation(list(shown)) for agent, shown in self._prompts.items()}
-        )
+        shown = self._prompts.items()
+        return StepResult({agent: Observation(list(messages)) for agent, messages in shown})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         silent = [agent for agent in self.agents if agent not in actions]
@@ -182,26 +172,18 @@ class RewardEnvironment(RowTasks):
         sample = JointSample(
             self._task.id,
             {agent: self._as_given(shown) for agent, shown in self._prompts.items()},
-            {
-                agent: self._as_given([Message(text, Role.ASSISTANT)], [text])
-                for agent, text in texts.items()
-            },
+            {name: self._as_given([Message(texts[name], Role.ASSISTANT)]) for name in self.agents},
             texts,
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        reward = self._reward(components)
+        known, value = bool(components), sum(components.values())
+        reward = Reward(self._processed(value) if known else 0.0, dict(components), known=known)
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
         if self._turns.transition is None or self._turn >= self._turns.count:
             return StepResult(rewards=rewards, done=True)
         return StepResult(await self._following(self._turns.transition, actions), rewards)
-
-    def _reward(self, components: Mapping[str, float]) -> Reward:
-        """The sum of the functions' values; missing if none of them returned one."""
-        if not components:
-            return Reward(0.0, known=False)
-        return Reward(self._processed(sum(components.values())), dict(components))
 
     def _processed(self, value: float) -> float:
         if self._processor is None:
@@ -230,7 +212,6 @@ class RewardEnvironment(RowTasks):
         return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
 
     def state(self) -> str:
-        """The prompts and answers of all agents so far."""
         said = self._dialogue
         lines = [
             f"{agent}: {text}"
@@ -250,12 +231,12 @@ class RewardEnvironment(RowTasks):
         columns = {name: value for name, value in task.info.items() if name != "row_prompt"}
         return columns if task.answer is None else {"answer": task.answer, **columns}
 
-    def _as_given(self, messages: Sequence[Message], texts: Sequence[str] | None = None) -> Any:
+    def _as_given(self, messages: Sequence[Message]) -> Any:
         """Messages in the batched form: objects if the data set's prompts are conversations, else
         text."""
         if self._conversational:
             return [{"role": str(message.role), "content": message.content} for message in messages]
-        return "\n".join(texts or [message.content for message in messages])
+        return "\n".join(message.content for message in messages)
 
     def _shown(self, agent: str, row: JSON, name: str) -> list[Message]:
         if not self._formatters:
@@ -305,21 +286,11 @@ def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
         raise ConfigError(
             f"formatters has {len(listed)} entries for {len(agents)} agents ({', '.join(agents)})"
         )
-    return {agent: _formatter(one) for agent, one in zip(agents, listed, strict=True)}
-
-
-def _formatter(given: Any) -> Formatter:
-    found = _function(given, "formatters (row -> prompt)")
-    if found is None:
+    found = [user_function(each, "formatters (row -> prompt)") for each in listed]
+    functions = [each for each in found if each is not None]
+    if len(functions) < len(found):
         raise ConfigError("formatters: one of them is None; give a function row -> prompt")
-    return found
-
-
-def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    found = load("environments", given) if isinstance(given, str) and ":" in given else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")
-    return found
+    return dict(zip(agents, functions, strict=True))
 
 
 PLUGIN = RewardEnvironment

@@ -73,8 +73,8 @@ class TextArenaEnvironment(LibraryEnvironment):
         self.illegal: float = float(illegal)
         self.max_turns: int | None = max_turns
         self.num_players: int = self._playable(num_players)
-        names = ["player"] if self.num_players == 1 else range(self.num_players)
-        default = [name if isinstance(name, str) else f"player_{name}" for name in names]
+        several = [f"player_{i}" for i in range(self.num_players)]
+        default = ["player"] if self.num_players == 1 else several
         self.agents: tuple[str, ...] = agent_names(agents or default, self.num_players)
         self._series: str = f"{id}-{self.num_players}"
         self._layers: list[Any] = []
@@ -154,8 +154,6 @@ class TextArenaEnvironment(LibraryEnvironment):
             reward = rewards.setdefault(agent, Reward(0.0, {"reward": 0.0, "illegal": 0.0}))
             reward.value += value
             reward.components["reward"] += value
-
-    # -- games -------------------------------------------------------------------------------------
 
     def _made(self) -> tuple[Any, list[Any]]:
         """A game, and the wrappers that modify answers before the game reads them."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, penalty
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.rows import at_least, is_held_out, is_number, penalty
 from mrlm.environments.shared.text import only_word
 
 FREE = "."
@@ -78,7 +78,7 @@ class TicTacToeEnvironment(TwoPlayerGame):
         at_least("forgiven", forgiven, 0, whole=True)
         if opening > MOST_OPENING:
             raise ConfigError(f"opening must be at most {MOST_OPENING}, not {opening}")
-        if isinstance(draw, bool) or not isinstance(draw, int | float) or not -1 < draw < 1:
+        if not is_number(draw) or not -1 < draw < 1:
             raise ConfigError(f"draw must be a number between -1 and 1, not {draw!r}")
         if not all(openings(opening)):
             raise ConfigError(f"opening={opening} leaves no held-out position; set another number")
@@ -118,7 +118,13 @@ class TicTacToeEnvironment(TwoPlayerGame):
     def play(self, role: int, text: str) -> None:
         said = only_word(text, CELLS)
         if said is None or self._board[CELLS.index(said)] != FREE:
-            self._refuse(role, said)
+            self.pay(role, -self.illegal, illegal=1.0)
+            self._erred[role] += 1
+            if self._erred[role] > self.forgiven:
+                self._end(1 - role)
+            else:
+                why = f"Cell {said} is taken." if said else "That is no cell from 1 to 9."
+                self.tell(role, why, "!")
             return
         self._board = placed(self._board, CELLS.index(said))
         self.mover = 1 - role
@@ -128,15 +134,6 @@ class TicTacToeEnvironment(TwoPlayerGame):
             for each in (0, 1):
                 self.pay(each, self.draw, draw=1.0)
             self.mover = None
-
-    def _refuse(self, role: int, said: str | None) -> None:
-        self.pay(role, -self.illegal, illegal=1.0)
-        self._erred[role] += 1
-        if self._erred[role] > self.forgiven:
-            self._end(1 - role)
-        else:
-            why = f"Cell {said} is taken." if said else "That is no cell from 1 to 9."
-            self.tell(role, why, "!")
 
     def _end(self, won: int) -> None:
         self.pay(won, 1.0, won=1.0)

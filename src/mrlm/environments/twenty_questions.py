@@ -10,8 +10,8 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.shared.content import content
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, one_of, penalty
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.rows import at_least, is_held_out, is_number, one_of, penalty
 from mrlm.environments.shared.text import only_word
 
 _TABLE = content(__file__)
@@ -103,7 +103,7 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
             at_least("num_things", num_things, 2, whole=True)
             if num_things > len(THINGS):
                 raise ConfigError(f"num_things must be at most {len(THINGS)}, not {num_things}")
-        if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 <= speed < 1:
+        if not is_number(speed) or not 0 <= speed < 1:
             raise ConfigError(f"speed must be a number from 0 to 1, exclusive, not {speed!r}")
         self.max_questions = max_questions
         self.num_things = num_things
@@ -118,8 +118,6 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         self._left: tuple[str, ...] = THINGS
         self._said, self._answers, self._true = 0, 0, 0
         self._pending: str | None = None
-
-    # -- tasks -------------------------------------------------------------------------------------
 
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"twenty_questions-{self.num_things or 'all'}-{self.seed}-{split}-{seed}"
@@ -158,8 +156,6 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
             f"one thing as your guess. Attributes: {', '.join(ATTRIBUTES)}. Things: "
             f"{', '.join(offered)}."
         )
-
-    # -- messages ----------------------------------------------------------------------------------
 
     def question(self, role: int) -> str:
         if role == ANSWERER:
@@ -228,19 +224,15 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         left = f"{len(self._left)} possible"
         return f"{self._thing}, {self._said} of {self.max_questions} said, {left}{asked}"
 
-    # -- experts and scripts -----------------------------------------------------------------------
-
     def best(self, role: int) -> str:
         if role == ANSWERER:
             return self._yes((self._pending or "") in TRUE[self._thing])
         last = self._said + 1 == self.max_questions
         if len(self._left) == 1 or last:
             return self._written(self.drawn().choice(self._left))
-        return self._written(min(ATTRIBUTES, key=self._uneven))
-
-    def _uneven(self, attribute: str) -> float:
-        """Imbalance of the split of the remaining things by an attribute."""
-        return abs(sum(attribute in TRUE[thing] for thing in self._left) - len(self._left) / 2)
+        having = {name: sum(name in TRUE[thing] for thing in self._left) for name in ATTRIBUTES}
+        half = len(self._left) / 2
+        return self._written(min(having, key=lambda name: abs(having[name] - half)))
 
     def anything(self, role: int) -> str:
         rng = self.drawn()

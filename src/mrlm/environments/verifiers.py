@@ -14,17 +14,14 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.libraries import finite, needed, said
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.rows import SharedByCopies, at_least, is_held_out
 
 
-class VerifierRows:
-    """The tasks of a taskset by split; never copied with the environment that reads it."""
+class VerifierRows(SharedByCopies):
+    """The tasks of a taskset by split."""
 
     def __init__(self, tasks: Sequence[Any], held: Sequence[Any]) -> None:
         self.of: dict[str, Sequence[Any]] = {"train": tasks, "eval": held}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> VerifierRows:
-        return self
 
 
 class VerifiersEnvironment(QuestionEnvironment):
@@ -116,7 +113,6 @@ class VerifiersEnvironment(QuestionEnvironment):
         return "\n".join(message.content for message in _opening(self._data.data))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """The field `answer` of the task."""
         return None if self.answer is None or self._data is None else str(self._task.answer)
 
     async def _scored(self, text: str) -> tuple[float, dict[str, float]]:

@@ -6,25 +6,17 @@ import copy
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.sync_async import in_thread
-from mrlm.core.types import (
-    Message,
-    Observation,
-    Reward,
-    Role,
-    SamplingParams,
-    StepResult,
-    Task,
-)
+from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
-from mrlm.environments.shared.scoring import JointSample, Scorers
+from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
 class WorldModelEnvironment(RowTasks):
@@ -42,9 +34,7 @@ class WorldModelEnvironment(RowTasks):
             `read_rows` accepts. Without it the model also writes the first observation.
         tokenizer: the tokenizer; that of the model when `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         system_prompt: system prompt of every conversation, for a model trained with that of the
             agent; the agent also sees it.
         max_turns: messages of the agent after which an episode is truncated.
@@ -58,13 +48,9 @@ class WorldModelEnvironment(RowTasks):
         dtype, device: dtype and device of a loaded model.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 0.0)
-    blocking: bool = False
 
     def __init__(
         self,
@@ -99,17 +85,15 @@ class WorldModelEnvironment(RowTasks):
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
         if dataset is not None:
-            self._table = RowTable(
-                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=_asked
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=_asked)
         drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
         place = os.fspath(model) if isinstance(model, os.PathLike) else model
-        self._model = registry.load("engines", "world_model")(
-            place, tokenizer, drawn, dtype, device
-        )
+        engine = registry.load("engines", "world_model")
+        self._model = engine(place, tokenizer, drawn, dtype, device)
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
-        self._done_func = _function(done_func)
+        self._done_func = user_function(done_func, "done_func")
         self._task = Task("none")
         self._seed, self._turn = 0, 0
         self._talk: Any = None
@@ -222,13 +206,6 @@ def _check_model(model: Any) -> None:
             "environment world_model: model needs local weights, as a model behind an API cannot "
             "write a user turn"
         )
-
-
-def _function(given: Any) -> Callable[..., Any] | None:
-    found = registry.load("environments", given) if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"done_func: expected a function or 'module:name', not {given!r}")
-    return found
 
 
 PLUGIN = WorldModelEnvironment

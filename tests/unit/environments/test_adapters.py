@@ -13,9 +13,8 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
-from mrlm.environments.reasoning_gym import stated
+from mrlm.environments.reasoning_gym import is_literal, is_mathematics, stated
 from mrlm.environments.shared.child_process import ChildProcess, TooLate, answering
-from mrlm.environments.shared.expressions import is_literal, is_mathematics
 from mrlm.environments.shared.libraries import Chance, finite, said
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 

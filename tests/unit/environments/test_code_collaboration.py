@@ -257,7 +257,7 @@ def test_the_structure_of_a_text() -> None:
         ({"agents": ["one"]}, "at least two"),
         ({"feedback": "test"}, "did you mean 'tests'"),
         ({"feedback": "expert", "expert_agent": "main"}, "different names"),
-        ({"rewards": "all"}, "'team' or 'individual'"),
+        ({"rewards": "all"}, "one of team, individual"),
         ({"max_turns": 0}, "max_attempts"),
         ({"num_hidden": 1}, "num_hidden"),
         ({"test_timeout": 0}, "wall"),

@@ -27,9 +27,9 @@ from mrlm.environments.code import (
 from mrlm.environments.code.answers import fenced, refusal
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.generator import _key
 from mrlm.environments.code.scoring import feedback, worth
 from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
+from mrlm.environments.shared.generators import unordered
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Sandbox, SandboxError, SandboxUnavailableError
@@ -393,7 +393,7 @@ def test_held_out_problems_are_never_trained_on() -> None:
 
 def _text(problem: CodeProblem) -> str:
     """What is asked, without the name of the function."""
-    return _key(problem.text.split("`. ", 1)[1])
+    return unordered(problem.text.split("`. ", 1)[1])
 
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])

@@ -19,10 +19,8 @@ from mrlm.environments.shared import overlap as overlap_module
 from mrlm.environments.shared.grading import TextJudge, read
 from mrlm.environments.shared.overlap import BLEU, ROUGE, overlap
 from mrlm.environments.shared.texts import TextEnvironment
-from mrlm.environments.summarization import SummarizationEnvironment
-from mrlm.environments.summarization.notices import notice
-from mrlm.environments.translation import TranslationEnvironment
-from mrlm.environments.translation.phrasebook import pair
+from mrlm.environments.summarization import SummarizationEnvironment, notice
+from mrlm.environments.translation import TranslationEnvironment, pair
 
 ROWS = [
     {
@@ -108,19 +106,20 @@ def test_what_only_looks_like_a_summary_is_paid_less() -> None:
         found = notice(f"0/{seed}", "train")
         task = world.task(seed)
         asked = task.prompt[0].content.split("\n")[0]
-        plain = found.summary
-        named = " ".join(found.facts)
-        *_, year, purpose = found.facts
-        name, town, person = found.facts[:3]
+        plain = found["summary"]
+        named = " ".join(found["facts"])
+        facts, source = found["facts"], found["source"]
+        *_, year, purpose = facts
+        name, town, person = facts[:3]
         kind = plain.split(name)[1].split()[0]
         other = f"In {year} {person} built the {name} {kind} in {town}, for {purpose}."
         honest = min(paid(world, text, seed).value for text in (plain, other))
         assert paid(world, plain, seed).value == pytest.approx(1.0)
         hacks = [
-            "", " ", "yes", found.source, asked, named, f"{named} {' '.join(found.others)}",
+            "", " ", "yes", source, asked, named, f"{named} {' '.join(found['others'])}",
             f"{plain} {plain}", f"{plain} {plain} {plain}", f"{plain} {asked}", f"{asked} {named}",
-            " ".join(found.source.split()[:24]), f"{plain} {found.source}", "the " * 20,
-            f"the in {' of '.join(found.facts)}", f"{plain} {named}", plain.split(" in ")[0],
+            " ".join(source.split()[:24]), f"{plain} {source}", "the " * 20,
+            f"the in {' of '.join(facts)}", f"{plain} {named}", plain.split(" in ")[0],
         ]  # fmt: skip
         for hack in hacks:
             assert paid(world, hack, seed).value < honest - 0.02, hack
@@ -189,8 +188,7 @@ def test_rows_of_known_data_sets_play() -> None:
 def test_what_only_looks_like_a_translation_is_paid_less(direction: Any) -> None:
     world = TranslationEnvironment(direction=direction)
     for seed in range(20):
-        found, task = pair(f"0/{seed}", "train"), world.task(seed)
-        right, source = found.english, found.norvi
+        (source, right, entries), task = pair(f"0/{seed}", "train"), world.task(seed)
         if direction == "from_english":
             right, source = source, right
         assert task.answer == [right] and task.prompt[0].content.endswith(source)
@@ -200,8 +198,8 @@ def test_what_only_looks_like_a_translation_is_paid_less(direction: Any) -> None
             "", ".", "yes", source, f"{right} {source}", f"{source} {right}", f"{right} {right}",
             task.prompt[0].content, world.instruction, f"{world.instruction} {right}",
             " ".join(right.rstrip(".").split()[::-1]), "the " * 6, right[: len(right) // 2],
-            " ".join(sorted(right.split())), " ".join(english for english, _ in found.entries),
-            " ".join(norvi for _, norvi in found.entries),
+            " ".join(sorted(right.split())), " ".join(sorted(entries)),
+            " ".join(entries[english] for english in sorted(entries)),
         ]  # fmt: skip
         for hack in (each for each in hacks if each != right):
             assert paid(world, hack, seed).value < honest - 0.02, hack
@@ -234,12 +232,12 @@ def test_rows_may_hold_both_languages() -> None:
 
 def test_the_dictionary_has_what_a_sentence_needs() -> None:
     for seed in range(50):
-        found = pair(str(seed), "train")
-        words = found.norvi.lower().rstrip(".").split()
-        known = {norvi for _, norvi in found.entries}
+        sentence, _, entries = pair(str(seed), "train")
+        words = sentence.lower().rstrip(".").split()
+        known = set(entries.values())
         assert all(any(word.removesuffix("ra").removesuffix("it") == each for each in known)
                    for word in words)  # fmt: skip
-        assert len(set(words)) == len(found.entries)
+        assert len(set(words)) == len(entries)
 
 
 # -- a judge ---------------------------------------------------------------------------------------

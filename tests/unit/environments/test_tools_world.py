@@ -255,7 +255,7 @@ def test_what_a_tool_stands_on_may_fail_and_that_is_no_reward() -> None:
         ({"tools": []}, "it is empty"),
         ({"registry": ToolRegistry(), "tools": ["files"]}, "either tools and search, or registry"),
         ({"mcp_servers": [{}]}, "either command or url"),
-        ({"mcp_servers": [{"comand": ["x"]}]}, "unknown argument 'comand'"),
+        ({"mcp_servers": [{"comand": ["x"]}]}, "unexpected keyword argument 'comand'"),
     ],
 )
 def test_impossible_arguments_are_named(kwargs: dict[str, Any], says: str) -> None:

@@ -368,7 +368,7 @@ def test_a_malformed_row_says_where(row: dict[str, Any], says: str) -> None:
         ({"agents": ["one"]}, "at least two"),
         ({"agents": ["one", "one"]}, "different names"),
         ({"instructions": ["one"]}, "1 texts for 2"),
-        ({"rewards": "both"}, "'team' or 'individual'"),
+        ({"rewards": "both"}, "one of team, individual"),
         ({"rules": {"length": 3}}, "unknown rule 'length'"),
         ({"rules": {"words": [8]}}, "rules.words: invalid value"),
         ({"rules": {"words": [8, 2]}}, "rules.words: invalid value"),

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
-from mrlm.core.types import Message, StepResult, Task
-from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.class_completion.dividing import Division, divided
+from mrlm.core.types import Message, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
-from mrlm.environments.class_completion.merging import honest
+from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
-from mrlm.environments.code.answers import fenced
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
@@ -36,9 +33,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         dataset: rows in the form of ClassEval, optionally with `division`, the names of the methods
             of each writer; unlimited generated classes when `None`.
         eval_dataset: held-out rows; a tenth of the classes of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, one or more.
         division: assignment of methods: by `parameters` (the first writer gets the methods with the
             fewest), by `dependency` (those that depend on no others), or lists of names per writer.
@@ -56,14 +51,12 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated classes and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
+    label = "class_completion"
+    kind = ClassProblem
     reward_range: tuple[float, float] | None = (-1.0, 6.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset", rows=["max_tests"])
+    matters = row_matters("dataset", rows=["max_tests"])
 
     def __init__(
         self,
@@ -87,65 +80,41 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         instruction: str = INSTRUCTION,
         seed: int = 0,
     ) -> None:
-        at_least("num_visible", num_visible, 0, whole=True)
+        common = (max_turns, test_timeout, num_visible, instruction, seed)
+        super().__init__(agents, feedback, expert_agent, rewards, *common)
         at_least("max_tests", max_tests, 2, whole=True)
-        super().__init__(agents, feedback, expert_agent, rewards, max_turns, test_timeout)
         if isinstance(division, str) and division not in ("parameters", "dependency"):
             raise ConfigError(
                 "division must be 'parameters', 'dependency' or lists of names, one list per "
                 f"writer, not {division!r}"
             )
         self.division: Division | Sequence[Sequence[str]] = division
-        self.instruction: str = instruction
-        self.seed: int = seed
         self._bench = ClassGrader(isolation, sandbox)
-        self._convert = partial(
-            converted,
-            num_writers=len(self.writers),
-            num_visible=num_visible,
-            max_tests=max_tests,
-        )
+        tests = {"num_visible": num_visible, "max_tests": max_tests}
+        self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:
-            self._table = RowTable(
-                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._convert
-            )
-        self._problem = ClassProblem("", "", "", [], [], "", [])
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=self._convert)
         self._division: list[list[str]] = []
-
-    # -- tasks -------------------------------------------------------------------------------------
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
-            return self._task_of(f"class_completion-{split}-{index}", row, seed)
-        name = f"class_completion-{self.seed}-{split}-{seed}"
-        return self._task_of(
-            name, self._convert(generated(f"{self.seed}/{seed}", split), name), seed
-        )
-
-    def _task_of(self, name: str, row: Row, seed: int) -> Task:
-        info = {PROBLEM: row[PROBLEM]} if self._table is None else others(row)
+            name, info = f"class_completion-{split}-{index}", others(row)
+        else:
+            name = f"class_completion-{self.seed}-{split}-{seed}"
+            row = self._convert(generated(f"{self.seed}/{seed}", split), name)
+            info = {PROBLEM: row[PROBLEM]}
         return Task(name, [Message(row["prompt"])], row.get("solution_code"), seed, info)
 
-    # -- play --------------------------------------------------------------------------------------
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._task = task or self.task(seed or 0)
-        where = f"class completion: task {self._task.id!r}"
-        if PROBLEM not in self._task.info:
-            raise ConfigError(f"{where} has no {PROBLEM!r} in its info")
-        self._problem = ClassProblem.of(self._task.info[PROBLEM], where)
-        self._division = divided(self._problem, len(self.writers), self.division)
-        return self.begin()
-
     def asked(self) -> list[str]:
-        """The opening question of every writer."""
+        self._division = divided(self._problem, len(self.writers), self.division)
         parts = []
         for names in self._division:
             part = f"Write only {_listed(names)} of the class `{self._problem.name}`"
             if len(self.writers) > 1:
                 part += "; others write the rest at the same time, and you may call it"
-            parts.append(f"{self._problem.question}\n{part}.\n{self.instruction}".strip())
+            parts.append(f"{part}.")
         return parts
 
     async def judged(self, codes: Sequence[str]) -> CompletionScore:
@@ -158,24 +127,19 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     def feedback_text(self, mode: Mode, found: CompletionScore) -> str:
         return feedback_text(mode, self._problem, found)
 
-    def shown(self) -> tuple[str, list[str]]:
-        return self._problem.question, [_listed(names) for names in self._division]
+    def shown(self) -> list[str]:
+        return [_listed(names) for names in self._division]
 
     def state(self) -> str:
         who = [
             f"{writer}: {', '.join(names)}"
             for writer, names in zip(self.writers, self._division, strict=False)
         ]
-        attempt = f"attempt {self._attempts + 1} of {self.max_attempts}"
-        return "\n".join([self._problem.question, *who, attempt])
+        question, attempt = super().state().rsplit("\n", 1)
+        return "\n".join([question, *who, attempt])
 
-    def expert(self, agent: str, messages: list[Message]) -> str | None:
-        codes = honest(self._problem, self._division)
-        if codes is None:
-            return None
-        if agent == self.adviser:
-            return "\n\n".join(map(fenced, codes))
-        return fenced(codes[self.writers.index(agent) if len(self.writers) > 1 else 0])
+    def solution(self) -> list[str] | None:
+        return honest(self._problem, self._division)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mrlm.core.environment import Split
+from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
@@ -20,95 +17,57 @@ NUM_CASES = 3
 """Test cases per method."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A method of a plan.
-
-    Args:
-        name: its name.
-        params: source of its parameters.
-        asked: its docstring.
-        code: body of the reference implementation.
-        scripts: statements for tests, joined by `; `; the last is an expression.
-        needs: methods that the reference implementation calls.
-    """
-
-    name: str
-    params: str
-    asked: str
-    code: str
-    scripts: Sequence[str]
-    needs: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClassPlan:
-    """A kind of class.
-
-    Args:
-        about: its purpose; it mentions `{k}`.
-        names: possible names.
-        init: its constructor.
-        methods: the methods to be written.
-        k: range of the number: the first, and one more than the last.
-    """
-
-    about: str
-    names: Sequence[str]
-    init: str
-    methods: Sequence[Written]
-    k: Sequence[int] = (2, 14)
-
-
-PLANS = [
-    ClassPlan(**{**plan, "methods": [Written(**method) for method in plan["methods"]]})
-    for plan in json.loads(Path(__file__).with_name("plans.json").read_text(encoding="utf-8"))
-]
+PLANS = content(__file__, "plans.json")
+"""Kinds of classes: their purpose (`about`), possible `names`, constructor (`init`), `methods`, and
+the range of the number (`k`). Of each method: its `name`, the source of its parameters (`params`),
+its docstring (`asked`), the body of the reference implementation (`code`), which calls the methods
+it `needs`, and statements for tests, joined by `; `, of which the last is an expression
+(`scripts`)."""
 
 
 def row(seed: str, split: Split) -> dict[str, Any]:
     """A row. Held-out rows never occur in training, for any seed."""
     rng = random.Random(f"class_completion/{split}/{seed}")
-    plan, k = first_of(split, lambda: _numbered(rng), lambda found: f"{found[0].about} {found[1]}")
+    plan, k = first_of(
+        split, lambda: _numbered(rng), lambda found: f"{found[0]['about']} {found[1]}"
+    )
     return _row(plan, k, rng)
 
 
-def _numbered(rng: random.Random) -> tuple[ClassPlan, int]:
+def _numbered(rng: random.Random) -> tuple[dict[str, Any], int]:
     plan = rng.choice(PLANS)
-    return plan, rng.choice(range(*plan.k))
+    return plan, rng.choice(range(*plan.get("k", (2, 14))))
 
 
-def _row(plan: ClassPlan, k: int, rng: random.Random) -> dict[str, Any]:
-    name = rng.choice(plan.names)
-    about = plan.about.format(k=k)
+def _row(plan: dict[str, Any], k: int, rng: random.Random) -> dict[str, Any]:
+    name = rng.choice(plan["names"])
+    about = plan["about"].format(k=k)
     doc = f'    """\n    {about}\n    """\n'
-    init = textwrap.indent(plan.init.format(k=k), "    ")
+    init = textwrap.indent(plan["init"].format(k=k), "    ")
     asked, honest, infos, tests = [], [], [], []
-    for method in plan.methods:
-        text = f'def {method.name}({method.params}):\n    """{method.asked.format(k=k)}"""'
-        code = f"def {method.name}({method.params}):\n" + textwrap.indent(
-            method.code.format(k=k), "    "
-        )
+    for method in plan["methods"]:
+        head = f"def {method['name']}({method['params']}):\n"
+        text = f'{head}    """{method["asked"].format(k=k)}"""'
+        code = head + textwrap.indent(method["code"].format(k=k), "    ")
         asked.append(textwrap.indent(text, "    "))
         honest.append(textwrap.indent(code, "    "))
         infos.append({
-            "method_name": method.name,
+            "method_name": method["name"],
             "method_description": text,
-            "test_class": f"{name}Test{method.name.title().replace('_', '')}",
+            "test_class": f"{name}Test{method['name'].title().replace('_', '')}",
             "solution_code": code,
             "dependencies": {
-                "Standalone": not method.needs,
+                "Standalone": not method.get("needs"),
                 "lib_dependencies": [],
                 "field_dependencies": [],
-                "method_dependencies": list(method.needs),
+                "method_dependencies": list(method.get("needs", ())),
             },
         })  # fmt: skip
     solution = f"class {name}:\n{init}\n\n" + "\n\n".join(honest) + "\n"
     space: dict[str, Any] = {}
     exec(compile(solution, "<class>", "exec", dont_inherit=True), space)
-    for method, info in zip(plan.methods, infos, strict=True):
-        cases = [_case(name, method.name, number, method.scripts, space, rng, k)
-                 for number in range(NUM_CASES)]  # fmt: skip
+    for method, info in zip(plan["methods"], infos, strict=True):
+        cases = [_case(name, method, number, space, rng, k) for number in range(NUM_CASES)]
         info["test_code"] = f"class {info['test_class']}(unittest.TestCase):\n" + "\n".join(cases)
         tests.append(info["test_code"])
     return {
@@ -128,17 +87,12 @@ def _row(plan: ClassPlan, k: int, rng: random.Random) -> dict[str, Any]:
 
 
 def _case(
-    name: str,
-    method: str,
-    number: int,
-    scripts: Sequence[str],
-    space: dict[str, Any],
-    rng: random.Random,
-    k: int,
+    name: str, method: Any, number: int, space: dict[str, Any], rng: random.Random, k: int
 ) -> str:
     """One test: statements, and an expression with a known value."""
     drawn: dict[str, Any] = {letter: rng.randint(1, 20) for letter in "abcd"}
     drawn |= dict(zip("uvw", rng.sample(WORDS, 3), strict=True))
+    scripts = method["scripts"]
     script = scripts[number % len(scripts)].format(**drawn, k=k, C=name)
     *lines, last = [f"it = {name}()", *script.split("; ")]
     known = dict(space)
@@ -150,4 +104,4 @@ def _case(
     else:
         closing = [f"self.assertEqual({last}, {value!r})"]
     body = textwrap.indent("\n".join([*lines, *closing]), "        ")
-    return f"    def test_{method}_{number + 1}(self):\n{body}\n"
+    return f"    def test_{method['name']}_{number + 1}(self):\n{body}\n"

@@ -14,10 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
-from mrlm.core.sync_async import in_thread
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.code.grading import CodeGrader
-from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -88,9 +86,5 @@ class ClassGrader(CodeGrader):
     async def _graded(
         self, problem: ClassProblem, program: str, cases: Sequence[Sequence[str]], limits: Limits
     ) -> list[GradingVerdict]:
-        if self._sandbox is None:
-            self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
-        pairs = [(case[0], case[1]) for case in cases]
-        return await grade_class(
-            self._sandbox, program, problem.name, problem.source, pairs, limits
-        )
+        sandbox, pairs = await self.opened(), [(case[0], case[1]) for case in cases]
+        return await grade_class(sandbox, program, problem.name, problem.source, pairs, limits)

@@ -1,22 +1,84 @@
-"""Merging of several writers' code into one class. Syntax trees are edited, code is never run."""
+"""Assignment of the methods of a class to writers, and merging of their code into one class. Syntax
+trees are edited, code is never run."""
 
 from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from mrlm.core.errors import ConfigError
 from mrlm.environments.class_completion.problems import (
     ClassProblem,
     FunctionNode,
     Method,
+    class_in,
     functions,
     is_empty,
     num_params,
 )
 from mrlm.environments.code.answers import refusal
 from mrlm.environments.code_collaboration.structure import parsed
+
+Division = Literal["parameters", "dependency"]
+
+
+def divided(
+    problem: ClassProblem, num_writers: int, by: Division | Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """Names of the methods of each writer: every method once, in numbers as equal as possible.
+
+    Args:
+        problem: the class; its own division takes precedence over `by`.
+        num_writers: number of writers.
+        by: `parameters`: the first writer gets the methods with the fewest parameters;
+            `dependency`: those that depend on no others; or lists of names, one per writer.
+
+    Raises:
+        ConfigError: the names do not match the methods of the class.
+    """
+    given = problem.division if problem.division is not None else by
+    if not isinstance(given, str):
+        return _listed(problem, num_writers, given)
+    ranks = _depths(problem.methods)
+    if given == "parameters":
+        ranks = {method.name: method.params % 1_000 for method in problem.methods}
+    ordered = sorted(problem.methods, key=lambda method: ranks[method.name])
+    names, parts = [method.name for method in ordered], []
+    least, more = divmod(len(names), num_writers)
+    for writer in range(num_writers):
+        size = least + (writer < more)
+        parts.append(names[:size])
+        names = names[size:]
+    return parts
+
+
+def _listed(
+    problem: ClassProblem, num_writers: int, given: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    parts = [[part] if isinstance(part, str) else list(part) for part in given]
+    flat = sorted(name for part in parts for name in part)
+    known = sorted(method.name for method in problem.methods)
+    if len(parts) != num_writers or flat != known or not all(parts):
+        raise ConfigError(
+            f"class {problem.name}: the division {parts} must give each of {num_writers} writers "
+            f"some of the methods {', '.join(known)}, and each method to one writer"
+        )
+    return parts
+
+
+def _depths(methods: Sequence[Method]) -> dict[str, int]:
+    """Depth of each method's dependencies: 0 for a method without any. In a cycle no method counts
+    twice."""
+    needs: Mapping[str, Sequence[str]] = {method.name: method.needs for method in methods}
+
+    def depth(name: str, above: frozenset[str]) -> int:
+        below = [each for each in needs.get(name, ()) if each in needs and each not in above]
+        return max((1 + depth(each, above | {each}) for each in below), default=0)
+
+    return {name: depth(name, frozenset({name})) for name in needs}
 
 
 @dataclass(slots=True)
@@ -84,9 +146,9 @@ def merged(
         The source of the module, or `None` if it cannot be generated.
     """
     head = parsed("\n".join([*problem.imports, problem.constructor]))
-    if head is None:
+    whole = class_in(head, problem.name)
+    if head is None or whole is None:
         return None
-    whole = next(n for n in head.body if isinstance(n, ast.ClassDef) and n.name == problem.name)
     taken = {name for names in division for name in names}
     body = [n for n in whole.body if not (isinstance(n, FunctionNode) and n.name in taken)]
     before = [n for n in head.body if n is not whole]
@@ -110,8 +172,7 @@ def honest(problem: ClassProblem, division: Sequence[Sequence[str]]) -> list[str
     """Reference submissions: each writer's methods of the solution, the first writer's with
     everything else in it."""
     tree = parsed(problem.solution) if problem.solution else None
-    found = [n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef)]
-    whole = next((node for node in found if node.name == problem.name), None)
+    whole = class_in(tree, problem.name)
     if tree is None or whole is None:
         return None
     asked = {name for names in division for name in names}

@@ -7,8 +7,8 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.data.tasks import Row
@@ -66,7 +66,8 @@ class ClassProblem:
     samples: Sequence[str] = ()
     solution: str | None = None
     sure: bool = False
-    division: Sequence[Sequence[str]] | None = field(default=None)
+    division: Sequence[Sequence[str]] | None = None
+    column: ClassVar[str] = PROBLEM
 
     def record(self) -> dict[str, Any]:
         """The problem as plain JSON values, for `Task.info`."""
@@ -74,11 +75,7 @@ class ClassProblem:
 
     @classmethod
     def of(cls, record: Any, where: str) -> ClassProblem:
-        """The problem of a record.
-
-        Raises:
-            ConfigError: the record is not a valid problem.
-        """
+        """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             methods = [Method(**each) for each in record["methods"]]
             return cls(**{**record, "methods": methods})
@@ -98,11 +95,8 @@ class ClassProblem:
 
 
 def converted(row: Row, where: str, num_writers: int, num_visible: int, max_tests: int) -> Row:
-    """A row with its problem in the column `class_problem` and its question in `prompt`.
-
-    Raises:
-        DataError: the row is not in the form of ClassEval, or has fewer methods than writers.
-    """
+    """A row with its problem in the column `class_problem` and its question in `prompt`. Raises
+    `DataError`: the row is not in the form of ClassEval, or has fewer methods than writers."""
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
         raise DataError(
@@ -139,6 +133,12 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
     return row | {"prompt": problem.question, PROBLEM: problem.record()}
 
 
+def class_in(tree: ast.Module | None, name: str) -> ast.ClassDef | None:
+    """The class of a name in a module."""
+    classes = (n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef))
+    return next((node for node in classes if node.name == name), None)
+
+
 def functions(node: ast.ClassDef) -> dict[str, FunctionNode]:
     """The methods of a class by name."""
     return {each.name: each for each in node.body if isinstance(each, FunctionNode)}
@@ -170,10 +170,8 @@ def is_empty(node: FunctionNode) -> bool:
 
 def _class(text: str, name: str, where: str) -> ast.ClassDef:
     tree = parsed(text)
-    found = [n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef)]
-    for node in found:
-        if node.name == name:
-            return node
+    if found := class_in(tree, name):
+        return found
     what = "not valid Python" if tree is None else f"class {name!r} is not defined"
     raise DataError(f"{where}: {what}")
 
@@ -221,8 +219,7 @@ def _constructor(row: Row, skeleton: ast.ClassDef, name: str) -> str:
     """The beginning of the class: from the column, or from the skeleton."""
     given = str(row.get("class_constructor") or "")
     for text in (given, f"{given.rstrip()}\n    pass"):
-        tree = parsed(text)
-        if tree and any(isinstance(n, ast.ClassDef) and n.name == name for n in tree.body):
+        if class_in(parsed(text), name):
             return text
     kept = [n for n in skeleton.body if not isinstance(n, FunctionNode) or n.name == "__init__"]
     body: list[ast.stmt] = kept or [ast.Pass()]

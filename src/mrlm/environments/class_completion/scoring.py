@@ -61,9 +61,6 @@ async def worth(
     whole is not valid Python.
 
     Args:
-        problem: the class problem.
-        division: the methods of each writer.
-        codes: one per writer.
         judge: runs a class, and returns a verdict for each usable test case.
     """
     found = CompletionScore(own=[0.0] * len(division))

@@ -10,6 +10,7 @@ MAX_CODE = 100_000
 _PYTHON = re.compile(r"```[ \t]{0,9}(?:python3?|py)\b", re.IGNORECASE)
 _ANY = re.compile(r"```[^\n`]{0,99}$", re.MULTILINE)
 _END = re.compile(r"^[ \t]*```", re.MULTILINE)
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def extract_code(text: str) -> str:
@@ -32,7 +33,7 @@ def refusal(code: str) -> str:
         return "there is no code in it"
     if len(code) > MAX_CODE:
         return f"it is longer than {MAX_CODE} characters"
-    if "\0" in code or not _is_unicode(code):
+    if _UNWRITABLE.search(code):
         return "it holds characters that cannot stand in a program"
     return ""
 
@@ -40,11 +41,3 @@ def refusal(code: str) -> str:
 def fenced(code: str) -> str:
     """Code in a fenced block, as an expert submits it."""
     return f"```python\n{code.rstrip()}\n```"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

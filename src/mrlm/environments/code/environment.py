@@ -5,36 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
-from mrlm.environments.code.formats import PROBLEM, converted
+from mrlm.environments.code.formats import converted
 from mrlm.environments.code.generator import CodeProblemGenerator
 from mrlm.environments.code.grading import CodeGrader
-from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code.scoring import feedback, unusable, worth
+from mrlm.environments.code.problems import PROBLEM, CodeProblem
+from mrlm.environments.code.scoring import UNUSABLE, feedback, worth
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import (
-    RowTable,
-    RowTasks,
-    agent_names,
-    at_least,
-    others,
-    row_matters,
-)
+from mrlm.environments.shared.program import INSTRUCTION, problem_of
+from mrlm.environments.shared.questions import QuestionEnvironment
+from mrlm.environments.shared.rows import RowTable, at_least, built, others, row_matters
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
-INSTRUCTION = "Answer with the code in one ```python block."
 COMPONENTS = ("passed", "all_passed", "raised")
 
 
-class CodeExecutionEnvironment(RowTasks):
+class CodeExecutionEnvironment(QuestionEnvironment):
     """An environment of programming problems whose answers are tested in a sandbox.
 
     The score of an answer is the fraction of tests it passes, plus 1 if it passes all, minus 0.5 if
@@ -54,9 +47,7 @@ class CodeExecutionEnvironment(RowTasks):
             (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`); anything
             `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range, families: arguments of the generator, if none is given.
         seed: seed of the generator and of the split.
         num_visible: tests of a row shown in its question (HumanEval's cannot be shown).
@@ -68,18 +59,13 @@ class CodeExecutionEnvironment(RowTasks):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
-    reward_range: tuple[float, float] | None = (-0.5, 2.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
-    )
-
+    title: str = "code"
     blocking: bool = False  # steps are coroutines, and everything else is fast
+    reward_range: tuple[float, float] | None = (-0.5, 2.0)
+    _table: RowTable | None = None
+    matters = row_matters("dataset", "generator_or_dataset", rows=["num_visible", "max_tests"])
 
     def __init__(
         self,
@@ -115,11 +101,8 @@ class CodeExecutionEnvironment(RowTasks):
             )
         at_least("num_visible", num_visible, 0, whole=True)
         at_least("max_tests", max_tests, 1, whole=True)
-        tries = attempts(max_attempts, max_turns, default=3)
-        self.agents: tuple[str, ...] = agent_names(agents, 1)
+        super().__init__(agents, attempts(max_attempts, max_turns, default=3))
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
-        self.max_attempts: int = tries
-        self.max_turns: int | None = tries
         self.instruction = instruction
         self._bench = CodeGrader(isolation, sandbox)
         self.generator: CodeProblemGenerator | None = None
@@ -127,21 +110,9 @@ class CodeExecutionEnvironment(RowTasks):
         if isinstance(source, CodeProblemGenerator | Mapping):
             self.generator = _generator(source, seed)
         else:
-            self._table = RowTable(
-                source,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed or 0,
-                convert=partial(converted, num_visible=num_visible, max_tests=max_tests),
-            )
-        self._task = Task("none")
-        self._problem = CodeProblem("", "calls", [])
-        self._attempts = 0
-        self._paid: dict[str, float] = {}
-
-    # -- tasks -------------------------------------------------------------------------------------
+            convert = partial(converted, num_visible=num_visible, max_tests=max_tests)
+            settings = (eval_dataset, split, columns, on_bad_row, seed or 0)
+            self._table = RowTable(source, *settings, convert=convert)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self.generator is not None:
@@ -159,39 +130,27 @@ class CodeExecutionEnvironment(RowTasks):
         more = {**info, **known, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
 
-    # -- play --------------------------------------------------------------------------------------
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._task = task or self.task(seed or 0)
-        where = f"code: task {self._task.id!r}"
-        if PROBLEM not in self._task.info:
-            raise ConfigError(f"{where} has no {PROBLEM} in its info")
-        self._problem = CodeProblem.of(self._task.info[PROBLEM], where)
-        self._attempts, self._paid = 0, {}
-        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+    def begin(self, task: Task) -> None:
+        self._problem: CodeProblem = problem_of(task, CodeProblem, "code")
+        self._paid: dict[str, float] = {}
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         code = extract_code(next(iter(actions.values())).content)
         reason = refusal(code)
         if reason:
-            found, words = unusable(), f"The code was not run: {reason}."
+            found, words = UNUSABLE, f"The code was not run: {reason}."
         else:
             program, offset = self._problem.program(code)
             verdicts = await self._bench.test(self._problem, program, self.limits)
             found = worth(verdicts)
-            right = bool(found["all_passed"])
             words = "All tests pass."
-            if not right:
+            if not found["all_passed"]:
                 words = await self._told(verdicts, program, offset)
         self._attempts += 1
         over = bool(found["all_passed"]) or self._attempts >= self.max_attempts
         if not over:
-            words += f"\nTry again (attempt {self._attempts + 1} of {self.max_attempts})."
-        return StepResult(
-            {self.agents[0]: Observation([Message(words)], done=over)},
-            {self.agents[0]: self._reward(found)},
-            done=over,
-        )
+            words += f"\n{self.again}"
+        return self.answered(words, self._reward(found), over)
 
     async def _told(self, verdicts: Sequence[GradingVerdict], program: str, offset: int) -> str:
         """Feedback for a wrong answer."""
@@ -209,8 +168,9 @@ class CodeExecutionEnvironment(RowTasks):
         components = {name: gained[name] for name in COMPONENTS} | {"attempt": 1.0}
         return Reward(gained["value"], components, {"answer": dict(found)})
 
-    def state(self) -> str:
-        return f"{self._problem.question}\nattempt {self._attempts + 1} of {self.max_attempts}"
+    @property
+    def question(self) -> str:
+        return self._problem.question
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         solution = self._problem.solution
@@ -229,7 +189,4 @@ def _generator(
         if "seed" in arguments:
             raise ConfigError("seed is also set in the generator; remove one of them")
         arguments["seed"] = seed
-    try:
-        return CodeProblemGenerator(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"generator: {error}") from error
+    return built(CodeProblemGenerator, arguments, "generator")

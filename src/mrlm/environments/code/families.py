@@ -10,21 +10,10 @@ from typing import Any
 from mrlm.environments.code.templates import Args, ProgramTemplate, Values
 from mrlm.environments.shared.content import content
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "number": ("a", "b", "m", "n", "p", "q", "x", "y", "z"),
-    "text": ("s", "text", "phrase", "line", "title", "message", "sentence", "note"),
-    "list": ("values", "nums", "items", "xs", "data", "series", "sample", "entries"),
-    "table": ("table", "d", "scores", "stock", "prices", "counts", "record", "book"),
-    "grid": ("grid", "matrix", "board", "field", "cells", "plane"),
-}
+_TABLES = content(__file__, "names.yaml")
+NAMES: dict[str, list[str]] = {kind: names.split() for kind, names in _TABLES["names"].items()}
 """Type of value -> names of parameters. Solutions use none of them for anything else."""
-WORDS = (
-    "apple", "river", "stone", "cloud", "tiger", "lemon", "paper", "light", "ocean", "green",
-    "house", "mouse", "plant", "bread", "chair", "table", "horse", "train", "queen", "robot",
-    "level", "radar", "kayak", "anna", "noon", "eye", "pear", "fig", "sea", "oak", "ice", "red",
-    "sun",
-)  # fmt: skip
-KEYS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
+WORDS, KEYS = _TABLES["words"].split(), _TABLES["keys"].split()
 
 # -- one argument: functions that a template names with their settings -----------------------------
 
@@ -59,11 +48,7 @@ def grid(rng: random.Random, low: int = -9, high: int = 9, square: bool = False)
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "number": random.Random.randint,
-    "ints": ints,
-    "letters": letters,
-    "words": words,
-    "table": table,
-    "grid": grid,
+    **{maker.__name__: maker for maker in (ints, letters, words, table, grid)},
 }
 
 # -- all arguments of a call: functions that depend on the values drawn for the template -----------
@@ -149,18 +134,12 @@ def _count_words(rng: random.Random, v: Values) -> Args:
     return (v["k"].join(rng.choice(some) for _ in range(rng.randint(2, 7))),)
 
 
+_LONGER = (
+    *(_around, _capitals, _cell, _count_words, _intervals, _maze, _mirrored, _sorted_list, _stairs),
+    *(_tree, _with_key),
+)
 SAMPLERS: dict[str, Callable[[random.Random, Values], Args]] = {
-    "around": _around,
-    "capitals": _capitals,
-    "cell": _cell,
-    "count_words": _count_words,
-    "intervals": _intervals,
-    "maze": _maze,
-    "mirrored": _mirrored,
-    "sorted_list": _sorted_list,
-    "stairs": _stairs,
-    "tree": _tree,
-    "with_key": _with_key,
+    **{sampler.__name__[1:]: sampler for sampler in _LONGER},
     "areas": lambda rng, v: (
         [[v["k"] if rng.random() < 0.5 else 0 for _ in range(4)] for _ in range(4)],
     ),

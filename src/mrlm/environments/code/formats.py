@@ -14,22 +14,18 @@ from typing import Any
 
 from mrlm.core.errors import DataError
 from mrlm.data.tasks import Row, question_of, row_messages
-from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.problems import PROBLEM, CodeProblem
 
 FORMS = (
     "HumanEval (prompt, entry_point, test), MBPP (text or prompt, test_list) or APPS (question, "
     "input_output)"
 )
-PROBLEM = "code_problem"
-"""Column with the problem of a row."""
 
 
 def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
     """A row with its problem in the column `code_problem` and its question in `prompt`.
 
     Args:
-        row: the row as read.
-        where: its location, for errors.
         num_visible: number of tests shown in the question, if the tests are separate.
         max_tests: number of tests used, the first ones.
 

@@ -4,7 +4,6 @@ all training problems, for any seed."""
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 
 from mrlm.core.environment import Split
@@ -12,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.templates import ProgramTemplate
-from mrlm.environments.shared.generators import chosen, difficulties
+from mrlm.environments.shared.generators import chosen, difficulties, unordered
 from mrlm.environments.shared.rows import at_least, is_held_out
 
 LEVELS = (1, 3)
@@ -67,7 +66,7 @@ class CodeProblemGenerator:
         for _ in range(TRIES):
             family, template = self._drawn_template(rng)
             drawn = template.draw(
-                rng, max(self.num_tests, 3), lambda text: is_held_out(_key(text)) == held_out
+                rng, max(self.num_tests, 3), lambda text: is_held_out(unordered(text)) == held_out
             )
             if drawn is None:
                 continue
@@ -109,9 +108,3 @@ def _selected(
         low, high = bounds
         picked = {f: [t for t in FAMILIES[f] if low <= t.level <= high] for f in families}
     return {family: group for family, group in picked.items() if group}
-
-
-def _key(text: str) -> str:
-    """A key equal for problems that differ only in the order of their words, or in the name of the
-    function, so that `a plus b` cannot leak through `b plus a`."""
-    return " ".join(sorted(re.findall(r"\w+|[^\w\s]", text.lower())))

@@ -8,6 +8,7 @@ from typing import Any
 
 from mrlm.core.sync_async import in_thread
 from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import (
     FunctionCall,
@@ -27,7 +28,7 @@ MOST_TIME = 6
 """Total time limit of all cases of a program, in multiples of the deadline of one case."""
 
 
-class CodeGrader:
+class CodeGrader(SharedByCopies):
     """A test runner for answers, in a sandbox shared by an environment and all its copies. The
     sandbox is opened on first use.
 
@@ -42,9 +43,6 @@ class CodeGrader:
         self.isolation = isolation
         self._sandbox = sandbox
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CodeGrader:
-        return self
-
     async def test(
         self, problem: CodeProblem, program: str, limits: Limits
     ) -> list[GradingVerdict]:
@@ -54,9 +52,13 @@ class CodeGrader:
             SandboxUnavailableError: the requested isolation is not available on this machine.
             SandboxError: the sandbox failed, or returned no verdict for some test.
         """
+        return await _tested(await self.opened(), problem, program, limits)
+
+    async def opened(self) -> Sandbox:
+        """The sandbox."""
         if self._sandbox is None:
             self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
-        return await _tested(self._sandbox, problem, program, limits)
+        return self._sandbox
 
 
 async def _programs(

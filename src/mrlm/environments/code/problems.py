@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.errors import ConfigError
 
+PROBLEM = "code_problem"
+"""Column with the problem of a row."""
 Kind = Literal["calls", "asserts", "check", "programs"]
 """Kind of tests: calls of a function with expected results; assert statements; one function
 `check(candidate)`; whole programs that read standard input and print."""
@@ -44,6 +46,7 @@ class CodeProblem:
     family: str = ""
     template: str = ""
     difficulty: int = 0
+    column: ClassVar[str] = PROBLEM
 
     def record(self) -> dict[str, Any]:
         """The problem as plain JSON values, for `Task.info`."""
@@ -51,11 +54,7 @@ class CodeProblem:
 
     @classmethod
     def of(cls, record: Any, where: str) -> CodeProblem:
-        """The problem of a record.
-
-        Raises:
-            ConfigError: the record is not a valid problem.
-        """
+        """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             return cls(**record)
         except TypeError as error:

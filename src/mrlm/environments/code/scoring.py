@@ -10,6 +10,8 @@ from mrlm.environments.code.problems import CodeProblem, shown_test
 from mrlm.sandbox.grading import GradingVerdict
 
 ALL_PASSED, RAISED = 1.0, -0.5
+UNUSABLE = {"value": RAISED, "passed": 0.0, "all_passed": 0.0, "raised": 1.0}
+"""Score of an answer that is never run."""
 FAILURES = ("error", "timeout", "refused")
 """Verdicts that cost `RAISED`; a wrong result only fails its test."""
 MAX_SHOWN = 500
@@ -37,11 +39,6 @@ def worth(verdicts: Sequence[GradingVerdict]) -> dict[str, float]:
     }
 
 
-def unusable() -> dict[str, float]:
-    """Score of an answer that is never run."""
-    return {"value": RAISED, "passed": 0.0, "all_passed": 0.0, "raised": 1.0}
-
-
 def feedback(problem: CodeProblem, verdicts: Sequence[GradingVerdict], offset: int = 0) -> str:
     """Feedback for a wrong answer.
 
@@ -54,15 +51,14 @@ def feedback(problem: CodeProblem, verdicts: Sequence[GradingVerdict], offset: i
     failed = next(((test, verdict) for test, verdict in shown if not verdict.passed), None)
     if failed is not None:
         test, verdict = failed
-        return f"This test does not pass:\n{_cut(shown_test(problem, test))}\n" + _happened(
-            problem, verdict, offset
-        )
+        shown_failure = _cut(shown_test(problem, test))
+        return f"This test does not pass:\n{shown_failure}\n{_happened(verdict, offset)}"
     hidden = next(v for v in verdicts[problem.visible :] if not v.passed)
     tests = "All the tests shown pass, but" if shown else "The tests are hidden, and"
     return f"{tests} the program {HIDDEN[hidden.kind]} in a test that is not shown."
 
 
-def _happened(problem: CodeProblem, verdict: GradingVerdict, offset: int) -> str:
+def _happened(verdict: GradingVerdict, offset: int) -> str:
     if verdict.kind == "wrong":
         return f"It gives {_cut(verdict.got)}." if verdict.got else "It gives another result."
     if verdict.kind == "timeout":
@@ -70,11 +66,8 @@ def _happened(problem: CodeProblem, verdict: GradingVerdict, offset: int) -> str
     name = verdict.error if _CLASS.fullmatch(verdict.error) else "an error"
     line = verdict.line - offset if verdict.line is not None else 0
     place = f" in line {line}" if line > 0 else ""
-    return (
-        f"It cannot be run: {name}{place}."
-        if verdict.kind == "refused"
-        else (f"It raises {name}{place}.")
-    )
+    what = "cannot be run:" if verdict.kind == "refused" else "raises"
+    return f"It {what} {name}{place}."
 
 
 def _cut(text: str) -> str:

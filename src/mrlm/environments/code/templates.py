@@ -24,10 +24,7 @@ class Drawn:
     """A problem sampled from a template.
 
     Args:
-        text: description of the function.
-        entry: its name.
         signature: its name with its parameters, `larger(a, b)`.
-        source: the reference solution.
         calls: arguments and the solution's results for them; no two are equal.
     """
 
@@ -68,10 +65,7 @@ class ProgramTemplate:
     edges: Sequence[Args] = ()
 
     def draw(
-        self,
-        rng: random.Random,
-        num_calls: int,
-        wanted: Callable[[str], bool] = bool,
+        self, rng: random.Random, num_calls: int, wanted: Callable[[str], bool] = bool
     ) -> Drawn | None:
         """A problem with `num_calls` calls, the `edges` never among the first two; `None` if its
         text is not `wanted`, or the sampled values yield too few calls or a trivial problem."""
@@ -96,9 +90,12 @@ class ProgramTemplate:
         edges = {repr(args): args for args in self.edges[: max(count - 2, 0)]}
         drawn = [self.args(rng, values) for _ in range(POOL)]
         others = {repr(args): args for args in drawn if repr(args) not in edges}
-        chosen = _spread([(args, _result(solve, args)) for args in others.values()])
-        chosen = chosen[: count - len(edges)]
-        calls = chosen[:2] + [(args, _result(solve, args)) for args in edges.values()] + chosen[2:]
+        chosen, always = (
+            [(args, solve(*copy.deepcopy(args))) for args in some.values()]
+            for some in (others, edges)
+        )
+        chosen = _spread(chosen)[: count - len(always)]
+        calls = chosen[:2] + always + chosen[2:]
         return None if len(calls) < count or _is_lazy(calls) else tuple(calls)
 
 
@@ -107,10 +104,6 @@ def compiled(source: str, entry: str) -> Callable[..., Any]:
     namespace: dict[str, Any] = {}
     exec(compile(source, "<solution>", "exec"), namespace)
     return namespace[entry]
-
-
-def _result(solve: Callable[..., Any], args: Args) -> Any:
-    return solve(*copy.deepcopy(args))
 
 
 def _is_lazy(calls: Sequence[tuple[Args, Any]]) -> bool:

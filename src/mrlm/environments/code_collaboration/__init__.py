@@ -1,8 +1,8 @@
 """Code collaboration: one program by several agents, each of which writes one function of it.
 
-The environment is in `environment.py`, rewards in `scoring.py`, call analysis in `structure.py`,
-feedback between turns in `feedback.py`, generated problems in `generator.py`. Data set problems and
-tests are those of the environment `code`.
+The environment is in `environment.py`, rewards and feedback in `scoring.py`, call analysis in
+`structure.py`, generated problems in `generator.py`. Data set problems and tests are those of the
+environment `code`.
 """
 
 from __future__ import annotations

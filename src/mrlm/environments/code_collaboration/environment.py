@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.matters import Matters
-from mrlm.core.types import Message, StepResult, Task
+from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code_collaboration.feedback import feedback_text
 from mrlm.environments.code_collaboration.generator import problem as generated
-from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
+from mrlm.environments.code_collaboration.scoring import CollaborationScore, feedback_text, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
@@ -43,9 +40,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
             with `codes`, the reference answer of each writer; unlimited generated problems when
             `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, the writer of the entry point last.
         feedback: feedback between turns: `none`, `count` (number of passed tests), `graded`
             (structural defects, and roughly how many tests pass), `tests` (the visible tests, one
@@ -62,16 +57,12 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated problems and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
+    label = "code_collaboration"
+    kind = CodeProblem
     reward_range: tuple[float, float] | None = (0.0, 4.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "dataset", rows=["max_tests"], generated=["num_hidden"]
-    )
+    matters = row_matters("dataset", rows=["max_tests"], generated=["num_hidden"])
 
     def __init__(
         self,
@@ -95,36 +86,22 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         instruction: str = INSTRUCTION,
         seed: int = 0,
     ) -> None:
-        at_least("num_visible", num_visible, 0, whole=True)
+        common = (max_turns, test_timeout, num_visible, instruction, seed)
+        super().__init__(agents, feedback, expert_agent, rewards, *common)
         at_least("max_tests", max_tests, 1, whole=True)
         at_least("num_hidden", num_hidden, 2, whole=True)
-        super().__init__(agents, feedback, expert_agent, rewards, max_turns, test_timeout)
         if len(self.writers) < 2:
             raise ConfigError("agents: code collaboration needs at least two writers, but got one")
-        number = len(self.writers) - 1
-        self.names: tuple[str, ...] = (
-            ("aux",) if number == 1 else tuple(f"aux_{i}" for i in range(1, number + 1))
-        )
-        self.instruction = instruction
-        self.num_visible: int = num_visible
+        number = len(self.writers)
+        several = tuple(f"aux_{i}" for i in range(1, number))
+        self.names: tuple[str, ...] = ("aux",) if number == 2 else several
         self.num_hidden: int = num_hidden
-        self.seed: int = seed
         self._bench = CodeGrader(isolation, sandbox)
         if dataset is not None:
-            self._table = RowTable(
-                dataset,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed,
-                convert=partial(
-                    _converted, num_visible=num_visible, max_tests=max_tests, count=number + 1
-                ),
-            )
-        self._problem = CodeProblem("", "calls", [])
-
-    # -- tasks -------------------------------------------------------------------------------------
+            tests = {"num_visible": num_visible, "max_tests": max_tests}
+            convert = partial(_converted, **tests, count=number)
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=convert)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -138,30 +115,19 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         name = f"code_collaboration-{self.seed}-{split}-{seed}"
         return Task(name, [Message(found.question)], answer, seed, {PROBLEM: found.record()})
 
-    # -- play --------------------------------------------------------------------------------------
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._task = task or self.task(seed or 0)
-        where = f"code collaboration: task {self._task.id!r}"
-        if PROBLEM not in self._task.info:
-            raise ConfigError(f"{where} has no {PROBLEM} in its info")
-        self._problem = CodeProblem.of(self._task.info[PROBLEM], where)
-        return self.begin()
-
     def asked(self) -> list[str]:
-        """The opening question of every writer."""
-        question, entry = self._problem.question, self._problem.entry
+        entry = self._problem.entry
         parts = [
             f"Write only the function `{name}`, which returns what is of use to `{entry}`. Another "
             f"writer writes `{entry}` at the same time and calls it."
             for name in self.names
         ]
         listed = ", ".join(f"`{name}`" for name in self.names)
-        parts.append(
+        return [
+            *parts,
             f"Write only the function `{entry}`. Other writers provide {listed} at the same time: "
-            "call what they provide, use what it returns, and do not define it yourself."
-        )
-        return [f"{question}\n{part}\n{self.instruction}".strip() for part in parts]
+            "call what they provide, use what it returns, and do not define it yourself.",
+        ]
 
     async def judged(self, codes: Sequence[str]) -> CollaborationScore:
         test = partial(self._bench.test, self._problem, limits=self.limits)
@@ -173,28 +139,16 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     def feedback_text(self, mode: Mode, found: CollaborationScore) -> str:
         return feedback_text(mode, self._problem, self.names, found)
 
-    def shown(self) -> tuple[str, list[str]]:
-        return self._problem.question, [f"`{name}`" for name in [*self.names, self._problem.entry]]
+    def shown(self) -> list[str]:
+        return [f"`{name}`" for name in [*self.names, self._problem.entry]]
 
-    def state(self) -> str:
-        return f"{self._problem.question}\nattempt {self._attempts + 1} of {self.max_attempts}"
-
-    def expert(self, agent: str, messages: list[Message]) -> str | None:
-        codes = self._task.answer
-        if codes is None:
-            return None
-        if agent == self.adviser:
-            return "\n\n".join(map(fenced, codes))
-        return fenced(codes[self.writers.index(agent)])
+    def solution(self) -> list[str] | None:
+        return self._task.answer
 
 
 def _converted(row: Row, where: str, num_visible: int, max_tests: int, count: int) -> Row:
-    """A row with its problem, which must have a function to test.
-
-    Raises:
-        DataError: the row has no such function or an unknown form, or `codes` does not match the
-            number of writers.
-    """
+    """A row with its problem, which must have a function to test. Raises `DataError`: the row has
+    no such function or an unknown form, or `codes` does not match the number of writers."""
     found = converted(row, where, num_visible, max_tests)
     if not found[PROBLEM]["entry"]:
         raise DataError(f"{where}: its tests run a whole program; tests of a function are needed")

@@ -4,8 +4,7 @@ it to all items."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from mrlm.core.environment import Split
@@ -17,35 +16,12 @@ from mrlm.environments.shared.rows import is_held_out
 WORDS = ("level", "stone", "radar", "audio", "sky", "noon", "queue", "tree", "civic", "rhythm")
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramPlan:
-    """A kind of problem, where `{k}` is a number that varies.
-
-    Args:
-        asked: description of the entry point.
-        aux: description of `aux`.
-        entries: names and parameters of the entry point.
-        aux_code, main_code: the reference solution by two writers; `{f}` is the entry point.
-        args: name of the sampler of one call's argument.
-        k: possible values of the number.
-    """
-
-    asked: str
-    aux: str
-    entries: Sequence[str]
-    parameter: str
-    aux_code: str
-    main_code: str
-    args: str
-    k: Sequence[int] = range(2, 13)
-
-
 SAMPLERS: dict[str, Callable[[random.Random], Any]] = {
     "numbers": lambda rng: [rng.randint(0, 99) for _ in range(rng.randint(3, 8))],
     "words": lambda rng: rng.choices(WORDS, k=rng.randint(3, 8)),
     "limit": lambda rng: rng.randint(10, 60),
 }
-PLANS = tuple(ProgramPlan(**row) for row in content(__file__, "plans.yaml"))
+PLANS = content(__file__, "plans.yaml")
 
 
 def problem(
@@ -56,19 +32,19 @@ def problem(
     rng = random.Random(f"code_collaboration/{split}/{seed}")
     while True:
         plan = rng.choice(PLANS)
-        k = rng.choice(plan.k)
-        if is_held_out(f"{plan.asked} {k}") == (split == "eval"):
+        k = rng.choice(plan.get("k", range(2, 13)))
+        if is_held_out(f"{plan['asked']} {k}") == (split == "eval"):
             break
-    entry = rng.choice(plan.entries)
-    codes = [part.format(f=entry, k=k) for part in (plan.aux_code, plan.main_code)]
+    entry = rng.choice(plan["entries"])
+    codes = [part.format(f=entry, k=k) for part in (plan["aux_code"], plan["main_code"])]
     solve = compiled("\n\n".join(codes), entry)
     tests: list[Any] = []
     while len({repr(result) for _, result in tests}) < 2:
-        drawn = (SAMPLERS[plan.args](rng) for _ in range(num_visible + num_hidden))
+        drawn = (SAMPLERS[plan["args"]](rng) for _ in range(num_visible + num_hidden))
         tests = [[[args], solve(args)] for args in drawn]
     text = (
-        f"Write a Python function `{entry}({plan.parameter})`. {plan.asked.format(k=k)} A function "
-        f"`aux` may give {plan.aux.format(k=k)}."
+        f"Write a Python function `{entry}({plan['parameter']})`. {plan['asked'].format(k=k)} "
+        f"A function `aux` may give {plan['aux'].format(k=k)}."
     )
     whole = "\n\n".join(codes)
     return CodeProblem(text, "calls", tests, entry, num_visible, solution=whole), codes

@@ -1,4 +1,5 @@
-"""Score of a program by several writers, at most 4.0. Whether a function is called and its result
+"""Score of a program by several writers, at most 4.0, and feedback for them, in which hidden tests
+contribute only numbers. Whether a function is called and its result
 is used is decided by the syntax tree and by the test results when the function is replaced, since
 code that runs together with the program could forge any other evidence."""
 
@@ -9,14 +10,9 @@ from dataclasses import dataclass, field
 
 from mrlm.environments.code.answers import refusal
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code_collaboration.structure import (
-    binds,
-    function,
-    is_thin,
-    parsed,
-    reached,
-)
-from mrlm.environments.shared.program import ProgramScore
+from mrlm.environments.code.scoring import feedback as first_failure
+from mrlm.environments.code_collaboration.structure import binds, function, is_thin, parsed, reached
+from mrlm.environments.shared.program import Mode, ProgramScore, grade_of
 from mrlm.sandbox.grading import GradingVerdict
 
 AUX, MAIN, PARSES, TESTS = 0.4, 0.6, 0.5, 1.0
@@ -63,9 +59,7 @@ async def worth(
     """Score of the writers' codes together.
 
     Args:
-        problem: the problem.
         names: names of the functions of all writers but the last.
-        codes: one per writer, in their order.
         test: runs a program, and returns a verdict for each test of the problem.
     """
     found = CollaborationScore(
@@ -100,7 +94,9 @@ async def worth(
     found.paid["called"] = sum(each["called"] for each in found.of_aux)
     found.paid["ignored"] = sum(each["ignored"] for each in found.of_aux)
     if found.paid["called"] and not is_thin(entry, names):
-        found.paid["whole"] = WHOLE * (not await _replaced(found, problem, names, texts, test))
+        found.paid["whole"] = WHOLE * (
+            not await _replaced(found, problem.entry, names, texts, test)
+        )
     return found
 
 
@@ -123,16 +119,12 @@ async def _use(
 
 
 async def _replaced(
-    found: CollaborationScore,
-    problem: CodeProblem,
-    names: Sequence[str],
-    texts: Sequence[str],
-    test: Tester,
+    found: CollaborationScore, entry: str, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> bool:
     """Whether one of the other functions alone passes all tests that the whole program passes."""
     for place, name in enumerate(names):
         if found.of_aux[place]["called"]:
-            alone = "\n\n".join([*texts, f"{problem.entry} = {name}\n"])
+            alone = "\n\n".join([*texts, f"{entry} = {name}\n"])
             if not _fewer(found.verdicts, await test(alone)):
                 return True
     return False
@@ -141,3 +133,52 @@ async def _replaced(
 def _fewer(before: Sequence[GradingVerdict], after: Sequence[GradingVerdict]) -> bool:
     """Whether a test that passed before fails now."""
     return any(one.passed and not two.passed for one, two in zip(before, after, strict=True))
+
+
+def feedback_text(
+    mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore
+) -> str:
+    """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
+    passed, number = sum(verdict.passed for verdict in found.verdicts), len(found.verdicts)
+    lines: list[str] = []
+    if mode == "count":
+        count = f"{passed} of {number} tests pass."
+        lines = [count if number else "The program could not be tested."]
+    elif mode in ("graded", "tests"):
+        lines = _structure(problem, names, found)
+    if mode == "graded" and number:
+        lines.append(grade_of(passed, number))
+    if mode == "tests":
+        lines += _tests(problem, found)
+    return "\n".join(lines)
+
+
+def _structure(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
+    """Structural defects, as far as the structure was analysed."""
+    lines = [
+        f"There is no function {name} that returns a value."
+        for name, each in zip(names, found.of_aux, strict=True)
+        if not each["aux"]
+    ]
+    if not found.paid["main"]:
+        return [*lines, f"There is no function {problem.entry} that returns a value."]
+    if not found.paid["parses"]:
+        return [*lines, "The program is not valid Python."]
+    if found.paid["tests"]:
+        for name, each in zip(names, found.of_aux, strict=True):
+            if each["aux"] and not each["called"]:
+                lines.append(f"{problem.entry} does not need {name}.")
+            if each["ignored"]:
+                lines.append(f"What {name} returns is not used.")
+    return lines
+
+
+def _tests(problem: CodeProblem, found: CollaborationScore) -> list[str]:
+    if not found.verdicts:
+        return []
+    lines = []
+    if problem.kind != "check":
+        for number, verdict in enumerate(found.verdicts[: problem.visible], start=1):
+            word = "passes" if verdict.passed else f"fails ({verdict.kind})"
+            lines.append(f"Test {number} {word}.")
+    return [*lines, first_failure(problem, found.verdicts, found.offset)]

@@ -1,8 +1,8 @@
 """Debate: speakers for and against a topic, judged by rules, a model, a panel or the truth.
 
-The environment is in `environment.py`, its rewards in `rewards.py`, its prompts in `prompts.py`;
-topics are in `topics.py` and `motions.jsonl`. The judge interface is in `judging.py`, judges are
-there, in `rules.py` and in `llm.py`, and `bench.py` builds them from a config.
+The environment is in `environment.py`, its prompts in `prompts.py`; topics are in `topics.py` and
+`motions.jsonl`. Judges are in `judging.py`, with the rewards of debaters, in `rules.py` and in
+`llm.py`.
 """
 
 from __future__ import annotations

@@ -3,33 +3,50 @@ rewarded."""
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
+from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.debate.bench import judge_of
-from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, TruthJudge
-from mrlm.environments.debate.llm import Hearing
+from mrlm.environments.debate.judging import (
+    DebateRecord,
+    DebateVerdict,
+    Judge,
+    MajorityJudge,
+    Pay,
+    Share,
+    Speech,
+    TruthJudge,
+    pay,
+)
+from mrlm.environments.debate.llm import Hearing, LLMJudge
 from mrlm.environments.debate.prompts import between, honest, opening
-from mrlm.environments.debate.rewards import Pay, Share, pay
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
-from mrlm.environments.shared.games import Style, one_of
+from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import agent_names, at_least, row_matters
+from mrlm.environments.shared.rows import (
+    RowTasks,
+    agent_names,
+    at_least,
+    built,
+    one_of,
+    row_matters,
+)
 
+KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
+"""Kind -> class of judges."""
 Order = Literal["simultaneous", "sequential"]
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
 
 
-class DebateEnvironment(Environment):
+class DebateEnvironment(RowTasks):
     """An environment in which two or more debaters speak for and against a topic, and judges decide
     which side was better.
 
@@ -54,17 +71,10 @@ class DebateEnvironment(Environment):
         prompts: `full`, or `short` for models with little context.
         eval_dataset, split, columns, on_bad_row: settings of topics from rows.
         seed: seed of generated topics, and of the split.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "topics", kinds=("motions", "arithmetic")
-    )
-
-    blocking: bool = False
+    matters = row_matters("topics", kinds=("motions", "arithmetic"))
 
     def __init__(
         self,
@@ -111,9 +121,8 @@ class DebateEnvironment(Environment):
             raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
-        rows = {"eval_dataset": eval_dataset, "split": split}
-        rows |= {"columns": columns, "on_bad_row": on_bad_row}
-        self._topics = topics_of(topics, truth, seed, **rows)
+        rows = (eval_dataset, split, columns, on_bad_row)
+        self._topics = topics_of(topics, truth, seed, *rows)
         if truth and not self._topics.topic(0, "train").known:
             raise ConfigError("topics: their truth is not known; rows need truth or answer")
         questions = [judge.most_questions for judge in self.judge.by_agent.values()]
@@ -122,23 +131,16 @@ class DebateEnvironment(Environment):
         self._begin(Topic(""), 0, "none")
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        """Number of topics of a split; `None` if they are generated."""
         return self._topics.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        """The topic of a seed."""
         topic, count = self._topics.topic(seed, split), self._topics.count(split)
         number = seed if count is None else seed % count
         answer = topic.solution if topic.known else None
         prompt = [Message(topic.claim)]
         return Task(f"debate-{split}-{number}", prompt, answer, seed, topic.info())
 
-    def spawn(self) -> DebateEnvironment:
-        """A copy, to be reset before use."""
-        return copy.copy(self)
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Assign the sides and open the debate."""
         task = task or self.task(seed or 0)
         if "claim" not in task.info:
             raise ConfigError(f"debate: task {task.id!r} has no 'claim' in its info")
@@ -148,7 +150,6 @@ class DebateEnvironment(Environment):
         return self._advance()
 
     def step(self, actions: dict[str, Message]) -> Any:
-        """Process speeches or judges' answers; the last step returns the rewards."""
         if self._queue:
             self._speak({each: _text(actions, each) for each in self._queue[0]})
             return self._advance()
@@ -158,12 +159,9 @@ class DebateEnvironment(Environment):
         return self._advance()
 
     def state(self) -> str:
-        """The topic, the sides, and the speeches so far."""
-        about = [self._topic.claim]
-        about += [f"{debater}: {side}" for debater, side in self._sides.items()]
-        return "\n".join(
-            [*about, *(f"{each.debater} said: {each.text}" for each in self._speeches)]
-        )
+        sides = [f"{debater}: {side}" for debater, side in self._sides.items()]
+        said = [f"{each.debater} said: {each.text}" for each in self._speeches]
+        return "\n".join([self._topic.claim, *sides, *said])
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The expert speech; for a judge, the right verdict (by rules, if the truth is unknown)."""
@@ -224,10 +222,11 @@ class DebateEnvironment(Environment):
         verdict = self.judge.decide(self.debate, heard)
         if isinstance(verdict, DebateVerdict):
             return self._rewarded(verdict)
-        return self._waiting(verdict)
 
-    async def _waiting(self, verdict: Awaitable[DebateVerdict]) -> StepResult:
-        return self._rewarded(await verdict)
+        async def waiting() -> StepResult:
+            return self._rewarded(await verdict)
+
+        return waiting()
 
     def _rewarded(self, verdict: DebateVerdict) -> StepResult:
         rewards = pay(self.debate, verdict, self.reward, self.share)
@@ -287,6 +286,36 @@ class DebateEnvironment(Environment):
         return "\n".join(f"{label}: {scores[label]}" for label in "AB")
 
 
+def judge_of(given: Any) -> Judge:
+    """A judge.
+
+    Args:
+        given: a judge; `rules`, `truth`, `llm` (the agent `judge`) or a mapping with such a `kind`
+            and the judge's arguments; a list of these, which is a panel (the same as
+            `kind: majority` with `judges`); a function or an `LLMEnvironment` to call.
+
+    Raises:
+        ConfigError: it is none of these, or has arguments that the judge does not accept.
+    """
+    if isinstance(given, Judge):
+        return given
+    if isinstance(given, list | tuple):
+        return MajorityJudge([judge_of(each) for each in given])
+    if isinstance(given, LLMEnvironment) or callable(given):
+        return LLMJudge(ask=given)
+    if not isinstance(given, str | Mapping):
+        raise ConfigError(f"judge={given!r} is not a judge; name one of {', '.join(KINDS)}")
+    arguments: dict[str, Any] = {"kind": given} if isinstance(given, str) else dict(given)
+    kind = arguments.pop("kind", None)
+    if kind not in KINDS:
+        raise ConfigError(unknown(str(kind), list(KINDS), "judge.kind"))
+    if kind == "majority":
+        arguments["judges"] = [judge_of(each) for each in arguments.get("judges") or ()]
+    if kind == "llm" and not {"agent", "ask"} & set(arguments):
+        arguments["agent"] = "judge"
+    return built(KINDS[kind], arguments, f"judge {kind!r}")
+
+
 def _text(actions: Mapping[str, Message], agent: str) -> str:
     return actions[agent].content if agent in actions else ""
 
@@ -295,11 +324,8 @@ def _opponents(given: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, A
     for name, script in given.items():
         if name not in debaters:
             raise ConfigError(f"opponents.{name}: the debaters are {', '.join(debaters)}")
-        texts = (
-            isinstance(script, list | tuple)
-            and script
-            and all(isinstance(each, str) for each in script)
-        )
+        listed = isinstance(script, list | tuple) and script
+        texts = listed and all(isinstance(each, str) for each in script)
         if script != "expert" and not callable(script) and not texts:
             raise ConfigError(
                 f"opponents.{name} must be 'expert', a list of texts or a function, not {script!r}"

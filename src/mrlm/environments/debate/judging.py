@@ -1,4 +1,5 @@
-"""The interface of judges, which map a debate to a verdict, and simple judges."""
+"""The interface of judges, which map a debate to a verdict, simple judges, and the rewards of
+debaters."""
 
 from __future__ import annotations
 
@@ -8,9 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.types import Reward
 from mrlm.environments.debate.topics import SIDES, Side, Topic
+from mrlm.environments.shared.rows import SharedByCopies
 
 Winner = Literal["pro", "con", "draw"]
+Pay = Literal["graded", "winner", "truth"]
+Share = Literal["own", "side", "team"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,6 @@ class DebateRecord:
     """The record of a debate.
 
     Args:
-        topic: its topic.
         sides: debater -> its side.
         speeches: speeches in the order in which they were given.
         rounds: maximum number of speeches of every debater.
@@ -59,7 +63,7 @@ class DebateVerdict:
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-class Judge:
+class Judge(SharedByCopies):
     """A judge of debates. Judges are stateless, so that all copies of an environment share one.
 
     A judge may be played by agents: `by_agent` names the agents of the environment that are queried
@@ -74,16 +78,8 @@ class Judge:
     def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        """The verdict, or a coroutine of it.
-
-        Args:
-            debate: the debate.
-            heard: judging agent -> its verdict.
-        """
+        """The verdict, or a coroutine of it."""
         raise NotImplementedError
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Judge:
-        return self
 
 
 def scored(
@@ -108,11 +104,8 @@ class TruthJudge(Judge):
     The quality of its arguments does not matter."""
 
     def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
-        """The verdict by the debaters' last speeches.
-
-        Raises:
-            ConfigError: the topic has no known answer.
-        """
+        """The verdict by the debaters' last speeches. Raises `ConfigError`: the topic has no known
+        answer."""
         if not debate.topic.known:
             raise ConfigError(
                 f"topic {debate.topic.claim!r} has no known truth; judge=truth and reward=truth "
@@ -126,9 +119,6 @@ class TruthJudge(Judge):
 class MajorityJudge(Judge):
     """A panel of judges: the side with most votes wins, an equal number of votes is a draw; scores
     are means over the judges. Void verdicts do not count; if all are void, so is the panel's.
-
-    Args:
-        judges: members of the panel.
 
     Raises:
         ConfigError: the panel is empty, or two judges use the same agent.
@@ -154,7 +144,6 @@ class MajorityJudge(Judge):
     async def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict:
-        """The panel's verdict."""
         verdicts = []
         for judge in self.judges:
             verdict = judge.decide(debate, heard)
@@ -185,3 +174,66 @@ def _means(given: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict
         debater: {name: sum(values) / len(values) for name, values in named.items()}
         for debater, named in found.items()
     }
+
+
+def pay(debate: DebateRecord, verdict: DebateVerdict, kind: Pay, share: Share) -> dict[str, Reward]:
+    """Debater -> its reward.
+
+    The components are `score` (the judge's) with its parts, `won` (1, 0.5 for a draw, 0), `void`
+    (1 if the judge gave no verdict), and if the truth is known `correct` (the debater states it)
+    and `verdict_correct` (the winning side agrees with it).
+    """
+    values = _values(debate, verdict, kind)
+    if share != "own":
+        values = _shared(debate, values, share)
+    truth = TruthJudge().decide(debate, {}).scores if debate.topic.known else {}
+    rewards = {}
+    for debater, side in debate.sides.items():
+        won = 0.5 if verdict.winner == "draw" else float(verdict.winner == side)
+        components = {"won": won, "void": float(verdict.winner is None)}
+        if debater in verdict.scores:
+            components["score"] = verdict.scores[debater]
+        components |= verdict.parts.get(debater, {})
+        if truth:
+            components["correct"] = truth[debater]
+            components["verdict_correct"] = _agrees(debate, verdict)
+        rewards[debater] = Reward(values[debater], components)
+    return rewards
+
+
+def _values(debate: DebateRecord, verdict: DebateVerdict, kind: Pay) -> dict[str, float]:
+    """Debater -> its reward before sharing; 0 for all in a void debate, except with `truth`, which
+    needs no judge."""
+    if kind == "truth":
+        return dict(TruthJudge().decide(debate, {}).scores)
+    if verdict.winner is None:
+        return dict.fromkeys(debate.sides, 0.0)
+    if kind == "graded":
+        return dict(verdict.scores)
+    if verdict.winner == "draw":
+        return dict.fromkeys(debate.sides, 0.0)
+    half = len(debate.sides) / 2
+    return {
+        debater: (1.0 if side == verdict.winner else -1.0) * half / len(debate.of(side))
+        for debater, side in debate.sides.items()
+    }
+
+
+def _shared(debate: DebateRecord, values: dict[str, float], share: Share) -> dict[str, float]:
+    groups = [list(values)] if share == "team" else [debate.of(side) for side in SIDES]
+    return {
+        debater: sum(values[each] for each in group) / len(group)
+        for group in groups
+        for debater in group
+    }
+
+
+def _agrees(debate: DebateRecord, verdict: DebateVerdict) -> float:
+    """1.0 if the winning side is right: PRO of a true claim, CON of a false one; for a question, a
+    side whose debaters all state the answer in their last speeches."""
+    if verdict.winner is None or verdict.winner == "draw":
+        return 0.0
+    if debate.topic.truth is not None:
+        return float((verdict.winner == "pro") == debate.topic.truth)
+    right = TruthJudge().decide(debate, {}).scores
+    return min(right[debater] for debater in debate.of(verdict.winner))

@@ -12,7 +12,7 @@ from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.grading import BEST, LONGEST, UNREAD, Ask, answer_of, quoted
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import at_least, one_of
 
 Mode = Literal["winner", "scores"]
 
@@ -63,8 +63,7 @@ class LLMJudge(Judge):
     ) -> None:
         if (agent is None) == (ask is None):
             raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
-        if mode not in get_args(Mode):
-            raise ConfigError(f"mode must be 'winner' or 'scores', not {mode!r}")
+        one_of("mode", mode, get_args(Mode))
         at_least("retries", retries, 0, whole=True)
         self.agent = agent
         self.mode: Mode = mode
@@ -86,7 +85,6 @@ class LLMJudge(Judge):
     def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        """The judging agent's verdict, or the verdict obtained by calling `ask`."""
         return self._asked(debate) if self.agent is None else heard[self.agent]
 
     async def _asked(self, debate: DebateRecord) -> DebateVerdict:
@@ -131,12 +129,7 @@ class LLMJudge(Judge):
 
 
 class Hearing:
-    """The queries of one judge about one debate, and its answers.
-
-    Args:
-        judge: the judge.
-        debate: the debate.
-    """
+    """The queries of one judge about one debate, and its answers."""
 
     def __init__(self, judge: LLMJudge, debate: DebateRecord) -> None:
         self._judge, self._debate = judge, debate

@@ -23,7 +23,8 @@ def opening(topic: Topic, side: Side, rounds: int, style: Style) -> str:
             else "You check the other side's answer and say what is wrong with it."
         )
     else:
-        lines.append(f"You are {side.upper()}: you speak {_stands(side)} it.")
+        stands = "for" if side == "pro" else "against"
+        lines.append(f"You are {side.upper()}: you speak {stands} it.")
     if topic.known:
         wanted = "true or Answer: false" if topic.truth is not None else "<your answer>"
         lines.append(f"End each speech with what you believe yourself, on a line: Answer: {wanted}")
@@ -43,11 +44,8 @@ def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str
     known. `None` without key points or a known truth.
 
     Args:
-        topic: the topic.
-        side: the debater's side.
         turn: number of its previous speeches.
         place: number of debaters of its side before it.
-        style: style of the prompts.
     """
     points = topic.points.get(side, ())
     if topic.known and style == "short":
@@ -60,7 +58,3 @@ def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str
     if topic.known:
         said.append(f"\nAnswer: {topic.solution}")
     return " ".join(said).strip() or None
-
-
-def _stands(side: Side) -> str:
-    return "for" if side == "pro" else "against"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, scored
-from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.debate.topics import SIDES
 from mrlm.environments.shared.content import content
 from mrlm.environments.shared.rows import at_least
 
@@ -109,7 +109,6 @@ def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -
     """Scores of a speech by name, each from 0 to 1.
 
     Args:
-        text: the speech.
         about: stems of the topic and its key points.
         known: earlier sentences, which score nothing.
 
@@ -139,9 +138,8 @@ def _markers(fresh: Sequence[Sentence], phrases: re.Pattern[str]) -> int:
     """Number of sentences with a phrase not used before; one phrase of each sentence counts."""
     used: set[str] = set()
     for sentence in fresh:
-        new = next((each for each in phrases.findall(sentence.text) if each not in used), None)
-        if new is not None:
-            used.add(new)
+        new = [each for each in phrases.findall(sentence.text) if each not in used]
+        used.update(new[:1])
     return len(used)
 
 
@@ -167,14 +165,9 @@ class RuleBasedJudge(Judge):
         self.margin = margin
 
     def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
-        """The scores of all debaters, and the side with the higher mean."""
         parts = score_debate(debate)
-        scores = {debater: named["score"] for debater, named in parts.items()}
-        shown = {
-            debater: {name: value for name, value in named.items() if name != "score"}
-            for debater, named in parts.items()
-        }
-        return scored(debate, scores, shown, self.margin)
+        scores = {debater: named.pop("score") for debater, named in parts.items()}
+        return scored(debate, scores, parts, self.margin)
 
 
 def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
@@ -191,7 +184,8 @@ def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
             side = debate.sides[speech.debater]
             fresh = new_sentences(speech.text, earlier)
             worth[speech.debater].append(argument(speech.text, about, earlier)["argument"])
-            own, others = (_touched(fresh, points[each]) for each in (side, _other(side)))
+            other = "con" if side == "pro" else "pro"
+            own, others = (_touched(fresh, points[each]) for each in (side, other))
             touched[speech.debater] |= own
             steady[speech.debater].append(_consistent(speech.text, fresh, len(own), len(others)))
             said += sentences(speech.text)
@@ -239,10 +233,6 @@ def _consistent(text: str, fresh: Sequence[Sentence], own: int, others: int) -> 
     if not fresh or _CONCEDES.search(" ".join(text[:MAX_TEXT].lower().split())):
         return 0.0
     return 0.5 if others > own else 1.0
-
-
-def _other(side: Side) -> Side:
-    return "con" if side == "pro" else "pro"
 
 
 def _words(text: str) -> list[str]:

@@ -8,15 +8,16 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
-from mrlm.data.tasks import OnBadRow, Row
+from mrlm.data.tasks import Row
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import RowTable, at_least, is_held_out
+from mrlm.environments.shared.rows import RowTable, at_least, built, is_held_out
 from mrlm.environments.shared.text import exact_match
 
 Side = Literal["pro", "con"]
@@ -116,11 +117,9 @@ class Arithmetic:
             raise ConfigError(f"topics: max_number={max_number} leaves no held-out claim; raise it")
 
     def count(self, split: Split) -> int | None:
-        """`None`: the number of claims is unlimited."""
         return None
 
     def topic(self, seed: int, split: Split) -> Topic:
-        """The claim of a seed."""
         rng = random.Random(f"debate/{self.seed}/{split}/{seed}")
         while True:
             a, b = (rng.randint(0, self.max_number) for _ in range(2))
@@ -137,7 +136,7 @@ class Arithmetic:
         return f"debate {min(a, b)} {op} {max(a, b)}"
 
 
-class RowTopics:
+class RowTopics(RowTable):
     """Topics from rows of a data set.
 
     A row has `claim` (or `topic`, `motion`), optionally `pro` and `con` (lists of key points) and
@@ -146,38 +145,18 @@ class RowTopics:
 
     Args:
         dataset: anything `read_rows` accepts.
-        eval_dataset: held-out rows; a tenth of `dataset` when `None`.
-        split: split of `dataset`.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        *rows: further settings of rows, see `RowTable`.
         seed: seed of the split and of the choice of claimed answers.
+        **settings: the same by name.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
-        seed: int = 0,
-    ) -> None:
-        def convert(row: Row, where: str) -> Row:
-            topic = _topic(row, where, seed)
-            return {"prompt": topic.claim, "topic": topic}
-
-        self._table = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed, convert=convert
-        )
-
-    def count(self, split: Split) -> int | None:
-        """Number of rows of a split."""
-        return self._table.count(split)
+    def __init__(self, dataset: Any, *rows: Any, seed: int = 0, **settings: Any) -> None:
+        convert = partial(_converted, seed=seed)
+        super().__init__(dataset, *rows, **settings, seed=seed, convert=convert)
 
     def topic(self, seed: int, split: Split) -> Topic:
         """The topic of a row."""
-        return self._table.row(seed, split)[1]["topic"]
+        return self.row(seed, split)[1]["topic"]
 
 
 def motions() -> list[Row]:
@@ -187,7 +166,7 @@ def motions() -> list[Row]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
+def topics_of(given: Any, truth: bool, seed: int, *rows: Any) -> Topics:
     """Topics from a user's setting.
 
     Args:
@@ -196,7 +175,7 @@ def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
             with `count` and `topic`, a list of claims as plain strings, or rows.
         truth: whether a known truth is required.
         seed: seed of generated claims, or of the split.
-        **table: arguments of `RowTopics`.
+        *rows: further settings of rows.
 
     Raises:
         ConfigError: unknown arguments.
@@ -214,15 +193,17 @@ def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
                 f"topics={dict(given)!r}: a mapping needs kind: arithmetic (with max_number, "
                 "operations, seed)"
             )
-        unknown = set(arguments) - {"max_number", "operations", "seed"}
-        if unknown:
-            raise ConfigError(f"topics: arithmetic has no argument {sorted(unknown)[0]!r}")
-        return Arithmetic(**{"seed": seed, **arguments})
+        return built(Arithmetic, {"seed": seed, **arguments}, "topics: arithmetic")
     if isinstance(given, Topics):
         return given
     if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
         given = [{"claim": claim} for claim in given]
-    return RowTopics(given, seed=seed, **table)
+    return RowTopics(given, *rows, seed=seed)
+
+
+def _converted(row: Row, where: str, seed: int) -> Row:
+    topic = _topic(row, where, seed)
+    return {"prompt": topic.claim, "topic": topic}
 
 
 def _topic(row: Row, where: str, seed: int) -> Topic:

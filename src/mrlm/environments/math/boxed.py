@@ -27,8 +27,8 @@ class BoxedReward:
         timeout: time limit of computer algebra for one answer, in seconds.
 
     Example:
-        >>> rollout = Rollout().add_messages(Message("2+3?"), Message("It is \boxed{5}",
-        MessageType.MODEL)) >>> BoxedReward()([rollout], ["5"])
+        >>> answer = Message("It is \boxed{5}", MessageType.MODEL)
+        >>> BoxedReward()([Rollout().add_messages(Message("2+3?"), answer)], ["5"])
         [1.0]
     """
 
@@ -45,30 +45,21 @@ class BoxedReward:
         for name, value in (("correct", correct), ("wrong", wrong), ("unparseable", unparseable)):
             if not math.isfinite(value):
                 raise ConfigError(f"BoxedReward: {name} must be a finite number, not {value!r}")
-        self.rewards: dict[bool | None, float] = {
-            True: float(correct),
-            False: float(wrong),
-            None: float(unparseable),
-        }
+        values = (float(correct), float(wrong), float(unparseable))
+        self.rewards: dict[bool | None, float] = dict(zip((True, False, None), values, strict=True))
         self.plain = plain
         self.timeout = timeout
 
     def __call__(self, rollouts: Sequence[Rollout], answers: Sequence[Any]) -> list[float]:
         """One reward per rollout.
 
-        Args:
-            rollouts: hand-built or sampled.
-            answers: the right answers, in the same order.
-
         Raises:
             RewardError: the numbers of answers and rollouts differ.
         """
         if len(rollouts) != len(answers):
             raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")
-        return [
-            self._one(rollout, gold_of(gold))
-            for rollout, gold in zip(rollouts, answers, strict=True)
-        ]
+        golds = map(gold_of, answers)
+        return [self._one(rollout, gold) for rollout, gold in zip(rollouts, golds, strict=True)]
 
     def _one(self, rollout: Rollout, gold: str) -> float:
         said = [m.content for m in rollout.messages if m.role is Role.ASSISTANT]

@@ -6,12 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
@@ -40,9 +39,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
             `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are supported);
             anything `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range: difficulty of generated problems, 1 to 5.
         families: families of generated problems.
         seed: seed of the generator and of the split.
@@ -52,15 +49,12 @@ class MathReasoningEnvironment(QuestionEnvironment):
         timeout: time limit of computer algebra for one answer, in seconds.
         instruction: text after the question; none if empty.
         agents: name of the agent.
-
-    Raises:
-        ConfigError: impossible arguments.
-        DataError: rows that cannot be used.
     """
 
     title: str = "math"
+    _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
+    matters = row_matters("dataset")
 
     def __init__(
         self,
@@ -104,26 +98,20 @@ class MathReasoningEnvironment(QuestionEnvironment):
             difficulty_range or (1, 3), seed, families
         )
         if dataset is not None:
-            self._table = QuestionTable(
-                "math data set", ANSWERS, dataset, eval_dataset, split, columns, on_bad_row, seed
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = QuestionTable("math data set", ANSWERS, dataset, *settings)
         self.require_solution = require_solution
         self.timeout = timeout
         self.instruction = instruction
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
             problem = self.generator.problem(seed, split)
-            info = {
-                "difficulty": problem.difficulty,
-                "family": problem.family,
-                "solution": problem.solution,
-            }
+            kept = ("question", "difficulty", "family", "solution")
+            info = {name: getattr(problem, name) for name in kept}
             prompt = [Message(self._asked(problem.question))]
             name = f"math-{self.generator.seed}-{split}-{seed}"
-            return Task(name, prompt, problem.answer, seed, {"question": problem.question, **info})
+            return Task(name, prompt, problem.answer, seed, info)
         found = self._table.question(seed, split)
         asked = Message(self._asked(found.text), found.messages[-1].role)
         prompt = [*found.messages[:-1], asked]
@@ -132,8 +120,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def _asked(self, question: str) -> str:
         wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
         return f"{question}\n{wanted}".strip()
-
-    # -- play --------------------------------------------------------------------------------------
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = next(iter(actions.values())).content
@@ -144,11 +130,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         over = bool(correct) or self._attempts >= self.max_attempts
         if not over:
             words += f" {self.again}"
-        return StepResult(
-            {self.agents[0]: Observation([Message(words)], done=over)},
-            {self.agents[0]: reward},
-            done=over,
-        )
+        return self.answered(words, reward, over)
 
     def _paid(self, text: str, correct: bool | None) -> tuple[Reward, str]:
         if correct is None:
@@ -157,9 +139,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            components["reasoning"] = REASONED * (
-                correct and shows_working(before_answer(text), self.question)
-            )
+            shown = correct and shows_working(before_answer(text), self.question)
+            components["reasoning"] = REASONED * shown
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
 

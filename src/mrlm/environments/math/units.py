@@ -3,22 +3,19 @@ other words after a number are nouns, which are ignored."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
-_NAMES: dict[str, dict[str, str]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
-"""Dimension -> names of a unit -> its size in base units."""
+from mrlm.environments.shared.content import content
+
 _KNOWN: dict[str, tuple[str, Fraction]] = {
     name: (dimension, Fraction(factor))
-    for dimension, table in _NAMES.items()
+    for dimension, table in content(__file__, "units.json").items()
     for names, factor in table.items()
     for name in names.split()
 }
+"""Name of a unit -> its dimension, and its size in base units."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _WORDS = re.compile(r"[A-Za-z°]+|/|\^\{?\d\}?|[²³]")
 _POWER = r"(?:\s?\^\{?[23]\}?|[²³])?"

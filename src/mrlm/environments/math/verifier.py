@@ -8,8 +8,7 @@ import logging
 import os
 import queue
 import re
-import threading
-from collections import OrderedDict
+from functools import lru_cache
 
 from mrlm.environments.math import answers, units
 from mrlm.environments.shared.child_process import ChildEnded, ChildProcess, TooLate
@@ -27,7 +26,6 @@ class Verifier:
     """A pool of processes that run math-verify, started on first use.
 
     Args:
-        workers: maximum number of processes.
         remembered: number of cached verdicts, as the samples of a group often agree.
     """
 
@@ -40,41 +38,25 @@ class Verifier:
         self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
         for worker in self._all:
             self._idle.put(worker)
-        self._verdicts: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._remembered = remembered
-        self._lock = threading.Lock()
+        self._known = lru_cache(remembered)(self._verdict)
 
     def compare(self, answer: str, gold: str, timeout: float = TIMEOUT) -> str:
         """`right`, `wrong`, `unparseable`, `gold` (the gold answer cannot be parsed) or `timeout`.
+        Raises `EpisodeError`: no worker can be started."""
+        for _ in range(2):
+            try:
+                return self._known(answer, gold, timeout)
+            except TooLate:
+                return "timeout"
+            except ChildEnded:  # of a cause other than the deadline
+                continue
+        return "unparseable"
 
-        Raises:
-            EpisodeError: no worker can be started.
-        """
-        with self._lock:
-            known = self._verdicts.get((answer, gold))
-        if known is not None:
-            return known
-        reply = self._asked(answer, gold, timeout) or self._asked(answer, gold, timeout)
-        if reply is None:
-            return "unparseable"
-        if reply == "timeout":
-            return reply
-        with self._lock:
-            self._verdicts[answer, gold] = reply
-            if len(self._verdicts) > self._remembered:
-                self._verdicts.popitem(last=False)
-        return reply
-
-    def _asked(self, answer: str, gold: str, timeout: float) -> str | None:
-        """One worker's verdict; `None` if it died of a cause other than the deadline."""
+    def _verdict(self, answer: str, gold: str, timeout: float) -> str:
         worker = self._idle.get()
         try:
             request = {"answer": answer, "gold": gold, "seconds": timeout}
             return worker.ask(request, timeout)["verdict"]
-        except TooLate:
-            return "timeout"
-        except ChildEnded:
-            return None
         finally:
             self._idle.put(worker)
 
@@ -108,7 +90,6 @@ def verify(
 
     Args:
         answer: the answer alone, plain or LaTeX, as returned by `answers.stated`.
-        gold: the right answer.
         question: the question; an expression copied from it does not count as an answer.
         timeout: time limit of computer algebra, in seconds.
 

@@ -7,17 +7,16 @@ others only with each other: no fact is needed by questions of both splits.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 from mrlm.core.environment import Split
+from mrlm.environments.shared.content import content
 from mrlm.environments.tools.search import Document
 
-_LAND = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_LAND = content(__file__, "corpus.json")
 """Number of entities of each kind, the kind that each is linked with, parts of names, and templates
 of documents and questions."""
 HELD_OUT = 8
@@ -29,7 +28,6 @@ class Question:
     """A question about the corpus.
 
     Args:
-        text: the question.
         answer: the right answer, one name or number.
         hops: the intermediate questions and their answers, in order; the last is the answer.
     """

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers
@@ -28,14 +27,13 @@ from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.shared.routing import (
     TAGS,
     WORST,
-    Models,
     asking_cost,
     blocks,
     form,
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowTasks, at_least, row_matters
+from mrlm.environments.shared.rows import RowTasks, at_least, one_of, row_matters
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -90,9 +88,8 @@ class SearchQAEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (-1.0, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "dataset", rows=["seed"], generated=["hops"]
-    )
+    matters = row_matters("dataset", rows=["seed"], generated=["hops"])
+    _table: QuestionTable | None = None
 
     def __init__(
         self,
@@ -116,10 +113,8 @@ class SearchQAEnvironment(RowTasks):
         at_least("max_turns", max_turns, 0, whole=True)
         at_least("topk", topk, 1, whole=True)
         at_least("max_observation", max_observation, 1, whole=True)
-        if reward not in ("em", "f1"):
-            raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
-        if prompts not in ("full", "short"):
-            raise ConfigError(f"prompts must be 'full' or 'short', not {prompts!r}")
+        one_of("reward", reward, ("em", "f1"))
+        one_of("prompts", prompts, ("full", "short"))
         self.experts: dict[str, Expert] = {} if models is None else experts_of(models)
         self.search: Search | None = None
         if models is None or search is not None:
@@ -129,10 +124,8 @@ class SearchQAEnvironment(RowTasks):
                 raise ConfigError(f"models: {ENGINE!r} is the search engine; rename the model")
             self.experts[ENGINE] = Expert(ENGINE, "", about="a search engine")
         self.router = router
-        self.agents: tuple[str, ...] = (
-            router,
-            *(each.agent for each in self.experts.values() if each.agent),
-        )
+        asked = (each.agent for each in self.experts.values() if each.agent)
+        self.agents: tuple[str, ...] = (router, *asked)
         if len(set(self.agents)) < len(self.agents):
             raise ConfigError(f"models: the agent {router!r} is the router; rename one of them")
         self.rounds = max_turns
@@ -143,26 +136,14 @@ class SearchQAEnvironment(RowTasks):
         self.max_observation = max_observation
         self.prompts: Style = prompts
         self.hops: tuple[int, ...] = _hops(hops)
-        self._table: QuestionTable | None = None
         if dataset is not None:
-            self._table = QuestionTable(
-                "search_qa data set",
-                ANSWERS,
-                dataset,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed,
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = QuestionTable("search_qa data set", ANSWERS, dataset, *settings)
         self._begin(Task("none"))
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def num_tasks(self, split: Split = "train") -> int | None:
-        if self._table is not None:
-            return self._table.count(split)
-        return len(corpus.questions(split, self.hops))
+        count = super().num_tasks(split)
+        return len(corpus.questions(split, self.hops)) if count is None else count
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -177,18 +158,14 @@ class SearchQAEnvironment(RowTasks):
             one = asked[index]
             text, gold = one.text, [one.answer]
             info = {"question": text, "hops": [list(hop) for hop in one.hops]}
-        return Task(f"search-{split}-{index}", self._opening(text), gold, seed, info)
-
-    def _opening(self, question: str) -> list[Message]:
         about = {name: each.about for name, each in self.experts.items()}
-        return [Message(instructions(question, about or None, self.rounds, self.prompts))]
+        opening = Message(instructions(text, about or None, self.rounds, self.prompts))
+        return Task(f"search-{split}-{index}", [opening], gold, seed, info)
 
     @property
     def stops(self) -> dict[str, tuple[str, ...]]:
         """Stop strings of the router: its turn ends with a query or an answer."""
         return {self.router: STOPS}
-
-    # -- an episode --------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
@@ -214,10 +191,6 @@ class SearchQAEnvironment(RowTasks):
         shown = (*self._shown, *[""] * (len(self._said) - len(self._shown)))
         return "".join(a + b for a, b in zip(self._said, shown, strict=True))
 
-    @property
-    def _names(self) -> Models:
-        return list(self.experts) or None
-
     def step(self, actions: dict[str, Message]) -> StepResult:
         if self._asked is not None:
             return self._told(next(iter(actions.values())))
@@ -230,7 +203,7 @@ class SearchQAEnvironment(RowTasks):
             return self._paid()
         if action is None:
             return self._shows("")
-        found = route(body, self._names)
+        found = route(body, list(self.experts) or None)
         if found is None:
             return self._shows(information(None, self.max_observation))
         name, question = found
@@ -260,7 +233,7 @@ class SearchQAEnvironment(RowTasks):
         return StepResult({self.router: Observation([Message(text)])})
 
     def _paid(self) -> StepResult:
-        text, names = self.transcript, self._names
+        text, names = self.transcript, list(self.experts) or None
         forged = any("<information>" in said for said in self._said)
         shape = WORST if forged else form(text, names)
         value = WORST if forged else routing_reward(text, self._accepted, names, self.reward)
@@ -278,8 +251,6 @@ class SearchQAEnvironment(RowTasks):
             "turns": float(len(self._said)),
         }
         return StepResult(rewards={self.router: Reward(value, components)}, done=True)
-
-    # -- for critics and demonstrations ------------------------------------------------------------
 
     def state(self) -> str:
         return f"{self._task.info.get('question', '')}\n{self.transcript}"

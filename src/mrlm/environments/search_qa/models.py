@@ -34,12 +34,9 @@ class Expert:
 
 
 def experts_of(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
-    """The models by name, from a user's setting: names, or names with their settings.
-
-    Raises:
-        ConfigError: no names, invalid names or names equal up to case, two models with the same
-            agent, or unknown settings.
-    """
+    """The models by name, from a user's setting: names, or names with their settings. Raises
+    `ConfigError`: no names, invalid names or names equal up to case, two models with the same
+    agent, or unknown settings."""
     tables = given if isinstance(given, Mapping) else dict.fromkeys(given, None)
     found: dict[str, Expert] = {}
     for name, settings in tables.items():

@@ -26,9 +26,7 @@ def instructions(question: str, models: Mapping[str, str] | None, turns: int, st
     """The opening of an episode.
 
     Args:
-        question: the question.
         models: name -> its description; `None` with a search engine only.
-        turns: maximum number of queries.
         style: `short` is the question alone, for small models trained on the format.
     """
     if style == "short":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
+from mrlm.environments.shared.rows import SharedByCopies
 
 STARTUP = 120.0
 """Time limit for loading the child's libraries, in seconds."""
@@ -30,7 +31,7 @@ class ChildEnded(EpisodeError):
     """The child ended without an answer."""
 
 
-class ChildProcess:
+class ChildProcess(SharedByCopies):
     """A child process, started at the first request.
 
     Args:
@@ -45,9 +46,6 @@ class ChildProcess:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         atexit.register(self.close)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ChildProcess:
-        return self
 
     @property
     def pid(self) -> int | None:

@@ -1,8 +1,9 @@
-"""Content of environments that is data: texts, tables and templates in YAML files beside the
-modules that use them."""
+"""Content of environments that is data: texts, tables and templates in files beside the modules
+that use them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ except ImportError:  # PyYAML was built without libyaml
 
 
 def content(module: str, name: str | None = None) -> Any:
-    """The values of the YAML file beside a module (its `__file__`), by default of the same name."""
+    """The values of the YAML or JSON file beside a module (its `__file__`), by default of the same
+    name."""
     path = Path(module).with_suffix(".yaml") if name is None else Path(module).with_name(name)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=Loader)

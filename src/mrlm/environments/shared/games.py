@@ -3,23 +3,20 @@ and each has its own reward."""
 
 from __future__ import annotations
 
-import copy
-import math
 import random
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import agent_names
+from mrlm.environments.shared.rows import RowTasks, agent_names, one_of
 
 Opponent = Literal["agent", "random", "expert"]
 Teaches = Literal["best", "any"]
 Style = Literal["full", "short"]
 
 
-class TwoPlayerGame(Environment):
+class TwoPlayerGame(RowTasks):
     """A game of two roles, 0 and 1, which move in turn.
 
     A game sets `roles` and implements `begin` (sets up the game; role 0 moves first), `question`
@@ -46,7 +43,6 @@ class TwoPlayerGame(Environment):
     """
 
     roles: tuple[str, str] = ("first", "second")
-    blocking: bool = False
 
     def __init__(
         self,
@@ -125,9 +121,6 @@ class TwoPlayerGame(Environment):
 
     # -- the environment ---------------------------------------------------------------------------
 
-    def spawn(self) -> Self:
-        return copy.copy(self)
-
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         self._key, self._moves = f"{type(self).__name__}/{task.id}", 0
@@ -173,25 +166,3 @@ class TwoPlayerGame(Environment):
         text = ("\n" if self.style == "full" else " ").join([*notices, self.question(self.mover)])
         notices.clear()
         return StepResult({name: Observation([Message(text)])}, rewards)
-
-
-def one_of(name: str, value: Any, known: Sequence[str]) -> None:
-    """Check that a setting is one of the known words.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if value not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-
-
-def penalty(name: str, value: Any) -> float:
-    """A penalty from a user's setting.
-
-    Raises:
-        ConfigError: it is not a finite number above 0.
-    """
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a finite number above 0, not {value!r}")
-    return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
@@ -14,11 +15,8 @@ T = TypeVar("T")
 
 
 def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
-    """The lowest and the highest requested difficulty.
-
-    Raises:
-        ConfigError: not two whole numbers between `lowest` and `highest`, the lower first.
-    """
+    """The lowest and the highest requested difficulty. Raises `ConfigError`: not two whole numbers
+    between `lowest` and `highest`, the lower first."""
     bounds = tuple(given)
     whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
     if len(bounds) != 2 or not whole or not lowest <= bounds[0] <= bounds[1] <= highest:
@@ -33,8 +31,6 @@ def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str)
     """Names out of `known`; all of them if none are given.
 
     Args:
-        given: a name, several names, or `None`.
-        known: available names.
         what: name of the setting in errors, such as `families`.
 
     Raises:
@@ -50,11 +46,8 @@ def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str)
 
 
 def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) -> int:
-    """Maximum number of answers, from either name of this setting.
-
-    Raises:
-        ConfigError: the two differ, or it is not a whole number above 0.
-    """
+    """Maximum number of answers, from either name of this setting. Raises `ConfigError`: the two
+    differ, or it is not a whole number above 0."""
     if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
         raise ConfigError(
             f"max_turns={max_turns} and max_attempts={max_attempts} are the same setting; remove "
@@ -72,3 +65,9 @@ def first_of(split: Split, sample: Callable[[], T], key: Callable[[T], str]) -> 
         found = sample()
         if is_held_out(key(found)) == (split == "eval"):
             return found
+
+
+def unordered(text: str) -> str:
+    """A key equal for texts that differ only in the order of their parts, so that `3 + 5` cannot
+    leak through `5 + 3`."""
+    return " ".join(sorted(re.findall(r"\w+|[^\w\s]", text.lower())))

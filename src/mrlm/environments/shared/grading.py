@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.rows import SharedByCopies, at_least, built
 
 LONGEST = 4000
 """Maximum number of characters of a text shown to a judge."""
@@ -40,7 +40,7 @@ def quoted(text: str) -> str:
     return "\n".join(f"| {line}" for line in text.splitlines() or [""])
 
 
-class TextJudge:
+class TextJudge(SharedByCopies):
     """A judge that grades a text from 0 to 10. Every line of the text has a bar before it, so that
     the text cannot imitate an instruction or a verdict. A query whose answer cannot be parsed is
     repeated; after that there is no grade.
@@ -72,16 +72,8 @@ class TextJudge:
         self.instruction: str = instruction
         self._ask = ask
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextJudge:
-        return self
-
     def question(self, asked: str, text: str) -> str:
-        """The query to the judge.
-
-        Args:
-            asked: the writer's prompt.
-            text: its answer.
-        """
+        """The query to the judge."""
         parts = [self.instruction, f"Somebody was asked:\n{quoted(asked)}"]
         return "\n\n".join([*parts, f"and wrote:\n{quoted(text)}", ASKED])
 
@@ -109,21 +101,14 @@ def read(text: str) -> float | None:
 
 def judge_of(given: Any) -> TextJudge | None:
     """A judge from a user's setting: `None`, a judge, the name of an agent, a mapping of arguments,
-    or a callable.
-
-    Raises:
-        ConfigError: it is none of these, or has arguments that a judge does not accept.
-    """
+    or a callable. Raises `ConfigError`: it is none of these, or has arguments that a judge does not
+    accept."""
     if given is None or isinstance(given, TextJudge):
         return given
     if isinstance(given, str):
         return TextJudge(given)
     if isinstance(given, Mapping):
-        try:
-            inspect.signature(TextJudge).bind(**given)
-        except TypeError as error:
-            raise ConfigError(f"judge: {error}") from error
-        return TextJudge(**given)
+        return built(TextJudge, given, "judge")
     if isinstance(given, LLMEnvironment) or callable(given):
         return TextJudge(ask=given)
     raise ConfigError(f"judge={given!r} is not a judge; name an agent, or give a function")

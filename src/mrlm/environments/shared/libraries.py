@@ -38,11 +38,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 def needed(module: str) -> None:
     """Check that the library of an environment is installed, without importing it. The extra of
-    this package that installs it has its name.
-
-    Raises:
-        ConfigError: it is not; the message contains the command for installation.
-    """
+    this package that installs it has its name. Raises `ConfigError`: it is not; the message
+    contains the command for installation."""
     if importlib.util.find_spec(module) is None:
         plain = module.replace("_", "-")
         older = "" if plain == module else f' (pip before 23.3: "mrlm[{plain}]")'
@@ -91,11 +88,8 @@ def seed_of(*parts: Any, bits: int = 31) -> int:
 
 
 def finite(value: Any, where: str) -> float:
-    """A number returned by a library, as a float.
-
-    Raises:
-        EpisodeError: it is not a finite number.
-    """
+    """A number returned by a library, as a float. Raises `EpisodeError`: it is not a finite
+    number."""
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
@@ -114,11 +108,8 @@ def said(message: Message | None) -> str:
 
 
 def called(where: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a library's function.
-
-    Raises:
-        EpisodeError: it raised an error; failed episodes are never trained on.
-    """
+    """The result of a library's function. Raises `EpisodeError`: it raised an error; failed
+    episodes are never trained on."""
     try:
         return function(*args, **kwargs)
     except EpisodeError:
@@ -135,10 +126,7 @@ def by_prefix(table: Mapping[str, str], name: str) -> str:
 class LibraryEnvironment(Environment):
     """An environment around one of another library, which is `_env` during an episode. Its random
     draws are determined by the task: training tasks have even seeds, held-out ones odd seeds.
-
-    Raises:
-        ConfigError: the library is not installed.
-    """
+    Raises `ConfigError` if the library is not installed."""
 
     library: ClassVar[str]
     opening: str = ""

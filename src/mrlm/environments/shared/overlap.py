@@ -16,11 +16,8 @@ KINDS = (*ROUGE, *BLEU)
 
 
 def check_installed(kinds: Collection[str]) -> None:
-    """Check that the packages that compute these kinds are installed.
-
-    Raises:
-        ConfigError: one of them is not.
-    """
+    """Check that the packages that compute these kinds are installed. Raises `ConfigError`: one of
+    them is not."""
     install = 'pip install "mrlm[metrics]"'
     if set(kinds) & {*ROUGE} and find_spec("rouge_score") is None:
         raise ConfigError(f"ROUGE needs the package rouge-score: {install}")

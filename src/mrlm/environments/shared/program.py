@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
 from mrlm.environments.shared.generators import attempts, chosen
-from mrlm.environments.shared.rows import RowTasks, agent_names
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_of
 from mrlm.sandbox.types import Limits
 
 Mode = Literal["none", "count", "graded", "tests", "expert"]
@@ -46,6 +46,15 @@ class ProgramScore:
 S = TypeVar("S", bound=ProgramScore)
 
 
+def problem_of(task: Task, kind: Any, title: str) -> Any:
+    """The problem in a task's info, in the column of its kind. Raises `ConfigError`: it is missing
+    or not valid."""
+    where = f"{title}: task {task.id!r}"
+    if kind.column not in task.info:
+        raise ConfigError(f"{where} has no {kind.column} in its info")
+    return kind.of(task.info[kind.column], where)
+
+
 def grade_of(passed: int, number: int) -> str:
     """Roughly how many tests pass, in words."""
     share = passed / number if number else 0.0
@@ -58,7 +67,8 @@ class Writers(RowTasks, Generic[S]):
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.
 
-    A subclass implements `asked`, `judged`, `share`, `feedback_text` and `shown`.
+    A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `share`,
+    `feedback_text`, `shown` and `solution`.
 
     Args:
         agents: names of the writers.
@@ -67,12 +77,15 @@ class Writers(RowTasks, Generic[S]):
         rewards: `team`, or `individual`.
         max_turns: maximum number of submissions.
         test_timeout: seconds for every test.
-
-    Raises:
-        ConfigError: impossible arguments.
+        num_visible: number of visible tests.
+        instruction: text after the question.
+        seed: seed of generated problems.
     """
 
-    blocking: bool = False  # steps are coroutines, and everything else is fast
+    label: str
+    """Name of the environment, the first part of the names of tasks."""
+    kind: type
+    """Class of the problems."""
 
     def __init__(
         self,
@@ -82,10 +95,13 @@ class Writers(RowTasks, Generic[S]):
         rewards: Pay,
         max_turns: int,
         test_timeout: float,
+        num_visible: int,
+        instruction: str,
+        seed: int,
     ) -> None:
+        at_least("num_visible", num_visible, 0, whole=True)
         chosen(feedback, MODES, "feedback")
-        if rewards not in ("team", "individual"):
-            raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
+        one_of("rewards", rewards, ("team", "individual"))
         self.feedback: Mode = feedback
         self.rewards: Pay = rewards
         self.writers: tuple[str, ...] = agent_names(agents)
@@ -97,7 +113,11 @@ class Writers(RowTasks, Generic[S]):
         advised = self.max_attempts - 1 if self.adviser is not None else 0
         self.max_turns: int | None = self.max_attempts + advised
         self.limits: Limits = Limits(wall=test_timeout)
+        self.num_visible: int = num_visible
+        self.instruction: str = instruction
+        self.seed: int = seed
         self._task = Task("none")
+        self._problem: Any = None
         self._attempts = 0
         self._paid: dict[str, dict[str, float]] = {}
         self._advised = False
@@ -105,7 +125,7 @@ class Writers(RowTasks, Generic[S]):
     # -- implemented by a subclass -----------------------------------------------------------------
 
     def asked(self) -> list[str]:
-        """The opening question of every writer."""
+        """The part of every writer, after the question."""
         raise NotImplementedError
 
     async def judged(self, codes: Sequence[str]) -> S:
@@ -120,20 +140,26 @@ class Writers(RowTasks, Generic[S]):
         """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
-    def shown(self) -> tuple[str, list[str]]:
-        """For the adviser: the question, and the part of each writer."""
+    def shown(self) -> list[str]:
+        """For the adviser: the part of each writer."""
+        raise NotImplementedError
+
+    def solution(self) -> list[str] | None:
+        """The reference code of every writer, if it is known."""
         raise NotImplementedError
 
     # -- play --------------------------------------------------------------------------------------
 
-    def begin(self) -> StepResult:
-        """The first observations of an episode."""
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        self._problem = problem_of(self._task, self.kind, self.label.replace("_", " "))
         self._attempts, self._paid, self._advised = 0, {}, False
-        asked = zip(self.writers, self.asked(), strict=True)
-        return StepResult({name: Observation([Message(words)]) for name, words in asked})
+        question = self._problem.question
+        asked = [f"{question}\n{part}\n{self.instruction}".strip() for part in self.asked()]
+        told = zip(self.writers, asked, strict=True)
+        return StepResult({name: Observation([Message(words)]) for name, words in told})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Score a program, or forward the adviser's message."""
         if self._advised:
             return self._pass_on(actions)
         said = [actions[name].content if name in actions else "" for name in self.writers]
@@ -162,13 +188,13 @@ class Writers(RowTasks, Generic[S]):
         return {name: Observation([message]) for name in self.writers}
 
     def _for_adviser(self, codes: Sequence[str], found: S) -> str:
-        question, names = self.shown()
         parts = [
             f"The writer of {name}:\n{fenced(code[:MAX_SHOWN])}"
-            for name, code in zip(names, codes, strict=True)
+            for name, code in zip(self.shown(), codes, strict=True)
         ]
         closing = "Say to each writer, in few words or as code, what to change."
-        return "\n\n".join([question, *parts, self.feedback_text("tests", found), closing])
+        feedback = self.feedback_text("tests", found)
+        return "\n\n".join([self._problem.question, *parts, feedback, closing])
 
     def _rewards(self, found: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""
@@ -180,6 +206,18 @@ class Writers(RowTasks, Generic[S]):
             gained = self._gained(self.adviser, found.value, found.paid)
             rewards |= {self.adviser: gained} if self._attempts > 1 else {}
         return rewards
+
+    def state(self) -> str:
+        attempt = f"attempt {self._attempts + 1} of {self.max_attempts}"
+        return f"{self._problem.question}\n{attempt}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        codes = self.solution()
+        if codes is None:
+            return None
+        if agent == self.adviser:
+            return "\n\n".join(map(fenced, codes))
+        return fenced(codes[self.writers.index(agent)])
 
     def _gained(self, name: str, value: float, paid: Mapping[str, float]) -> Reward:
         now = {"value": value, **paid}

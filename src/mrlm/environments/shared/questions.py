@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.types import Message, Observation, StepResult, Task
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
@@ -64,7 +64,7 @@ class QuestionEnvironment(RowTasks):
     implements `task` and `step`, and may check its tasks in `begin`."""
 
     title: str
-    _table: QuestionTable | None = None
+    blocking: bool = True  # checking an answer may take long
 
     def __init__(
         self,
@@ -79,11 +79,7 @@ class QuestionEnvironment(RowTasks):
         self._attempts = 0
 
     def begin(self, task: Task) -> None:
-        """Prepare an episode.
-
-        Raises:
-            ConfigError: the task has no answer.
-        """
+        """Prepare an episode. Raises `ConfigError`: the task has no answer."""
         if task.answer is None:
             raise ConfigError(f"environment {self.title}: task {task.id!r} has no answer")
 
@@ -91,6 +87,11 @@ class QuestionEnvironment(RowTasks):
         self._task, self._attempts = task or self.task(seed or 0), 0
         self.begin(self._task)
         return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+
+    def answered(self, words: str, reward: Reward, over: bool) -> StepResult:
+        """The result of an attempt: a message and a reward."""
+        (agent,) = self.agents
+        return StepResult({agent: Observation([Message(words)], done=over)}, {agent: reward}, over)
 
     @property
     def question(self) -> str:

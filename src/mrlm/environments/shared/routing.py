@@ -65,7 +65,6 @@ def form(text: str, models: Models) -> float:
 
     Args:
         text: everything from the router's first token on, including answers of others.
-        models: names of the models that can be queried.
     """
     text = text.strip()
     found = blocks(text)
@@ -94,18 +93,12 @@ def asking_cost(tokens: Mapping[str, int], prices: Mapping[str, float]) -> float
 
 
 def routing_reward(
-    text: str,
-    accepted: Sequence[str],
-    models: Models,
-    metric: Literal["em", "f1"] = "em",
+    text: str, accepted: Sequence[str], models: Models, metric: Literal["em", "f1"] = "em"
 ) -> float:
     """-1 if the form is invalid, regardless of the answer; else the score of the answer, from 0 to
     1.
 
     Args:
-        text: the whole transcript.
-        accepted: right answers.
-        models: names of the models that can be queried.
         metric: exact match or token F1, after SQuAD's normalisation.
     """
     if form(text, models) < 0:

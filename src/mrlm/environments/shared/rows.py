@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.data.tasks import (
-    OnBadRow,
-    Row,
-    apart,
-    held_out_split,
-    read_rows,
-    split_rows,
-)
+from mrlm.data.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
 
 log = logging.getLogger("mrlm")
+T = TypeVar("T")
 
 FEW = 10
 """Below this many rows none are held out: evaluation uses the training rows, with a log message."""
@@ -61,8 +57,15 @@ def row_matters(
     return dict.fromkeys((*ROW_SETTINGS, *rows), read) | dict.fromkeys(generated, drawn)
 
 
-class RowTable:
-    """Rows by split; never copied with the environment that reads it.
+class SharedByCopies:
+    """An object that all copies of an environment share."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class RowTable(SharedByCopies):
+    """Rows by split.
 
     Args:
         dataset: anything `read_rows` accepts.
@@ -115,9 +118,6 @@ class RowTable:
             held = held or rows
         self._rows: dict[str, list[Row]] = {"train": rows, "eval": held}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
     def count(self, split: Split) -> int:
         """Number of rows of a split."""
         return len(self._rows[split])
@@ -132,6 +132,7 @@ class RowTasks(Environment):
     """An environment whose tasks are the rows of a data set, where it has one. Copies share the
     settings; everything else is set by `reset`."""
 
+    blocking: bool = False
     _table: RowTable | None = None
 
     def num_tasks(self, split: Split = "train") -> int | None:
@@ -153,29 +154,48 @@ def is_held_out(key: str) -> bool:
 
 
 def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
-    """Check a numeric argument.
-
-    Raises:
-        ConfigError: it is not a number, below `least`, or not whole if `whole` is set.
-    """
+    """Raise a `ConfigError` unless a setting is a number of at least `least`, whole if `whole` is
+    set."""
     numeric = isinstance(value, int) if whole else isinstance(value, int | float)
     if isinstance(value, bool) or not numeric or not value >= least:
         kind = "a whole number" if whole else "a number"
         raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
 
 
-def agent_names(agents: Any, count: int | None = None) -> tuple[str, ...]:
-    """Names of agents from a user's setting.
+def one_of(name: str, value: Any, known: Sequence[str]) -> None:
+    """Raise a `ConfigError` unless a setting is one of the known words."""
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
 
-    Raises:
-        ConfigError: no names, a duplicate name, or not `count` names.
-    """
+
+def penalty(name: str, value: Any) -> float:
+    """A penalty from a user's setting, or a `ConfigError` unless it is a finite number above 0."""
+    if not is_number(value) or not value > 0:
+        raise ConfigError(f"{name} must be a finite number above 0, not {value!r}")
+    return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a user's setting is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def built(plugin: Callable[..., T], arguments: Mapping[str, Any], where: str) -> T:
+    """The object that a class or function makes from settings, or a `ConfigError` if it does not
+    accept them."""
+    try:
+        inspect.signature(plugin).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return plugin(**arguments)
+
+
+def agent_names(agents: Any, count: int | None = None) -> tuple[str, ...]:
+    """Names of agents from a user's setting, or a `ConfigError` if there are none, two are equal,
+    or they are not `count`."""
     names = (agents,) if isinstance(agents, str) else tuple(agents)
-    if (
-        not names
-        or not all(isinstance(name, str) and name for name in names)
-        or len(set(names)) < len(names)
-    ):
+    plain = all(isinstance(name, str) and name for name in names)
+    if not names or not plain or len(set(names)) < len(names):
         raise ConfigError(f"agents must be different names, not {agents!r}")
     if count is not None and len(names) != count:
         raise ConfigError(

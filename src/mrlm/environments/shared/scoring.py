@@ -13,11 +13,14 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.registry import load
-from mrlm.core.sync_async import is_interrupt
+from mrlm.core.sync_async import BackgroundJobs, is_interrupt
+from mrlm.environments.shared.rows import SharedByCopies
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 RewardFunction = Callable[..., Any]
+BATCHED = frozenset({"prompts", "completions"})
+"""Parameters of a function in the batched form."""
 QUIET_TICKS = 5
 """Iterations of the event loop without a new episode after which the waiting ones are scored."""
 
@@ -27,11 +30,9 @@ class JointSample:
     """One joint action to be scored.
 
     Args:
-        task_id: id of its task.
         prompts: agent -> its prompt, text or `{"role", "content"}` messages.
         completions: agent -> its answer, in the same form.
         texts: agent -> its answer as text.
-        columns: the other columns of the row.
     """
 
     task_id: str
@@ -44,6 +45,10 @@ class JointSample:
     def order(self) -> tuple[str, str]:
         """Sort key in a batch, independent of the order of arrival."""
         return self.task_id, repr(self.texts)
+
+
+Waiting = tuple[JointSample, "asyncio.Future[Any]"]
+"""A sample, and the future of its rewards."""
 
 
 class RewardProcessors:
@@ -69,16 +74,8 @@ Score = float | None | NotFinite
 
 
 class Scorer:
-    """A reward function and its calling convention.
-
-    Args:
-        function: the user's function.
-        name: its name in logs and errors.
-        agents: names of the agents.
-
-    Raises:
-        ConfigError: it does not accept one list per agent.
-    """
+    """A reward function and its calling convention. Raises `ConfigError` if it does not accept one
+    list per agent."""
 
     def __init__(self, function: RewardFunction, name: str, agents: Sequence[str]) -> None:
         self.function = function
@@ -86,35 +83,34 @@ class Scorer:
         self.agents: tuple[str, ...] = tuple(agents)
         self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
-        names = {parameter.name for parameter in parameters}
-        self.batched: bool = bool(names & {"prompts", "completions"})
-        self._any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        self.batched: bool = any(p.name in BATCHED for p in parameters)
+        kinds = {p.kind for p in parameters}
+        self._any = inspect.Parameter.VAR_KEYWORD in kinds
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         taken = 0 if self.batched else len(self.agents)
-        keyword = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        self._wanted = {p.name for p in [*positional[taken:], *keyword]}
-        many = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-        if not self.batched and not many and len(positional) < taken:
+        named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self._wanted = {p.name for p in named}
+        self._required = {p.name for p in named if p.default is p.empty} - BATCHED
+        if inspect.Parameter.VAR_POSITIONAL not in kinds and len(positional) < taken:
             raise ConfigError(
                 f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
                 f"({', '.join(agents)}); "
                 "declare one parameter per agent, or `prompts` and `completions`"
             )
-        self._required = {
-            p.name for p in [*positional[taken:], *keyword] if p.default is p.empty
-        } - {"prompts", "completions"}
 
     async def score(self, samples: Sequence[JointSample]) -> list[Score]:
         """One reward per sample; `None` if the function abstains, an error for a non-finite value.
-
-        Raises:
-            RewardError: it failed, or returned something else.
-        """
+        Raises `RewardError`: it failed, or returned something else."""
         if self.batched:
             return await self._batch(samples)
-        return [await self._joint(sample) for sample in samples]
+        found: list[Score] = []
+        for sample in samples:
+            lists = [[sample.texts[agent]] for agent in self.agents]
+            offered = {name: [value] for name, value in sample.columns.items()}
+            found += await self._values([sample.task_id], lists, offered)
+        return found
 
     async def _batch(self, samples: Sequence[JointSample]) -> list[Score]:
         """Call the function with every agent's completion as a sample; the team's reward is the
@@ -128,51 +124,35 @@ class Scorer:
             **{name: [sample.columns.get(name) for sample, _ in flat] for name in names},
         }
         ids = [sample.task_id for sample, _ in flat]
-        values = self._checked(await self._called(ids, (), offered), ids)
-        return [
-            _mean(values[i : i + len(self.agents)]) for i in range(0, len(values), len(self.agents))
-        ]
+        values = await self._values(ids, (), offered)
+        size = len(self.agents)
+        return [_mean(values[i : i + size]) for i in range(0, len(values), size)]
 
-    async def _joint(self, sample: JointSample) -> Score:
-        lists = [[sample.texts[agent]] for agent in self.agents]
-        offered = {name: [value] for name, value in sample.columns.items()}
-        return self._checked(
-            await self._called([sample.task_id], lists, offered), [sample.task_id]
-        )[0]
-
-    async def _called(
+    async def _values(
         self, ids: Sequence[str], lists: Sequence[Any], offered: dict[str, Any]
-    ) -> Any:
+    ) -> list[Score]:
+        """The values that the function returns for samples, checked."""
         where = f"reward function {self.name!r}, {_samples(ids)}"
         missing = sorted(self._required - offered.keys())
         if missing:
-            known = ", ".join(name for name in offered if name not in ("prompts", "completions"))
+            known = ", ".join(name for name in offered if name not in BATCHED)
             raise RewardError(
                 f"{where}: it requires the column {missing[0]!r}, but the rows have "
                 f"{known or 'no other columns'}"
             )
-        given = (
-            offered
-            if self._any
-            else {name: offered[name] for name in self._wanted & offered.keys()}
-        )
+        given = {name: offered[name] for name in offered if self._any or name in self._wanted}
         try:
             if inspect.iscoroutinefunction(self.function):
-                return await self.function(*lists, **given)
-            answer = await asyncio.to_thread(self.function, *lists, **given)
-            return await answer if inspect.isawaitable(answer) else answer
+                answer = await self.function(*lists, **given)
+            else:
+                answer = await asyncio.to_thread(self.function, *lists, **given)
+                answer = await answer if inspect.isawaitable(answer) else answer
         except BaseException as error:  # a user's function may raise anything
             if is_interrupt(error):
                 raise
             raise RewardError(f"{where}: it raised {error!r}") from error
-
-    def _checked(self, answer: Any, ids: Sequence[str]) -> list[Score]:
-        where = f"reward function {self.name!r}, {_samples(ids)}"
-        is_list = (
-            hasattr(answer, "__len__")
-            and hasattr(answer, "__iter__")
-            and not isinstance(answer, str | dict)
-        )
+        sized = hasattr(answer, "__len__") and hasattr(answer, "__iter__")
+        is_list = sized and not isinstance(answer, str | dict)
         if not is_list or len(answer) != len(ids):
             got = f"{len(answer)} values" if is_list else repr(answer)
             raise RewardError(f"{where}: expected a list of {len(ids)} numbers, got {got}")
@@ -197,13 +177,21 @@ class Scorer:
         return error
 
 
-class Scorers:
+def user_function(given: Any, name: str) -> Callable[..., Any] | None:
+    """A user's function from a setting: the function, or its `module:name`. Raises `ConfigError`
+    for anything else."""
+    found = load("environments", given) if isinstance(given, str) and ":" in given else given
+    if found is not None and not callable(found):
+        raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")
+    return found
+
+
+class Scorers(SharedByCopies):
     """All reward functions of an environment, shared by its copies, so that episodes that end
     together are scored together.
 
     Args:
         functions: one function, a list of them, or their `module:name`.
-        agents: names of the agents.
     """
 
     def __init__(self, functions: Any, agents: Sequence[str]) -> None:
@@ -219,13 +207,8 @@ class Scorers:
                 )
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents))
-        self._waiting: dict[
-            asyncio.AbstractEventLoop, list[tuple[JointSample, asyncio.Future[Any]]]
-        ] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Scorers:
-        return self
+        self._waiting: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+        self._jobs = BackgroundJobs()
 
     async def score(self, sample: JointSample) -> dict[str, float]:
         """Function name -> its reward for this sample; a function that abstains is left out."""
@@ -235,9 +218,7 @@ class Scorers:
             self._waiting[loop].append((sample, future))
         else:
             self._waiting[loop] = [(sample, future)]
-            task = loop.create_task(self._serve(loop))
-            self._tasks.add(task)  # the event loop keeps only a weak reference
-            task.add_done_callback(self._tasks.discard)
+            self._jobs.start(self._serve(loop))
         return await future
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -261,7 +242,7 @@ class Scorers:
             still = still + 1 if now == seen else 0
             seen = now
 
-    async def _answer(self, batch: list[tuple[JointSample, asyncio.Future[Any]]]) -> None:
+    async def _answer(self, batch: list[Waiting]) -> None:
         samples = [sample for sample, _ in batch]
         results: list[dict[str, float]] = [{} for _ in samples]
         failed: dict[int, NotFinite] = {}

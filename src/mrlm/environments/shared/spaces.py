@@ -49,11 +49,8 @@ class Actions:
             self.numbers: tuple[str, ...] = tuple(map(str, range(first, first + count)))
             self.words = self.numbers if names is None else tuple(names)
             plain = all(isinstance(word, str) and re.fullmatch(r"\w+", word) for word in self.words)
-            if (
-                len(self.words) != count
-                or len(set(self.words)) != count
-                or not (plain or names is None)
-            ):
+            different = len(self.words) == len(set(self.words)) == count
+            if not different or not (plain or names is None):
                 raise ConfigError(
                     f"{where}: actions must be {count} different words of letters and digits, "
                     f"not {names!r}"

@@ -50,3 +50,10 @@ def only_word(text: str, words: Sequence[str]) -> str | None:
         return plain[whole]
     named = {word for word in re.findall(r"\w+", text) if word in words}
     return named.pop() if len(named) == 1 else None
+
+
+def tagged(text: str) -> str | None:
+    """The text of the last `<answer>` tag; `None` if there is none."""
+    before, closed, _ = text.rpartition("</answer>")
+    _, opened, answer = before.rpartition("<answer>")
+    return answer.strip() if closed and opened else None

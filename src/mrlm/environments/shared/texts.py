@@ -3,15 +3,17 @@ optionally graded by a judge. Gates for length, repetition and copying prevent r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.data.tasks import Row
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
 from mrlm.environments.shared.overlap import KINDS, check_installed, overlap
-from mrlm.environments.shared.rows import RowTasks, agent_names
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
@@ -19,6 +21,8 @@ MAX_TEXT = 20_000
 """Maximum number of characters of a text; a longer one counts as empty."""
 COPIED = 5
 """Number of consecutive words that count as copied from the instruction."""
+GENERAL = (*KINDS, "exact", "judge")
+"""Scores of every environment of texts."""
 GATES = ("length", "repetition", "own_words")
 _DIFFERENT = LengthSpan(0.5, 0.85)
 _OWN = LengthSpan(0.2, 0.6)
@@ -29,7 +33,9 @@ class TextEnvironment(RowTasks):
     text's scores, times three gates from 0 to 1 that are 1 for genuine texts: `length`,
     `repetition` and `own_words`.
 
-    A subclass sets `asked` and `text_task`, and may override `length`, `foreign` and `known`.
+    A subclass implements `task`, or `generated` for a table of rows with one of the columns
+    `sources` and one of `targets`, in order of precedence; it may override `length`, `foreign` and
+    `known`.
 
     Args:
         weights: score -> its weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`,
@@ -43,6 +49,16 @@ class TextEnvironment(RowTasks):
         ConfigError: an unknown score, weights that are not numbers above 0, a judge without a
             weight or vice versa, or a missing package.
     """
+
+    label: str
+    """First part of the names of tasks."""
+    wanted: str
+    """Name of a target in errors."""
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    instruction: str
+    """Text before a row's source."""
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
 
     def __init__(
         self,
@@ -60,7 +76,6 @@ class TextEnvironment(RowTasks):
         )
         asked = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + asked
-        self.blocking: bool = False
         self._task = Task("none")
         self._text = ""
         self._tries = -1
@@ -79,10 +94,49 @@ class TextEnvironment(RowTasks):
         """The subclass's own scores, from 0 to 1."""
         return {}
 
+    def generated(self, seed: int, split: Split) -> Task:
+        """The task of a seed, without rows."""
+        raise NotImplementedError
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def _read(self, dataset: Any, *settings: Any) -> None:
+        if dataset is not None:
+            self._table = RowTable(dataset, *settings, convert=self.converted)
+
+    def columns_of(self, row: Row, where: str) -> tuple[Any, Any]:
+        """The source of a row, and its target or targets."""
+        source = next((text for name in self.sources if (text := plain(row.get(name)))), None)
+        return source, next((row[name] for name in self.targets if row.get(name)), None)
+
+    def converted(self, row: Row, where: str) -> Row:
+        """A row with its `source` and its `references`."""
+        source, target = self.columns_of(row, where)
+        source, texts = plain(source), several(target)
+        if source is None or (set(self.weights) - {"judge"} and not texts):
+            raise DataError(
+                f"{where}: needs a text ({', '.join(self.sources)}) and {self.wanted} "
+                f"({', '.join(self.targets)}); it has {', '.join(row)} (rename with columns)"
+            )
+        return row | {"source": source, "prompt": source, "references": texts}
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        if self._table is None:
+            return self.generated(seed, split)
+        index, row = self._table.row(seed, split)
+        prompt = [Message(f"{self.instruction}\n\n{row['source']}".strip())]
+        kept = {name: row[name] for name in row if name not in ("references", "source")}
+        info = {**kept, "source": row["source"]}
+        return Task(f"{self.label}-{split}-{index}", prompt, row["references"], seed, info)
+
+    def ratio(self, text: str, span: LengthSpan) -> float:
+        """The best score of the ratio of a text's number of characters to a reference's."""
+        long = len(text.strip())
+        return max((span(long / len(each)) for each in self.references), default=1.0)
+
     # -- play --------------------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Show the writer its task."""
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("source"), str):
             raise ConfigError(f"task {self._task.id!r} has no 'source' in its info")
@@ -90,7 +144,6 @@ class TextEnvironment(RowTasks):
         return StepResult({self.writer: Observation(list(self._task.prompt))})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Process the text, or a judging agent's answer."""
         judge = self.judge
         if self._tries < 0:
             said = actions[self.writer].content if self.writer in actions else ""
@@ -99,23 +152,19 @@ class TextEnvironment(RowTasks):
                 return self._paid(None)
             if judge.agent is None:
                 return self._paid(await judge.grade(self._shown, self._text))
-            return self._ask(judge.agent, judge.question(self._shown, self._text))
+            question = judge.question(self._shown, self._text)
+            return StepResult({judge.agent: Observation([Message(question)])})
         assert judge is not None and judge.agent is not None
         grade = read(actions[judge.agent].content if judge.agent in actions else "")
         self._tries += 1
         if grade is None and self._tries <= judge.retries:
-            return self._ask(judge.agent, UNREAD + ASKED)
+            return StepResult({judge.agent: Observation([Message(UNREAD + ASKED)])})
         return self._paid(grade)
-
-    def _ask(self, agent: str, words: str) -> StepResult:
-        return StepResult({agent: Observation([Message(words)])})
 
     def _paid(self, grade: float | None) -> StepResult:
         """The writer's reward. A grade that could not be parsed is 0, and logged as void."""
         gates = self._gates()
-        factor = 1.0
-        for value in gates.values():
-            factor *= value
+        factor = math.prod(gates.values())
         scores = dict.fromkeys(self.weights, 0.0)
         if factor:
             scores |= self._scores()
@@ -129,7 +178,7 @@ class TextEnvironment(RowTasks):
 
     def _scores(self) -> dict[str, float]:
         references, text = self.references, self._text
-        known = self.known(text) if set(self.weights) - _GENERAL else {}
+        known = self.known(text) if set(self.weights) - set(GENERAL) else {}
         scores = {name: known[name] for name in self.weights if name in known}
         if "exact" in self.weights:
             said = tokens(text)
@@ -160,7 +209,6 @@ class TextEnvironment(RowTasks):
         return "\n".join(message.content for message in self._task.prompt)
 
     def state(self) -> str:
-        """The task, and the text written so far."""
         return f"{self._shown}\n{self._text}".strip()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
@@ -171,11 +219,8 @@ class TextEnvironment(RowTasks):
         return self.references[0] if self.references else None
 
 
-_GENERAL = {*KINDS, "exact", "judge"}
-
-
 def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> dict[str, float]:
-    known = [*KINDS, "exact", "judge", *own]
+    known = [*GENERAL, *own]
     weights = {str(name): value for name, value in given.items() if value != 0}
     for name, value in weights.items():
         if name not in known:
@@ -194,17 +239,6 @@ def _varied(words: Sequence[str]) -> float:
     """Fraction of distinct pairs of words; 1 for a few words."""
     pairs = grams(words, 2)
     return 1.0 if len(words) < COPIED else len(set(pairs)) / len(pairs)
-
-
-def row_task(name: str, prompt: str, source: str, row: Mapping[str, Any], seed: int) -> Task:
-    """The task of a row: its prompt, source and references, and its other columns."""
-    kept = {key: value for key, value in row.items() if key not in ("references", "source")}
-    return Task(name, [Message(prompt)], row["references"], seed, {**kept, "source": source})
-
-
-def task_name(kind: str, seed: int, split: Split, number: int) -> str:
-    """The name of a generated task."""
-    return f"{kind}-{seed}-{split}-{number}"
 
 
 def several(given: Any) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, Split, as_environment
+from mrlm.core.environment import Environment, Split, as_environment, validated_reward
 from mrlm.core.errors import ConfigError
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
-from mrlm.core.types import Message, StepResult, Task
+from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.environments.shared.rows import built
 
 
 class Wrapped(Environment):
@@ -71,12 +71,23 @@ async def settled(environment: Environment, call: Callable[[], Any]) -> Any:
     return await answer if is_pending(answer) else answer
 
 
-def made(environment: Any) -> Environment:
-    """An environment from an instance or from a config section.
+def known_rewards(result: StepResult, where: str) -> dict[str, Reward]:
+    """Agent -> its reward, for the agents whose reward is known."""
+    given = {
+        agent: validated_reward(reward, f"{where} {agent!r}")
+        for agent, reward in result.rewards.items()
+    }
+    return {agent: reward for agent, reward in given.items() if reward.known}
 
-    Raises:
-        ConfigError: no `env_type`, or arguments that the environment does not accept.
-    """
+
+def mean(rewards: Mapping[str, Reward]) -> float:
+    """The mean of several rewards."""
+    return sum(reward.value for reward in rewards.values()) / len(rewards)
+
+
+def made(environment: Any) -> Environment:
+    """An environment from an instance or from a config section. Raises `ConfigError`: no
+    `env_type`, or arguments that the environment does not accept."""
     if not isinstance(environment, Mapping):
         return as_environment(environment)
     arguments = dict(environment)
@@ -87,8 +98,4 @@ def made(environment: Any) -> Environment:
             "missing"
         )
     plugin = registry.load("environments", name)
-    try:
-        inspect.signature(plugin).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"environment.{name}: {error}") from error
-    return as_environment(plugin(**arguments))
+    return as_environment(built(plugin, arguments, f"environment.{name}"))

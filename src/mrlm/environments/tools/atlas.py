@@ -3,18 +3,18 @@ without searching."""
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from typing import Any
 
+from mrlm.environments.shared.content import content
 from mrlm.environments.tools.search import Document
 
-_NAMES: dict[str, list[str]] = {
-    kind: names.split(", ")
-    for kind, names in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
-}
+_ATLAS = content(__file__, "atlas.json")
+"""Names by kind, and of each kind of entry: the numbers (as ranges) and the names drawn for it, its
+text, and questions with the place of their answer in what is drawn."""
+_NAMES = {kind: names.split(", ") for kind, names in _ATLAS["names"].items()}
 TOWNS, RIVERS = _NAMES["towns"], _NAMES["rivers"]
 
 
@@ -33,33 +33,15 @@ def entries() -> dict[str, AtlasEntry]:
     """All entries by name, the same on every machine."""
     rng = random.Random("atlas")
     found: dict[str, AtlasEntry] = {}
-    for name in TOWNS:
-        year, people, river = (
-            rng.randint(900, 1890),
-            rng.randint(1200, 98000),
-            rng.choice(RIVERS),
-        )
-        text = (
-            f"{name} is a town on the river {river}. It was founded in {year}. "
-            f"{people} people live there."
-        )
-        questions = {
-            f"In which year was the town {name} founded?": year,
-            f"How many people live in {name}?": people,
-        }
-        found[name] = AtlasEntry(name, text, questions, river)
-    for name in RIVERS:
-        length = rng.randint(40, 980)
-        text = f"The {name} is a river. It is {length} km long."
-        found[name] = AtlasEntry(name, text, {f"How many km long is the river {name}?": length})
-    for name in _NAMES["peaks"]:
-        height = rng.randint(700, 4900)
-        text = f"Mount {name} is {height} m high."
-        found[name] = AtlasEntry(name, text, {f"How many m high is Mount {name}?": height})
-    for name in _NAMES["people"]:
-        year, town = rng.randint(1700, 1980), rng.choice(TOWNS)
-        text = f"{name}, a {rng.choice(_NAMES['crafts'])}, was born in {year} and lives in {town}."
-        found[name] = AtlasEntry(name, text, {f"In which year was {name} born?": year})
+    for kind, entry in _ATLAS["entries"].items():
+        for name in _NAMES[kind]:
+            drawn: list[Any] = [
+                rng.randint(*each) if isinstance(each, list) else rng.choice(_NAMES[each])
+                for each in entry["drawn"]
+            ]
+            numbers = {text.format(name): drawn[i] for text, i in entry["questions"].items()}
+            river = drawn[-1] if kind == "towns" else ""
+            found[name] = AtlasEntry(name, entry["text"].format(name, *drawn), numbers, river)
     return found
 
 

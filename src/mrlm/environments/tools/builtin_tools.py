@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import Any
 
 from mrlm.core.errors import ConfigError
@@ -58,7 +58,7 @@ def create_default_tool_registry(
             local = isinstance(source, LocalIndex)
             registry.register(search_tool(source), quick=local)
         elif group == "python":
-            opened = _Opened(sandbox, isolation)
+            opened = _opened(sandbox, isolation)
             kit = Kit("python", partial(PythonREPL, opened, timeout, limits), opened)
             registry.register_kit(kit, PythonREPL.python, deadline=timeout + 60.0)
         elif group == FILES:
@@ -71,32 +71,21 @@ def create_default_tool_registry(
     return registry
 
 
-class _Opened:
-    """A sandbox that is opened on first use, once for all episodes."""
+def _opened(sandbox: Sandbox | None, isolation: str) -> Callable[[], Sandbox]:
+    """A function that opens a sandbox on first use, once for all episodes."""
+    lock, known = threading.Lock(), [] if sandbox is None else [sandbox]
 
-    def __init__(self, sandbox: Sandbox | None, isolation: str) -> None:
-        self._sandbox = sandbox
-        self._isolation = isolation
-        self._lock = threading.Lock()
-
-    def __call__(self) -> Sandbox:
-        with self._lock:
-            if self._sandbox is None:
+    def opened() -> Sandbox:
+        with lock:
+            if not known:
                 from mrlm.sandbox import open_sandbox
 
-                self._sandbox = open_sandbox(isolation=self._isolation)
-            return self._sandbox
+                known.append(open_sandbox(isolation=isolation))
+            return known[0]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Opened:
-        return self
-
-
-_lock = threading.Lock()
-_indexed: list[LocalIndex] = []
+    return opened
 
 
+@cache
 def _atlas_index() -> LocalIndex:
-    with _lock:  # the index is built once
-        if not _indexed:
-            _indexed.append(LocalIndex(atlas.documents()))
-        return _indexed[0]
+    return LocalIndex(atlas.documents())

@@ -61,25 +61,11 @@ def _power(base: Number, exponent: Number) -> Number:
     return value
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "exp": math.exp,
-    "factorial": _factorial,
-    "floor": math.floor,
-    "gcd": math.gcd,
-    "log": math.log,
-    "log10": math.log10,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
-    "pow": _power,
-    "round": _round,
-    "sin": math.sin,
-    "sqrt": math.sqrt,
-    "tan": math.tan,
-}
+_NAMES = ["ceil", "cos", "exp", "floor", "gcd", "log", "log10", "log2", "sin", "sqrt", "tan"]
+_OWN = {"abs": abs, "factorial": _factorial, "max": max, "min": min, "pow": _power, "round": _round}
+FUNCTIONS: dict[str, Callable[..., Any]] = dict(
+    sorted([*_OWN.items(), *((name, getattr(math, name)) for name in _NAMES)])
+)
 
 
 def calculate(expression: str) -> str:

@@ -88,8 +88,6 @@ def written(name: str, arguments: dict[str, Any], form: str = "tool_call") -> st
     """A call in the format of a model.
 
     Args:
-        name: name of the tool.
-        arguments: arguments by name.
         form: `tool_call`, `json` (Llama's), `python`, or `short`: `python` without the names.
 
     Raises:
@@ -230,7 +228,7 @@ def _call_of(value: Any) -> ToolCall:
 
 
 def _python_call(text: str) -> ToolCall:
-    _bounded(text, "([{")
+    _bounded(text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -288,19 +286,18 @@ def _bounded_value(text: str, place: int) -> None:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
 
 
-def _bounded(text: str, brackets: str) -> None:
+def _bounded(text: str) -> None:
     """Reject text that is too long or too deeply nested before parsing. Brackets within strings
     count as well."""
     if len(text) > MAX_CALL:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
     if "\x00" in text:
         raise _Refused("a call must not hold the character NUL")
-    closes = str.maketrans("([{", ")]}")
     depth = 0
     for character in text:
-        if character in brackets:
+        if character in "([{":
             depth += 1
             if depth > MAX_DEPTH:
                 raise _Refused(f"a call is nested at most {MAX_DEPTH} levels deep")
-        elif character in brackets.translate(closes):
+        elif character in ")]}":
             depth = max(0, depth - 1)

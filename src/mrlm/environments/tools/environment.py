@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.shared.rows import agent_names, at_least, row_matters
+from mrlm.environments.shared.questions import QuestionTable
+from mrlm.environments.shared.rows import (
+    RowTasks,
+    agent_names,
+    at_least,
+    built,
+    one_of,
+    row_matters,
+)
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
-from mrlm.environments.tools.generator import KINDS
+from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.prompts import (
     CALL_FORMATS,
@@ -26,7 +32,14 @@ from mrlm.environments.tools.prompts import (
     stated,
 )
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
-from mrlm.environments.tools.tasks import ToolTasks, required_of
+from mrlm.environments.tools.tasks import (
+    ANSWERS,
+    GROUPS,
+    generated,
+    generator_of,
+    required_of,
+    rows_of,
+)
 from mrlm.environments.tools.tool import ToolError, sayable
 
 REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
@@ -39,7 +52,7 @@ MAX_SECONDS = 30.0
 a message to the model instead of a failed step."""
 
 
-class ToolUseEnvironment(Environment):
+class ToolUseEnvironment(RowTasks):
     """An environment of questions that are answered with tools. A message either calls tools, whose
     results are shown, or states the answer, which ends the episode.
 
@@ -79,11 +92,11 @@ class ToolUseEnvironment(Environment):
     """
 
     reward_range: tuple[float, float] | None = (-0.8, 1.8)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+    matters = row_matters(
         "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
     )
 
-    blocking: bool = False
+    _table: QuestionTable | None = None
 
     def __init__(
         self,
@@ -112,47 +125,42 @@ class ToolUseEnvironment(Environment):
         at_least("max_output", max_output, 1, whole=True)
         if isinstance(timeout, bool) or not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        if call_format not in CALL_FORMATS:
-            known = ", ".join(CALL_FORMATS)
-            raise ConfigError(f"call_format must be one of {known}, not {call_format!r}")
+        one_of("call_format", call_format, CALL_FORMATS)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.max_calls = max_calls
         self.max_output = max_output
         self.timeout = timeout
         self.call_format: CallFormat = call_format
-        self.tasks: ToolTasks = ToolTasks(
-            tasks,
-            eval_tasks=eval_tasks,
-            levels=levels,
-            seed=seed,
-            terse=call_format == "short",
-            split=split,
-            columns=columns,
-            on_bad_row=on_bad_row,
+        self.generator: ToolTaskGenerator | None = generator_of(
+            tasks, levels, seed, terse=call_format == "short"
         )
+        if self.generator is None:
+            held = None if eval_tasks is None else rows_of(eval_tasks)
+            settings = (held, split, columns, on_bad_row, seed)
+            self._table = QuestionTable("tool tasks", ANSWERS, rows_of(tasks), *settings)
         if registry is None:
-            groups = self.tasks.groups if tools is None else tools
+            default = self.generator.groups if self.generator else GROUPS
+            groups = default if tools is None else tools
             registry = create_default_tool_registry(groups, search=search, isolation=isolation)
         elif tools is not None or search is not None:
             raise ConfigError("environment tools: give either tools and search, or registry")
         self.registry: ToolRegistry = _with_servers(registry, mcp_servers)
         self._begin(Task("none"))
 
-    # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return self.tasks.count(split)
-
     def task(self, seed: int, split: Split = "train") -> Task:
-        task = self.tasks.task(seed, split)
+        if self.generator is not None:
+            task = generated(self.generator.problem(seed, split), seed, split)
+        else:
+            assert self._table is not None
+            found = self._table.question(seed, split)
+            name = f"tools-{split}-{found.index}"
+            task = Task(name, found.messages, found.gold, seed, found.info)
         if self.call_format != "short" and len(task.prompt) == 1:
             native = {"tools": self.registry.schemas} if self.call_format == "native" else {}
             words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
             task.prompt = [Message(words, Role.SYSTEM, metadata=native), *task.prompt]
         return task
-
-    # -- play --------------------------------------------------------------------------------------
 
     def spawn(self) -> ToolUseEnvironment:
         twin = copy.copy(self)
@@ -162,6 +170,7 @@ class ToolUseEnvironment(Environment):
     def _begin(self, task: Task) -> None:
         self._task = task
         self._required: list[str] | None = required_of(task)
+        self._plan: list[Any] = task.info.get("plan") or []
         self._used: set[str] = set()
         self._earned = 0.0
         self._turn = 0
@@ -180,12 +189,11 @@ class ToolUseEnvironment(Environment):
                 unknown = self.registry.unknown(name)
                 raise ConfigError(f"task {task.id!r} requires a tool: {unknown}")
         self._box = self.registry.open(self.timeout, self.max_output)
-        self._place_files(task.info.get("files") or {})
+        if task.info.get("files"):
+            self._place_files(task.info["files"])
         return StepResult({self.agents[0]: Observation(list(task.prompt))})
 
     def _place_files(self, files: Mapping[str, str]) -> None:
-        if not files:
-            return
         kits = (tool.kit for tool in self.registry if tool.kit is not None)
         kit = next((kit for kit in kits if kit.name == FILES), None)
         if kit is None or self._box is None:
@@ -256,8 +264,7 @@ class ToolUseEnvironment(Environment):
             pay = min(REQUIRED, CORRECT + COVERAGE * self._coverage - self._earned)
             self._earned += pay
             _add(paid, "required_tool", pay)
-        plan = self._plan
-        if self._planned < len(plan) and plan[self._planned] == [tool.name, arguments]:
+        if self._plan[self._planned : self._planned + 1] == [[tool.name, arguments]]:
             self._planned += 1
         return words
 
@@ -290,10 +297,6 @@ class ToolUseEnvironment(Environment):
         """Fraction of the required tools that were used."""
         return len(self._used) / len(self._required) if self._required else 1.0
 
-    @property
-    def _plan(self) -> list[Any]:
-        return self._task.info.get("plan") or []
-
     def state(self) -> str:
         question = self._task.info.get("question", "")
         used = ", ".join(sorted(self._used)) or "no tool"
@@ -321,10 +324,7 @@ def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) 
     if servers:
         registry = ToolRegistry(registry)
         for server in servers:
-            unknown = set(server) - set(inspect.signature(MCPServer).parameters)
-            if unknown:
-                raise ConfigError(f"mcp_servers: unknown argument {min(unknown)!r}; remove it")
-            MCPServer(**server).join(registry)
+            built(MCPServer, server, "mcp_servers").join(registry)
     if not len(registry):
         raise ConfigError("registry: it is empty; register at least one tool")
     return registry

@@ -51,7 +51,6 @@ class Workspace:
         folder: an existing folder, which is kept at the end; `None`: a new temporary one, which
             `close` removes.
         files: path -> content of initial files.
-        quota: its storage limits.
 
     Every method raises `ToolError` for an invalid path and for exceeding the quota.
     """
@@ -89,7 +88,10 @@ class Workspace:
             content: the whole text of the file
         """
         parts = _parts(path)
-        data = _encoded(content)
+        try:
+            data = content.encode()
+        except UnicodeEncodeError as error:
+            raise ToolError("the content is no valid text") from error
         if len(data) > self.quota.file:
             raise ToolError(f"a file holds at most {self.quota.file} bytes, not {len(data)}")
         held, entries = self._usage()
@@ -252,13 +254,6 @@ def _parts(path: str) -> list[str]:
     if any(part.casefold().startswith(_OURS) for part in parts):
         raise ToolError(f"names that begin with {_OURS} are reserved")
     return parts
-
-
-def _encoded(content: str) -> bytes:
-    try:
-        return content.encode()
-    except UnicodeEncodeError as error:
-        raise ToolError("the content is no valid text") from error
 
 
 def _kind(folder: int, name: str) -> int | None:

@@ -23,7 +23,7 @@ NAMES = (
     *("note", "list", "plan", "memo", "page", "card"),
     *("sheet", "paper", "label", "draft", "index", "ledger"),
 )
-FOLDERS = ("box", "desk", "shelf", "attic", "cellar", "room")
+FOLDERS = ["box", "desk", "shelf", "attic", "cellar", "room"]
 MAX_LEVEL = 4
 
 
@@ -32,8 +32,6 @@ class ToolProblem:
     """A question that requires tools.
 
     Args:
-        question: the question.
-        answer: the right answer.
         kind, level: its generator and difficulty.
         plan: the calls of the expert, in order.
         files: path -> content of the initial workspace.
@@ -73,9 +71,9 @@ class ToolTaskGenerator:
         seed: int = 0,
         terse: bool = False,
     ) -> None:
-        if kind not in (*KINDS, "mixed"):
-            known = ", ".join((*KINDS, "mixed"))
-            raise ConfigError(f"tasks: unknown kind {kind!r}; use {known}")
+        known = (*KINDS, "mixed")
+        if kind not in known:
+            raise ConfigError(f"tasks: unknown kind {kind!r}; use {', '.join(known)}")
         low, high = levels if len(levels) == 2 else (0, 0)
         if not 1 <= low <= high <= MAX_LEVEL:
             raise ConfigError(
@@ -161,11 +159,8 @@ def _files(rng: random.Random, level: int, terse: bool) -> ToolProblem:
         other = paths[-1]
         expression = f"{value}+{files[other].split()[-1].rstrip('.')}"
         plan += [("read_file", {"path": other}), ("calculate", {"expression": expression})]
-        question = (
-            f"What is the sum of the numbers that the files {chain[0]} and {other} lead to?"
-            if not terse
-            else f"{chain[0]}+{other}?"
-        )
+        question = f"What is the sum of the numbers that the files {chain[0]} and {other} lead to?"
+        question = f"{chain[0]}+{other}?" if terse else question
         value = calculate(expression)
     return ToolProblem(question, value, "files", level, tuple(plan), dict(sorted(files.items())))
 

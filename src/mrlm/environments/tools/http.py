@@ -31,7 +31,6 @@ def fetch_json(url: str, body: Any, timeout: float, query: Mapping[str, str] | N
         url: `http` or `https`; it comes from the user, never from a model.
         body: value sent as JSON.
         timeout: total time limit in seconds.
-        query: parameters of the URL.
 
     Raises:
         EpisodeError: the server cannot be reached, redirects, or its reply is an error, too large,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.environments.tools.registry import ToolRegistry
 from mrlm.environments.tools.tool import Tool, ToolError, kind_of
 
@@ -27,7 +28,7 @@ MOST_PAGES = 100
 """Maximum numbers of tools and of pages that a server may list."""
 
 
-class MCPServer:
+class MCPServer(SharedByCopies):
     """A connection to an MCP server.
 
     Args:
@@ -170,9 +171,6 @@ class MCPServer:
         if result.is_error:
             raise ToolError(" ".join(text.split())[:300] or f"{name} failed")
         return text or "done"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> MCPServer:
-        return self
 
 
 def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, str] | None) -> Any:

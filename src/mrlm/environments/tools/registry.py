@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
-from mrlm.core.sync_async import in_thread, run_async
+from mrlm.core.sync_async import BackgroundJobs, in_thread, run_async
+from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -21,10 +22,10 @@ TIMEOUT = 10.0
 """Time limit of one tool call, in seconds."""
 MAX_OUTPUT = 4_000
 """Maximum number of characters of a result shown to the model."""
-_closing: set[asyncio.Task[None]] = set()
+_closing = BackgroundJobs()
 
 
-class ToolRegistry:
+class ToolRegistry(SharedByCopies):
     """Tools by name. All episodes share the registry; `open` creates the tools of one episode.
 
     Args:
@@ -105,15 +106,11 @@ class ToolRegistry:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ToolRegistry:
-        return self
-
 
 class Toolbox:
     """The tools of one episode, with their state.
 
     Args:
-        registry: the tools.
         timeout: time limit of a call in seconds.
         max_output: maximum number of characters of a result.
     """
@@ -134,10 +131,6 @@ class Toolbox:
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """Call a tool; returns the text of the result.
-
-        Args:
-            tool: the tool.
-            arguments: arguments as returned by `Tool.arguments`.
 
         Raises:
             ToolError: the call failed; the message gives the reason in one line.
@@ -191,9 +184,7 @@ class Toolbox:
         except RuntimeError:
             run_async(rest())
             return
-        task = loop.create_task(rest())
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
+        _closing.start(loop.create_task(rest()))
 
     def _closed(self) -> list[Awaitable[Any]]:
         """Close all states; returns the coroutines of those that close asynchronously."""

@@ -3,6 +3,7 @@ and is started at the first call."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ FRESH = "a fresh interpreter starts with the next call, without the variables"
 MAX_CODE = 20_000
 MAX_OUTPUT = 4_000
 """Maximum number of characters of output kept per piece of code."""
+
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 PROGRAM = """
 import ast, contextlib, io, traceback
@@ -70,10 +73,7 @@ class PythonREPL:
     """
 
     def __init__(
-        self,
-        opened: Callable[[], Sandbox],
-        timeout: float = TIMEOUT,
-        limits: Limits | None = None,
+        self, opened: Callable[[], Sandbox], timeout: float = TIMEOUT, limits: Limits | None = None
     ) -> None:
         self._opened = opened
         self.timeout = timeout
@@ -91,7 +91,7 @@ class PythonREPL:
             ToolError: it raised something or took too long.
             SandboxError: the sandbox failed.
         """
-        if len(code) > MAX_CODE or "\x00" in code or not _writable(code):
+        if len(code) > MAX_CODE or _UNWRITABLE.search(code):
             raise ToolError(f"code is valid text of at most {MAX_CODE} characters, without NUL")
         try:
             if self._session is None:
@@ -129,15 +129,10 @@ class PythonREPL:
         return f"{what}; {FRESH}"
 
 
-def _writable(code: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in code)
-
-
 def _parts(reply: Any) -> tuple[str, str]:
     """Output and error of a reply, which the code may have forged."""
-    if not isinstance(reply, dict):
-        raise ToolError("the interpreter gave no answer")
-    output, failed = reply.get("output"), reply.get("error")
+    known = reply if isinstance(reply, dict) else {}
+    output, failed = known.get("output"), known.get("error")
     if not isinstance(output, str) or not isinstance(failed, str):
         raise ToolError("the interpreter gave no answer")
     if len(output) > MAX_OUTPUT:

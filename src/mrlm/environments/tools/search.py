@@ -7,11 +7,12 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.data.tasks import read_rows
+from mrlm.environments.shared.rows import SharedByCopies, one_of
 from mrlm.environments.tools.http import fetch_json
 from mrlm.environments.tools.tool import ToolError
 
@@ -29,8 +30,6 @@ class Document:
     """A search result.
 
     Args:
-        text: its text.
-        title: its title.
         score: its relevance; comparable within one result only.
     """
 
@@ -48,12 +47,11 @@ class Search(Protocol):
         ...
 
 
-class LocalIndex:
+class LocalIndex(SharedByCopies):
     """A BM25 index over documents in memory: with bm25s if installed (extra `search`), else with
     SQLite's FTS5. One index serves all episodes.
 
     Args:
-        documents: the documents.
         engine: `bm25s`, `fts5`, or `auto`.
 
     Raises:
@@ -64,36 +62,27 @@ class LocalIndex:
         self.documents: list[Document] = list(documents)
         if not self.documents:
             raise ConfigError("a search index needs at least one document")
-        if engine not in ("auto", "bm25s", "fts5"):
-            raise ConfigError(f"engine must be auto, bm25s or fts5, not {engine!r}")
+        one_of("engine", engine, ("auto", "bm25s", "fts5"))
         self._lock = threading.Lock()
         texts = [f"{one.title}\n{one.text}" for one in self.documents]
         self._index: _Index = _index(texts, engine)
 
     def search(self, query: str, k: int) -> list[Document]:
-        words = _words(query)
+        words = re.findall(r"\w+", query[:MAX_QUERY].lower())
         if not words:
             return []
         with self._lock:
             found = self._index.best(words, k)
-        return [
-            Document(self.documents[i].text, self.documents[i].title, score) for i, score in found
-        ]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LocalIndex:
-        return self
+        return [replace(self.documents[i], score=score) for i, score in found]
 
 
 def documents_of(source: Any) -> list[Document]:
     """Documents from rows with `text` (or `contents`, `content`, `passage`) and optionally `title`:
-    a list of them, a file or anything else `read_rows` accepts.
-
-    Raises:
-        DataError, ConfigError: they cannot be read, or one has no text.
-    """
+    a list of them, a file or anything else `read_rows` accepts. Raises `DataError, ConfigError`:
+    they cannot be read, or one has no text."""
     documents = []
     for number, row in enumerate(read_rows(source)):
-        text = next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
+        text = _text(row)
         if text is None:
             raise ConfigError(
                 f"corpus, row {number}: needs one of {', '.join(TEXTS)}; it has {', '.join(row)}"
@@ -108,7 +97,6 @@ class RetrievalServer:
     Search-R1's.
 
     Args:
-        url: URL of the server.
         timeout: time limit of a query in seconds.
 
     Raises:
@@ -132,7 +120,6 @@ class SearxNG:
     """A web search through a SearXNG instance (`/search?format=json`).
 
     Args:
-        url: URL of the instance.
         timeout: time limit of a query in seconds.
     """
 
@@ -172,11 +159,7 @@ def search_tool(source: Search, k: int = TOPK) -> Any:
 
 def source_of(given: Any) -> Search:
     """A source of a search from a user's setting: a `Search`, the URL of a retrieval server, or
-    documents (a list, a file).
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    documents (a list, a file). Raises `ConfigError`: it is none of these."""
     if isinstance(given, Search):
         return given
     if isinstance(given, str) and given.startswith(("http://", "https://")):
@@ -184,13 +167,16 @@ def source_of(given: Any) -> Search:
     return LocalIndex(documents_of(given))
 
 
+def _text(row: Mapping[str, Any]) -> str | None:
+    return next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
+
+
 def _document(item: Any) -> Document:
     """A document in one of the reply formats of servers."""
     score = item.get("score", 0.0) if isinstance(item, Mapping) else 0.0
     inner = item.get("document", item) if isinstance(item, Mapping) else item
     if isinstance(inner, Mapping):
-        text = next((inner[name] for name in TEXTS if isinstance(inner.get(name), str)), "")
-        title = str(inner.get("title") or "")
+        text, title = _text(inner) or "", str(inner.get("title") or "")
     else:
         text, title = str(inner), ""
     score = float(score) if isinstance(score, int | float) else 0.0
@@ -211,10 +197,6 @@ def _checked(url: str) -> str:
 
 class _Index(Protocol):
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]: ...
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text[:MAX_QUERY].lower())
 
 
 def _index(texts: Sequence[str], engine: str) -> _Index:
@@ -256,8 +238,7 @@ class _FTS5:
             raise ConfigError(
                 "this SQLite has no FTS5; install bm25s instead: pip install 'mrlm[search]'"
             ) from error
-        rows = ((i, text) for i, text in enumerate(texts))
-        self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", rows)
+        self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", enumerate(texts))
 
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
         wanted = " OR ".join(f'"{word}"' for word in words)

@@ -85,11 +85,8 @@ class Tool:
         return f"{self.name}({', '.join(parts)})"
 
     def arguments(self, named: Mapping[str, Any], positional: Sequence[Any] = ()) -> dict[str, Any]:
-        """The arguments of a call by name, checked and converted.
-
-        Raises:
-            ToolError: an argument is wrong; the message names it and the expected value.
-        """
+        """The arguments of a call by name, checked and converted. Raises `ToolError`: an argument
+        is wrong; the message names it and the expected value."""
         names = list(self.parameters.get("properties", {}))
         if len(positional) > len(names):
             raise ToolError(f"{self.name} takes {len(names)} arguments: {self.usage}")

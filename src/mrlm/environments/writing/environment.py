@@ -6,15 +6,21 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, row_matters
+from mrlm.environments.shared.rows import (
+    RowTable,
+    RowTasks,
+    agent_names,
+    one_of,
+    others,
+    row_matters,
+)
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.pieces import sampled
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
@@ -43,9 +49,7 @@ class WritingEnvironment(RowTasks):
             `prompt` and arXiv's `abstract` unchanged), optionally with `texts`, the reference texts
             of the writers; unlimited built-in texts when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, in the order of increasing length of their texts;
             those of the preset when `None`.
         instructions: prompts of the writers, before the text, instead of the preset's.
@@ -63,9 +67,7 @@ class WritingEnvironment(RowTasks):
     reward_range: tuple[float, float] | None = (0.0, 3.0)
     max_turns: int | None = 1
 
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
-
-    blocking: bool = False
+    matters = row_matters("dataset")
 
     def __init__(
         self,
@@ -84,8 +86,7 @@ class WritingEnvironment(RowTasks):
         seed: int = 0,
     ) -> None:
         (name,) = chosen(preset, PRESETS, "preset")
-        if rewards not in ("team", "individual"):
-            raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
+        one_of("rewards", rewards, ("team", "individual"))
         self.preset: WritingPreset = PRESETS[name]
         self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
@@ -97,15 +98,9 @@ class WritingEnvironment(RowTasks):
         self.seed = seed
         self._label = f"writing-{name}"
         if dataset is not None:
-            self._table = RowTable(
-                dataset,
-                eval_dataset,
-                split,
-                columns,
-                on_bad_row,
-                seed,
-                convert=partial(_with_text, names=self.preset.columns, count=len(self.agents)),
-            )
+            convert = partial(_with_text, names=self.preset.columns, count=len(self.agents))
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=convert)
         self._task = Task("none")
 
     def _asked(self, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -120,8 +115,6 @@ class WritingEnvironment(RowTasks):
         more = (self.preset.more.format(before=name) for name in self.agents[1:-1])
         return (*self.preset.asked, *more)
 
-    # -- tasks -------------------------------------------------------------------------------------
-
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
@@ -130,35 +123,27 @@ class WritingEnvironment(RowTasks):
                 f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
             )
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
-        piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda one: one.document)
-        texts = list(piece.texts) if len(self.agents) == len(piece.texts) else None
+        piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda parts: parts[0])
+        document, *texts = piece
+        known = texts if len(self.agents) == len(texts) else None
         name = f"{self._label}-{self.seed}-{split}-{seed}"
-        info = {"document": piece.document}
-        return Task(name, [Message(piece.document)], texts, seed, info)
-
-    # -- play --------------------------------------------------------------------------------------
+        return Task(name, [Message(document)], known, seed, {"document": document})
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("document"), str):
             raise ConfigError(f"writing: task {self._task.id!r} has no 'document' in its info")
         asked = zip(self.agents, self.instructions, strict=True)
-        return StepResult(
-            {
-                agent: Observation([Message(f"{words}\n\n{self._shown}".strip())])
-                for agent, words in asked
-            }
-        )
+        shown = {agent: Message(f"{words}\n\n{self._shown}".strip()) for agent, words in asked}
+        return StepResult({agent: Observation([message]) for agent, message in shown.items()})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = [actions[agent].content if agent in actions else "" for agent in self.agents]
         texts = [text if len(text) <= MAX_TEXT else "" for text in said]
         measured = [self._measured(texts, place) for place in range(len(texts))]
         if self.rewards == "individual":
-            paid = [
-                self._reward(gates(texts, self.rules, place), [one])
-                for place, one in enumerate(measured)
-            ]
+            each = [gates(texts, self.rules, place) for place in range(len(texts))]
+            paid = [self._reward(own, [one]) for own, one in zip(each, measured, strict=True)]
         else:
             together = gates(texts, self.rules)
             paid = [self._reward(together, measured) for _ in texts]
@@ -197,11 +182,8 @@ class WritingEnvironment(RowTasks):
 
 
 def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
-    """A row with its prompt in `prompt` and its source in `document`.
-
-    Raises:
-        DataError: the row has no text, or `texts` is not one text per writer.
-    """
+    """A row with its prompt in `prompt` and its source in `document`. Raises `DataError`: the row
+    has no text, or `texts` is not one text per writer."""
     asked = question_of(row)
     given = next((row[name] for name in names if row.get(name) is not None), asked)
     if given is None:

@@ -29,7 +29,6 @@ def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> 
 
     Args:
         texts: one per writer, in their order.
-        rules: the parameters.
         own: score only this writer: its own length and transitions, and the pairs that it belongs
             to; all writers together when `None`.
     """

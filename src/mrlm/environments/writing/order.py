@@ -5,52 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mrlm.environments.writing.words import FUNCTION_WORDS, word_set
+from mrlm.environments.shared.content import content
 
 END = "."
 """Token after the last word of a sentence."""
 
 
-_AFTER_DETERMINERS = word_set(
-    "first second next later other same few many most more much less own only very little such "
-    "former latter above further mine one"
-)
-_VERBS = word_set(
-    "is are was were am be been being do does did has have had having will would shall should can "
-    "could may might must"
-)
-_SUBJECTS = word_set("i we he she they")
-_JOINING = word_set("and but or nor because although though if unless whereas than")
-_PREPOSITIONS = word_set("of at from into onto with during against to on in for by")
-_DETERMINERS = word_set("a an the my your our their its")
-_AFTER_SUBJECTS = _VERBS | word_set(
-    "not no now then just also too only so once never even again further first still all both each "
-    "therefore thus hence however who"
-)
+_ORDER = content(__file__, "words.yaml")["order"]
+
+
+def _words(text: str) -> frozenset[str]:
+    """A set of words, some of which are names of sets, in capital letters."""
+    sets = (
+        _words(_ORDER["sets"][each]) if each in _ORDER["sets"] else {each} for each in text.split()
+    )
+    return frozenset().union(*sets)
+
+
 _NEVER: dict[str, frozenset[str]] = {
-    word: never
-    for words, never in [
-        (_DETERMINERS, (FUNCTION_WORDS - _AFTER_DETERMINERS) | {END}),
-        (_SUBJECTS, (FUNCTION_WORDS - _AFTER_SUBJECTS) | {END}),
-        (
-            word_set("of at from into onto"),
-            _VERBS | _SUBJECTS | _JOINING | word_set("of to into onto at so not") | {END},
-        ),
-        (word_set("and or nor"), word_set("and or nor but than of") | {END}),
-        (word_set("but"), word_set("and or nor than of am are were") | {END}),
-        (
-            word_set("because although though unless whereas if than"),
-            _JOINING - {"if", "because"} | word_set("am are were be been has had") | {END},
-        ),
-        (word_set("is are was were am"), _VERBS - {"being", "having"} | {"of", "me"}),
-        (word_set("has have had"), _VERBS - {"been", "had", "having", "being"}),
-        (
-            word_set("will would can could may might must should shall"),
-            _VERBS - word_set("be have do") | _PREPOSITIONS | _JOINING - {"and", "or"},
-        ),
-        (word_set("to"), _VERBS - word_set("be have do") | _SUBJECTS | word_set("of at to")),
-    ]
-    for word in words
+    word: _words(rule["never"]) - _words(rule.get("but", ""))
+    for rule in _ORDER["rules"]
+    for word in _words(rule["after"])
 }
 """Word -> words that do not follow it."""
 

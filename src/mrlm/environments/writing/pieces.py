@@ -3,7 +3,6 @@ people, things and places."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 from mrlm.environments.shared.content import content
@@ -15,23 +14,9 @@ KINDS = content(__file__)
 about 180."""
 
 
-@dataclass(frozen=True, slots=True)
-class WritingPiece:
-    """A text to write about.
-
-    Args:
-        document: the text.
-        texts: reference texts of the two writers of a preset.
-    """
-
-    document: str
-    texts: tuple[str, str]
-
-
-def sampled(kind: str, rng: Random) -> WritingPiece:
-    """A plot of a kind with its slots filled."""
+def sampled(kind: str, rng: Random) -> list[str]:
+    """A plot of a kind with its slots filled: a text, and reference texts of two writers."""
     plots = KINDS[kind]["plots"]
     plot = plots[rng.randrange(len(plots))]
     chosen = {name: rng.choice(words) for name, words in KINDS[kind]["slots"].items()}
-    document, first, second = (part.format(**chosen) for part in plot.values())
-    return WritingPiece(document, (first, second))
+    return [part.format(**chosen) for part in plot.values()]

@@ -55,11 +55,8 @@ class WritingRules:
     covered: int = 4
 
     def changed(self, given: Mapping[str, Any]) -> WritingRules:
-        """These rules with some of them replaced; a span is four numbers.
-
-        Raises:
-            ConfigError: an unknown rule, or an invalid value.
-        """
+        """These rules with some of them replaced; a span is four numbers. Raises `ConfigError`: an
+        unknown rule, or an invalid value."""
         known = {field.name for field in fields(self)}
         for name, value in given.items():
             if name not in known:
@@ -80,8 +77,6 @@ class WritingPreset:
     """A kind of work.
 
     Args:
-        rules: its requirements.
-        agents: names of the agents.
         asked: prompt of each writer, before the text; further writers get `more`.
         more: prompt of further writers; `{before}` is the name of the previous writer.
         columns: columns of a row that may contain its text, in order of precedence.

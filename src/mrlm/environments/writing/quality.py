@@ -3,6 +3,7 @@ for any genuine text and decreases to 0; they depend on words only and use no mo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -41,8 +42,6 @@ def quality(
     """The measures of one text by name, each from 0 to 1, and their product as `quality`.
 
     Args:
-        text: the text.
-        source: its source.
         around: other texts shown to the writer, which must not be copied either.
         rules: required relevance and coverage of the source.
         others: texts of the other writers.
@@ -54,10 +53,7 @@ def quality(
         "relevance": _relevance(text, source, rules),
         "own_words": _own_words(said, [source, *around, *others]),
     }
-    product = 1.0
-    for value in found.values():
-        product *= value
-    return found | {"quality": product}
+    return found | {"quality": math.prod(found.values())}
 
 
 def _repetition(said: Sequence[str]) -> float:

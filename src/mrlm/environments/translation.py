@@ -1,26 +1,27 @@
-"""The translation environment: one agent, one sentence, one turn."""
+"""Translation: translations of one text, compared with references and optionally graded by a
+judge."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.rows import RowTable, row_matters
-from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
-from mrlm.environments.translation.phrasebook import RULES, pair
+from mrlm.environments.shared.content import content
+from mrlm.environments.shared.generators import first_of
+from mrlm.environments.shared.rows import one_of, row_matters
+from mrlm.environments.shared.texts import TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import tokens
 
-SOURCES = ("source", "src", "sentence", "text", "prompt")
-REFERENCES = (
-    "references", "reference", "target", "tgt", "translation", "completion", "answer",
-)  # fmt: skip
-"""Columns that may contain a text and its translations, in order of precedence."""
+_NORVI = content(__file__)
+"""A fictional language with a dictionary and a few rules, for practice and tests: a model trains to
+look up words and to order them."""
+NOUNS, ADJECTIVES, VERBS = _NORVI["nouns"], _NORVI["adjectives"], _NORVI["verbs"]
 Direction = Literal["to_english", "from_english"]
 WEIGHTS = {"bleu": 1.0, "chrf": 1.0}
 _LENGTH = LengthSpan(0.0, 0.5, 1.5, 2.5)
@@ -41,9 +42,7 @@ class TranslationEnvironment(TextEnvironment):
             `references`, ...), or with `translation: {de: ..., en: ...}`; when `None`, sentences of
             Norvi, a fictional language, with the dictionary entries that they need.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         languages: source and target language: their keys in `translation`, and their names in the
             instruction.
         direction: direction of the built-in sentences: `to_english` or `from_english`.
@@ -61,10 +60,11 @@ class TranslationEnvironment(TextEnvironment):
         DataError: a row without a text or a translation.
     """
 
-    reward_range: tuple[float, float] | None = (0.0, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters(
-        "dataset", generated=["direction", "dictionary"]
-    )
+    label = "translation"
+    wanted = "a translation"
+    sources = ("source", "src", "sentence", "text", "prompt")
+    targets = ("references", "reference", "target", "tgt", "translation", "completion", "answer")
+    matters = row_matters("dataset", generated=["direction", "dictionary"])
 
     def __init__(
         self,
@@ -84,8 +84,7 @@ class TranslationEnvironment(TextEnvironment):
         agents: str | Sequence[str] = "agent",
     ) -> None:
         super().__init__(WEIGHTS if weights is None else weights, judge, agents, ())
-        if direction not in ("to_english", "from_english"):
-            raise ConfigError(f"direction must be to_english or from_english, not {direction!r}")
+        one_of("direction", direction, ("to_english", "from_english"))
         built_in = ("Norvi", "English") if direction == "to_english" else ("English", "Norvi")
         names = tuple(languages or (built_in if dataset is None else ("source", "target")))
         if len(names) != 2:
@@ -98,55 +97,71 @@ class TranslationEnvironment(TextEnvironment):
             wanted = "Translate the text. Give the translation and nothing else."
         self.instruction: str = wanted
         self.seed: int = seed
-        if dataset is not None:
-            self._table = RowTable(
-                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._converted
-            )
+        self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
-    def _converted(self, row: Row, where: str) -> Row:
+    def columns_of(self, row: Row, where: str) -> tuple[Any, Any]:
         both = row.get("translation")
-        if isinstance(both, Mapping):
-            source, given = (both.get(name) for name in self.languages)
-            if source is None or given is None:
-                raise DataError(
-                    f"{where}, column 'translation': it has {', '.join(map(str, both))}; set "
-                    "languages: [from, into]"
-                )
-        else:
-            source = next((row[name] for name in SOURCES if row.get(name)), None)
-            given = next((row[name] for name in REFERENCES if row.get(name)), None)
-        source = plain(source)
-        texts = several(given)
-        if source is None or (set(self.weights) - {"judge"} and not texts):
+        if not isinstance(both, Mapping):
+            return super().columns_of(row, where)
+        source, target = (both.get(name) for name in self.languages)
+        if source is None or target is None:
             raise DataError(
-                f"{where}: needs a text ({', '.join(SOURCES)}) and a translation "
-                f"({', '.join(REFERENCES)}); it has {', '.join(row)} (rename with columns)"
+                f"{where}, column 'translation': it has {', '.join(map(str, both))}; set "
+                "languages: [from, into]"
             )
-        return row | {"source": source, "prompt": source, "references": texts}
+        return source, target
 
-    # -- tasks -------------------------------------------------------------------------------------
-
-    def task(self, seed: int, split: Split = "train") -> Task:
-        if self._table is not None:
-            index, row = self._table.row(seed, split)
-            prompt = f"{self.instruction}\n\n{row['source']}".strip()
-            return row_task(f"translation-{split}-{index}", prompt, row["source"], row, seed)
-        found = pair(f"{self.seed}/{seed}", split)
-        sides = (found.norvi, found.english)
-        source, target = sides if self.direction == "to_english" else sides[::-1]
-        words = ", ".join(f"{norvi} = {english}" for english, norvi in found.entries)
-        help_ = f"{RULES}\nWords: {words}" if self.dictionary else ""
+    def generated(self, seed: int, split: Split) -> Task:
+        norvi, english, entries = pair(f"{self.seed}/{seed}", split)
+        to_english = self.direction == "to_english"
+        source, target = (norvi, english) if to_english else (english, norvi)
+        words = ", ".join(f"{there} = {here}" for here, there in sorted(entries.items()))
+        help_ = f"{_NORVI['rules']}\nWords: {words}" if self.dictionary else ""
         asked = "\n\n".join(part for part in (self.instruction, help_, source) if part)
-        name = task_name("translation", self.seed, split, seed)
+        name = f"translation-{self.seed}-{split}-{seed}"
         return Task(name, [Message(asked)], [target], seed, {"source": source})
 
-    # -- rewards -----------------------------------------------------------------------------------
-
     def length(self, text: str) -> float:
-        long = len(text.strip())
-        return max((_LENGTH(long / len(each)) for each in self.references), default=1.0)
+        return self.ratio(text, _LENGTH)
 
     def foreign(self, said: Sequence[str]) -> float:
         right = {word for each in self.references for word in tokens(each)}
         source = set(tokens(self._task.info["source"])) - right
         return sum(word in source for word in said) / len(said) if right else 0.0
+
+
+def pair(seed: str, split: Split) -> tuple[str, str, dict[str, str]]:
+    """A sentence in Norvi and its only translation into English, and the dictionary entries of its
+    words. Held-out sentences never occur in training, for any seed."""
+    rng = random.Random(f"translation/{split}/{seed}")
+    return first_of(split, lambda: _drawn(rng), lambda found: found[0])
+
+
+def _drawn(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+    entries: dict[str, str] = {}
+    groups = [_group(rng, noun, entries) for noun in rng.sample(list(NOUNS), 2)]
+    (subject, subject_norvi, several), (thing, thing_norvi, _) = groups
+    verb = rng.choice(list(VERBS))
+    singular, past, stem = VERBS[verb]
+    entries[verb] = stem
+    before = rng.random() < 0.5
+    said = past if before else verb if several else singular
+    norvi = f"{subject_norvi} {thing_norvi} {stem}{'it' if before else ''}."
+    return norvi[0].upper() + norvi[1:], f"The {subject} {said} the {thing}.", entries
+
+
+def _group(rng: random.Random, noun: str, entries: dict[str, str]) -> tuple[str, str, bool]:
+    """A noun, possibly in the plural and with an adjective, in both languages."""
+    several = rng.random() < 0.4
+    entries[noun] = NOUNS[noun]
+    english, norvi = noun, NOUNS[noun]
+    if several:
+        english, norvi = _NORVI["irregular"].get(noun, f"{noun}s"), f"{norvi}ra"
+    if rng.random() < 0.6:
+        adjective = rng.choice(list(ADJECTIVES))
+        entries[adjective] = ADJECTIVES[adjective]
+        english, norvi = f"{adjective} {english}", f"{norvi} {ADJECTIVES[adjective]}"
+    return english, norvi, several
+
+
+PLUGIN = TranslationEnvironment

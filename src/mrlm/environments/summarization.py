@@ -1,32 +1,30 @@
-"""The summarisation environment: one agent, one text, one turn."""
+"""Summarisation: summaries of one text, compared with references and with known facts, and
+optionally graded by a judge."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.rows import RowTable, at_least, row_matters
-from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
-from mrlm.environments.summarization.notices import notice
+from mrlm.environments.shared.content import content
+from mrlm.environments.shared.generators import first_of
+from mrlm.environments.shared.rows import at_least, row_matters
+from mrlm.environments.shared.texts import TextEnvironment, plain
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import FUNCTION_WORDS, tokens
 
-SOURCES = ("source", "document", "article", "text", "dialogue", "post", "prompt")
-REFERENCES = (
-    "references", "summaries", "summary", "highlights", "target", "completion", "answer",
-)  # fmt: skip
-"""Columns that may contain a text and its summaries, in order of precedence."""
+_WORDS = content(__file__)
 ASKED = "Summarise the text in at most {words} words."
 _SHORTER = LengthSpan(-1.0, 0.0, 0.6, 0.9)
 _JOINED = LengthSpan(0.05, 0.2)
-GENERATED = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0, "facts": 3.0}
 FROM_ROWS = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0}
+GENERATED = {**FROM_ROWS, "facts": 3.0}
 
 
 class SummarizationEnvironment(TextEnvironment):
@@ -44,9 +42,7 @@ class SummarizationEnvironment(TextEnvironment):
             (required in a summary) and `others` (unwanted in it); generated texts about fictional
             places when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: split of the data set.
-        columns: our column name -> the data set's.
-        on_bad_row: `raise` or `skip`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         max_words: maximum length of a summary.
         weights: score -> weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `exact`,
             `judge`, `facts` (fraction of the facts it contains, minus that of the others; for
@@ -63,8 +59,11 @@ class SummarizationEnvironment(TextEnvironment):
         DataError: a row without a text or a summary.
     """
 
-    reward_range: tuple[float, float] | None = (0.0, 1.0)
-    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
+    label = "summarization"
+    wanted = "a summary"
+    sources = ("source", "document", "article", "text", "dialogue", "post", "prompt")
+    targets = ("references", "summaries", "summary", "highlights", "target", "completion", "answer")
+    matters = row_matters("dataset")
 
     def __init__(
         self,
@@ -87,38 +86,20 @@ class SummarizationEnvironment(TextEnvironment):
         at_least("max_words", self.max_words, 1, whole=True)
         self.instruction: str = instruction.replace("{words}", str(self.max_words))
         self.seed: int = seed
-        if dataset is not None:
-            self._table = RowTable(
-                dataset, eval_dataset, split, columns, on_bad_row, seed, convert=self._converted
-            )
+        self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
-    def _converted(self, row: Row, where: str) -> Row:
-        source = next((text for name in SOURCES if (text := plain(row.get(name)))), None)
-        given = next((row[name] for name in REFERENCES if row.get(name)), None)
-        texts = several(given)
-        if source is None or (set(self.weights) - {"judge"} and not texts):
-            raise DataError(
-                f"{where}: needs a text ({', '.join(SOURCES)}) and a summary "
-                f"({', '.join(REFERENCES)}); it has {', '.join(row)} (rename with columns)"
-            )
+    def converted(self, row: Row, where: str) -> Row:
+        found = super().converted(row, where)
         if "facts" in self.weights and not plain(row.get("facts")):
             raise DataError(f"{where}: column 'facts' is missing; weights.facts requires it")
-        return row | {"source": source, "prompt": source, "references": texts}
+        return found
 
-    # -- tasks -------------------------------------------------------------------------------------
-
-    def task(self, seed: int, split: Split = "train") -> Task:
-        if self._table is not None:
-            index, row = self._table.row(seed, split)
-            prompt = f"{self.instruction}\n\n{row['source']}".strip()
-            return row_task(f"summarization-{split}-{index}", prompt, row["source"], row, seed)
+    def generated(self, seed: int, split: Split) -> Task:
         found = notice(f"{self.seed}/{seed}", split)
-        asked = f"{self.instruction} Say {found.question}.\n\n{found.source}".strip()
-        info = {"source": found.source, "facts": list(found.facts), "others": list(found.others)}
-        name = task_name("summarization", self.seed, split, seed)
-        return Task(name, [Message(asked)], [found.summary], seed, info)
-
-    # -- rewards -----------------------------------------------------------------------------------
+        asked = f"{self.instruction} Say {found['question']}.\n\n{found['source']}".strip()
+        info = {name: found[name] for name in ("source", "facts", "others")}
+        name = f"summarization-{self.seed}-{split}-{seed}"
+        return Task(name, [Message(asked)], [found["summary"]], seed, info)
 
     def length(self, text: str) -> float:
         words, source = len(text.split()), len(self._task.info["source"].split())
@@ -140,3 +121,43 @@ def _named(text: str, facts: Sequence[str]) -> float:
         return 0.0
     found = [re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", text, re.IGNORECASE) for fact in facts]
     return sum(each is not None for each in found) / len(facts)
+
+
+def notice(seed: str, split: Split) -> dict[str, Any]:
+    """A generated text about a fictional place: its `source`, the `question` that a summary must
+    answer, a reference `summary`, the `facts` that belong into it, and `others` that do not.
+    Held-out texts never occur in training, for any seed."""
+    rng = random.Random(f"summarization/{split}/{seed}")
+    return first_of(split, lambda: _drawn(rng), lambda found: found["summary"])
+
+
+def _drawn(rng: random.Random) -> dict[str, Any]:
+    person, other_person = rng.sample(_WORDS["people"], 2)
+    town, other_town = rng.sample(_WORDS["towns"], 2)
+    purpose, other_purpose = rng.sample(_WORDS["purposes"], 2)
+    year, other_year = map(str, rng.sample(range(1810, 1990), 2))
+    words = {
+        "person": person, "town": town, "purpose": purpose, "year": year,
+        "other_person": other_person, "other_town": other_town, "other_year": other_year,
+        "other_purpose": other_purpose, "kind": rng.choice(_WORDS["kinds"]),
+        "name": rng.choice(_WORDS["names"]),
+    }  # fmt: skip
+    first, *key = _WORDS["key"]
+    lines = [rng.choice(_WORDS["openings"]), first, *_mixed(rng, key, list(_WORDS["asides"]))]
+    return {
+        "source": " ".join(lines).format(**words),
+        "question": f"who built the {words['kind']}, where, when, and what for",
+        "summary": _WORDS["summary"].format(**words),
+        "facts": [words["name"], town, person, year, purpose],
+        "others": [other_person, other_town, other_year, other_purpose],
+    }
+
+
+def _mixed(rng: random.Random, key: list[str], asides: list[str]) -> list[str]:
+    """The key sentences in their order, with asides between them."""
+    rng.shuffle(asides)
+    places = sorted(rng.sample(range(len(key) + len(asides)), len(key)))
+    return [key.pop(0) if i in places else asides.pop() for i in range(len(places) + len(asides))]
+
+
+PLUGIN = SummarizationEnvironment
