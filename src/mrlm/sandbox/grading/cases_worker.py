@@ -12,12 +12,12 @@ if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run
     from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, _Unpacker
     from mrlm.sandbox.grading.tests_worker import (
         IN_PLACE,
+        KINDS,
         STOPPED,
         Test,
         TestStatements,
         built_in,
         replacements,
-        running,
     )
 
 OPERATORS = (
@@ -30,16 +30,6 @@ whatever its class defines."""
 ANSWERS = ("__contains__", "__bool__", "__len__", "__lt__", "__le__", "__gt__", "__ge__")
 """Operators that are available only on objects created by the test itself: a result that contains
 everything and is larger than all would pass for the expected list or number."""
-
-
-def done(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a request, and return the reply of `answer`."""
-    if request["do"] != "run":
-        return running[0].go_on(request)
-    if running:
-        running.pop().abandon()
-    running.append(Case(request["source"], request["entry"], request["case"]))
-    return running[0].start()
 
 
 class SolutionObject:
@@ -169,9 +159,9 @@ class CaseResult(unittest.TestResult):
 class Case(Test):
     """One case: a class of tests and the name of a method."""
 
-    def __init__(self, source: str, entry: str, case: list[str]) -> None:
-        super().__init__(source, entry, [])
-        self.case: list[str] = case
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__(request)
+        self.case: list[str] = request["case"]
         self.seen: set[int] = set()
         self.over: bool = False
 
@@ -244,3 +234,6 @@ def in_place(called: Any) -> Any:
     if type(called) is Bound:
         return Bound(*called.what, in_place=True)
     return called
+
+
+KINDS["run case"] = Case

@@ -82,7 +82,7 @@ async def _one(
     solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float
 ) -> GradingVerdict:
     await solution.load()
-    came = await solution.call(call, solution.clock.next())
+    came = await solution.run(call, solution.clock.next())
     if isinstance(came, Raised):
         return came.verdict
     try:
@@ -95,7 +95,7 @@ async def _one(
 def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any], Any]:
     try:
         arguments = {"args": pack(list(call.args)), "kwargs": pack(dict(call.kwargs))}
-        return {"name": entry, **arguments}, pack(call.expected)
+        return {"do": "call", "name": entry, **arguments}, pack(call.expected)
     except NotPlain as error:
         raise DataError(
             f"test {number} of {entry!r}: arguments and expected value must be plain data "

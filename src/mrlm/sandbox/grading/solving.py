@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, of_status
 from mrlm.sandbox.types import (
@@ -164,10 +164,8 @@ class SolvingWorker:
 class Solution(SolvingWorker):
     """A solution, loaded when it is first needed."""
 
-    FILES: ClassVar[tuple[str, ...]] = ("plain.py", "solution_worker.py")
-
     def __init__(self, sandbox: Sandbox, code: str, limits: Limits, clock: Clock) -> None:
-        super().__init__(sandbox, self.FILES, limits, clock)
+        super().__init__(sandbox, ("plain.py", "solution_worker.py"), limits, clock)
         self.code = code
         self.num_lines: int = code.count("\n") + 1
         self.hopeless: GradingVerdict | None = None
@@ -183,7 +181,7 @@ class Solution(SolvingWorker):
             return
         await self.start()
         try:
-            loaded = await self._do({"do": "load", "code": self.code}, self.limits.wall)
+            loaded = await self.run({"do": "load", "code": self.code}, self.limits.wall)
             if isinstance(loaded, Raised):
                 raise Ended(loaded.verdict)
         except Ended as ended:
@@ -195,7 +193,7 @@ class Solution(SolvingWorker):
         """Which of the names are functions, and which of all names requested so far are classes."""
         new = [name for name in names if name not in self.functions]
         if new:
-            found = await self._do({"do": "find", "names": new}, self.clock.next())
+            found = await self.run({"do": "find", "names": new}, self.clock.next())
             if isinstance(found, Raised):
                 raise Ended(found.verdict)
             try:
@@ -208,13 +206,9 @@ class Solution(SolvingWorker):
             self.classes |= classes & {*new}
         return [name for name in names if self.functions[name]], self.classes
 
-    async def call(self, call: dict[str, Any], wall: float) -> Value | Raised:
-        """Call a function (or, if objects are kept, run the operation `do`): `name`, `args` and
-        `kwargs` (packed), and whether to `keep` the object or to return the arguments after it
-        (`in_place`). Ends the test if no answer arrives in time, or a malformed one."""
-        return await self._do({"do": "call", **call}, wall)
-
-    async def _do(self, request: dict[str, Any], wall: float) -> Value | Raised:
+    async def run(self, request: dict[str, Any], wall: float) -> Value | Raised:
+        """Run a request of `solution_worker`. Ends the test if no answer arrives in time, or a
+        malformed one."""
         answer = await self.ask(request, wall)
         if "error" in answer:
             text, line = answer.get("text"), answer.get("line")
