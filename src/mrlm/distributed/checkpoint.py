@@ -50,11 +50,8 @@ def write_shards(
 
 
 class CheckpointReader:
-    """Reads the shards of a checkpoint folder, into shards or into whole tensors.
-
-    Args:
-        folder: the checkpoint; if it has no shards, nothing is read.
-    """
+    """Reads the shards of a checkpoint folder, into shards or into whole tensors; nothing if it has
+    none."""
 
     def __init__(self, folder: Path) -> None:
         self._place = folder / FOLDER

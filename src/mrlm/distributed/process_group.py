@@ -45,14 +45,12 @@ class ProcessGroup(Peers):
     """
 
     def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
-        self.rank: int = rank
-        self.size: int = size
-        self.timeout: float = timeout
+        self.rank, self.size = rank, size
+        self.timeout = timeout
         self.bucket_bytes: int = 25 << 20
         self._group: Any = group
 
-    # -- communication
-    # ---------------------------------------------------------------------------------
+    # -- communication -----------------------------------------------------------------------------
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes, in order of rank; the own value is the object itself."""
@@ -76,11 +74,8 @@ class ProcessGroup(Peers):
         return await in_thread(lambda: self.gather(value))
 
     def first(self, job: Callable[[], T]) -> T:
-        """The result of a job that only the main process runs, in all processes.
-
-        Raises:
-            PeerError: in the other processes, if it failed in the main one.
-        """
+        """The result of a job that only the main process runs, in all processes. Raises
+        `PeerError`: in the other processes, if it failed in the main one."""
         outcome: tuple[bool, Any] = True, None
         if self.main:
             try:
@@ -102,8 +97,7 @@ class ProcessGroup(Peers):
             group = distributed.new_group(backend="gloo", timeout=timeout)
         return ProcessGroup(self.rank, self.size, self.timeout, group)
 
-    # -- reductions
-    # ------------------------------------------------------------------------------------
+    # -- reductions --------------------------------------------------------------------------------
 
     def add_gradients(self, parameters: Iterable[Any]) -> None:
         if self.size > 1:
@@ -123,8 +117,7 @@ class ProcessGroup(Peers):
             with self._others():
                 buckets.spread(list(tensors), self.bucket_bytes)
 
-    # -- shutdown
-    # --------------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     @contextmanager
     def _others(self) -> Iterator[None]:
@@ -159,13 +152,11 @@ class ProcessGroup(Peers):
                 _store().wait([WRITTEN], timedelta(seconds=PATIENCE))
 
     def wait_for(self, seconds: float) -> None:
-        """Set the timeout of later operations."""
         self.timeout = seconds
         group = distributed.group.WORLD
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
     def close(self) -> None:
-        """Leave the group."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -209,11 +200,8 @@ def create_group(
 
 def _check_launcher(rank: int, size: int) -> None:
     """Check that the torchrun that keeps the store of addresses still runs: it was started before
-    all processes, so if it does not answer it is gone, and the other processes with it.
-
-    Raises:
-        PeerError: it is gone, so waiting is useless.
-    """
+    all processes, so if it does not answer it is gone, and the other processes with it. Raises
+    `PeerError`: it is gone, so waiting is useless."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -19,11 +19,7 @@ IDS = ("prompt_ids", "completion_ids")
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value.
-
-    Raises:
-        TrainingError: it contains an object that cannot be pickled.
-    """
+    """Pickle a value. Raises `TrainingError`: it contains an object that cannot be pickled."""
     buffer = io.BytesIO()
     try:
         _TurnPickler(buffer, protocol=5).dump(value)

@@ -34,11 +34,7 @@ def shard(
     learners: Sequence[Learner], critics: Sequence[Critic], section: FsdpConfig, peers: Peers
 ) -> None:
     """Shard everything that is trained. Heads, references and frozen policies stay whole, and so
-    does the encoder of a mixed critic.
-
-    Raises:
-        ConfigError: the settings are incompatible.
-    """
+    does the encoder of a mixed critic. Raises `ConfigError`: the settings are incompatible."""
     bodies = [learner.weights_of for learner in learners]
     bodies += [critic.body for critic in critics if not isinstance(critic, MixedCritic)]
     for policy in bodies:
@@ -154,8 +150,7 @@ class ShardedModel:
         first = second = 0.0
         for weight in self._model.parameters():
             part = weight.to_local().detach().double()
-            first += float(part.sum())
-            second += float(part.square().sum())
+            first, second = first + float(part.sum()), second + float(part.square().sum())
         copies = self._copies()
         (sums,) = self._peers.add_numbers([{"sum": first / copies, "square": second / copies}])
         head = self.whole.value_head

@@ -121,7 +121,10 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
         try:
             broken = [] if tier is TIER_C else probe(sandbox)
             if not broken:
-                _say(sandbox, reasons)
+                if reasons:
+                    log.warning("sandbox: %s in place of %s", sandbox.name, "; ".join(reasons))
+                else:
+                    log.info("sandbox: %s", sandbox.name)
                 return sandbox
             reasons.append(f"{tier.name}: a program {', '.join(broken)}")
         except (SandboxUnavailableError, SandboxError) as error:
@@ -134,13 +137,6 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
         "kernel.apparmor_restrict_unprivileged_userns=0) or use a kernel with Landlock (5.13 or "
         "newer); or set isolation: docker or remote"
     )
-
-
-def _say(sandbox: LocalSandbox, reasons: list[str]) -> None:
-    if reasons:
-        log.warning("sandbox: %s in place of %s", sandbox.name, "; ".join(reasons))
-    else:
-        log.info("sandbox: %s", sandbox.name)
 
 
 def probe(sandbox: LocalSandbox) -> list[str]:

@@ -80,7 +80,7 @@ TIER_C = Tier("C", "bare", filtered=False)
 @functools.cache
 def harness() -> bytes:
     """The text of the program that starts and monitors untrusted ones."""
-    parts = ("_harness_isolation.py", "_harness_program.py", "_harness_supervisor.py")
+    parts = ("_harness_program.py", "_harness_supervisor.py")
     return b"\n\n".join(Path(__file__).with_name(part).read_bytes() for part in parts)
 
 

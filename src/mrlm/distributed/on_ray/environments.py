@@ -31,12 +31,8 @@ Described = tuple[tuple[str, ...], int | None]
 
 
 class EnvironmentWorker:
-    """Holds the environments of many episodes, which run concurrently.
-
-    Args:
-        paths: module search path of the driver.
-        boxes: name of an environment -> its pickled factory.
-    """
+    """Holds the environments of many episodes, which run concurrently. `paths` is the module search
+    path of the driver; `boxes` has the pickled factory of each environment by name."""
 
     def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
@@ -45,7 +41,6 @@ class EnvironmentWorker:
         self.environments: dict[int, Environment] = {}
 
     async def ready(self) -> int:
-        """The id of the process."""
         return os.getpid()
 
     async def open(self, number: int, name: str) -> Described:
@@ -70,7 +65,6 @@ class EnvironmentWorker:
         return answer, (tuple(env.agents), env.max_turns)
 
     async def close(self, number: int) -> None:
-        """Close the environment of a finished episode."""
         env = self.environments.pop(number, None)
         if env is not None:
             await in_thread(env.close)
@@ -93,15 +87,11 @@ class EnvironmentPool:
         )
 
     def post(self, number: int) -> WorkerSlot:
-        """The worker of an environment."""
         return self.posts[number % len(self.posts)]
 
     async def ask(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call the worker of an environment.
-
-        Raises:
-            EpisodeError: the worker was lost, and the environment with it.
-        """
+        """Call the worker of an environment. Raises `EpisodeError`: the worker was lost, and the
+        environment with it."""
         post = self.post(number)
         handle = post.handle
         try:
@@ -126,18 +116,13 @@ class EnvironmentPool:
 
 
 class RayEnvironment(Environment):
-    """The environment of an episode, in a worker.
-
-    Args:
-        pool: the workers.
-        name: name of the environment.
-        template: an instance for properties that do not depend on an episode.
-    """
+    """The environment of an episode, in a worker of the pool. `template` is an instance for
+    properties that do not depend on an episode."""
 
     blocking = False
 
     def __init__(self, pool: EnvironmentPool, name: str, template: Environment) -> None:
-        self.pool: EnvironmentPool = pool
+        self.pool = pool
         self.name: str = name
         self.agents: tuple[str, ...] = tuple(template.agents)
         self.max_turns: int | None = template.max_turns

@@ -16,15 +16,9 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
 
 COLUMNS = (
-    "advantages",
-    "returns",
-    "values",
-    "ref_logprobs",
-    "old_logprobs",
-    "new_logprobs",
-    "full_kl",
+    "advantages", "returns", "values", "ref_logprobs", "old_logprobs", "new_logprobs", "full_kl",
     "entropies",
-)
+)  # fmt: skip
 """The columns that learners and critics write on turns."""
 
 Packed = dict[str, tuple[str, tuple[int, ...], np.ndarray]]
@@ -67,11 +61,7 @@ def load_into(own: Mapping[str, Tensor], tensors: Packed) -> None:
 
 def boxed(thing: Any, what: str) -> bytes:
     """Pickle any object, including classes and functions of a user's program; it can be unpickled
-    where the same modules are importable.
-
-    Raises:
-        ConfigError: it (`what`) cannot be pickled.
-    """
+    where the same modules are importable. Raises `ConfigError`: it (`what`) cannot be pickled."""
     from ray import cloudpickle
 
     try:

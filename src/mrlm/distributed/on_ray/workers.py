@@ -71,12 +71,8 @@ class About:
 
 
 class RayWorker:
-    """Holds the policies of one base.
-
-    Args:
-        paths: module search path of the driver.
-        box: the pickled worker spec.
-    """
+    """Holds the policies of one base. `paths` is the module search path of the driver, `box` the
+    pickled worker spec."""
 
     def __init__(self, paths: Sequence[str], box: bytes) -> None:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
@@ -91,7 +87,6 @@ class RayWorker:
         self.peers: Peers = ALONE
 
     def ready(self) -> int:
-        """The id of the process."""
         return os.getpid()
 
     def address(self) -> str:
@@ -102,7 +97,6 @@ class RayWorker:
             return f"tcp://{f'[{host}]' if ':' in host else host}:{free.getsockname()[1]}"
 
     def join(self, rank: int, size: int, address: str, timeout: float) -> None:
-        """Join the process group of a worker group."""
         self.peers = start(rank, size, address, timeout=timeout)
 
     def begin(self, samples: bool) -> dict[str, About]:
@@ -125,8 +119,7 @@ class RayWorker:
         self.peers.spread(weights_of([*self.policies.values()], [*self.critics.values()]))
         return list(self.critics)
 
-    # -- training
-    # --------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------
 
     def annotate(
         self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
@@ -164,7 +157,6 @@ class RayWorker:
         return list(find(self.learners[name], samples))
 
     def renew_reference(self, name: str) -> None:
-        """See `Learner.renew_reference`."""
         self.learners[name].renew_reference()
 
     def update_critic(
@@ -185,7 +177,6 @@ class RayWorker:
     # -- sampling ----------------------------------------------------------------------------------
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Sample completions."""
         assert self.engine is not None
         return asyncio.run(self.engine.generate(requests))
 
@@ -204,16 +195,13 @@ class RayWorker:
         asyncio.run(self.engine.load_weights(name, policy, version))
 
     def fingerprint(self, name: str) -> tuple[float, ...]:
-        """Numbers that change when the trained weights do."""
         return self.policies[name].fingerprint()
 
     def tolerance(self, name: str) -> float | None:
-        """The tolerance of the engine."""
         assert self.engine is not None
         return self.engine.tolerance(name)
 
-    # -- checkpoints
-    # -----------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------
 
     def save(self, name: str, what: str) -> FolderFiles:
         """The files of a `policy`, its `reference` or its `critic`."""
@@ -223,7 +211,6 @@ class RayWorker:
         return files_of(policy.save if what == "policy" else policy.save_reference)
 
     def load(self, name: str, what: str, files: FolderFiles) -> None:
-        """Load the files that `save` returned."""
         if what == "critic":
             with_folder(files, self.critics[name].load)
             return
@@ -238,7 +225,6 @@ class RayWorker:
     def load_optimizer_state(
         self, name: str, critic: bool, tensors: Packed, rest: dict[str, Any]
     ) -> None:
-        """Load the state that `optimizer_state` returned."""
         owner = (self.critics if critic else self.learners)[name]
         owner.load_optimizer_state(unpacked(tensors), rest)
 

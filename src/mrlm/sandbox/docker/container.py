@@ -115,12 +115,8 @@ class Container:
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._in, False)
-        parts = {
-            "harness": harness(),
-            "program": program,
-            "files": packed(files),
-            "stdin": stdin,
-        }
+        parts = {"program": program, "files": packed(files), "stdin": stdin}
+        parts = {"harness": harness(), **parts}
         self._unsent = memoryview(_head(parts, limits, session) + b"".join(parts.values()))
 
     def send(self, data: bytes) -> None:
@@ -189,8 +185,10 @@ class Container:
             return
         self._gone = True
         try:
-            if not self._over():
-                self._removed()
+            # after its report it ends and removes itself
+            self.process.wait(ENDING if self._reported else 0)
+        except subprocess.TimeoutExpired:
+            self._removed()
         finally:
             self.process.kill()
             self.process.wait()
@@ -198,14 +196,6 @@ class Container:
                 if pipe is not None:
                     pipe.close()
             self._said.close()
-
-    def _over(self) -> bool:
-        """Whether it ended and removed itself, which it does after its report."""
-        try:
-            self.process.wait(ENDING if self._reported else 0)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _removed(self) -> None:
         words = [self.engine.docker, "rm", "--force", self.name]

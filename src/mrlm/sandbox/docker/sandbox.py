@@ -17,9 +17,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.base import CheckedSandbox, FramedSession, check_positive, tried_twice
+from mrlm.sandbox.base import (
+    CheckedSandbox,
+    FramedSession,
+    check_positive,
+    check_words,
+    tried_twice,
+)
 from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
 from mrlm.sandbox.types import (
     Limits,
@@ -285,9 +290,7 @@ def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> Docker
     """Open the sandbox of a config, whose arguments are `WORDS`, and check its engine. Raises
     `ConfigError`: an unknown argument; `SandboxUnavailableError`: the engine or the image is
     missing."""
-    for word in words:
-        if word not in WORDS:
-            raise ConfigError(unknown(word, list(WORDS), "docker sandbox"))
+    check_words("docker", words, WORDS)
     sandbox = DockerSandbox(limits=limits, **words)
     sandbox.check()
     return sandbox

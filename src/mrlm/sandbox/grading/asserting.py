@@ -1,7 +1,7 @@
 """Tests that are Python code: assert statements, `check(candidate)`, and unittest classes. They run
-in a second sandbox, separate from the solution. Calls of the solution's functions, and operations on
-its objects, are forwarded through this process to the sandbox of the solution, and plain data comes
-back. The verdict is computed in the process of the tests."""
+in a second sandbox, separate from the solution. Calls of its functions, and operations on its
+objects, are forwarded through this process to the solution's sandbox, and plain data comes back.
+The verdict is computed in the process of the tests."""
 
 from __future__ import annotations
 

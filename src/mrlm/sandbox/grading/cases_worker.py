@@ -214,15 +214,12 @@ class Case(Test):
         return SolutionObject(self, number)
 
     def said(self, do: str, number: int | None, name: str) -> dict[str, Any]:
-        """A request without its arguments."""
         return {"call": {"do": do, "on": number, "class": self.entry, "name": name}}
 
     def act(self, do: str, number: int | None, name: str, *args: Any) -> Any:
-        """Forward an operation."""
         return self.asked(self.said(do, number, name), args, {}, False)
 
     def attribute(self, number: int | None, name: str) -> Any:
-        """An attribute of an object, or of the class."""
         found = self.act("get", number, name)
         if type(found) is not list or len(found) != 2:
             raise NotPlain("no attribute")

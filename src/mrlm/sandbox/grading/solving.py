@@ -112,7 +112,6 @@ class SolvingWorker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Kill it."""
         session, self.session = self.session, None
         if session is not None:
             await session.close()

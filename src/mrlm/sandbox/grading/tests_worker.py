@@ -134,7 +134,6 @@ class Test:
         return {"passed": True}
 
     def proxy(self, name: str, in_place: bool) -> Callable[..., Any]:
-        """The proxy of a function of the solution."""
         call = {"do": "call", "name": name, "keep": name in self.classes}
 
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +145,6 @@ class Test:
     def asked(
         self, said: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
-        """The result of a call."""
         try:
             packed = {"args": self.packed(list(args)), "kwargs": self.packed(kwargs)}
         except NotPlain:

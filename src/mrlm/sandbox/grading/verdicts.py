@@ -41,7 +41,6 @@ class GradingVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the test passed."""
         return self.kind == "passed"
 
 

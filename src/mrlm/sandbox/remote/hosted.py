@@ -122,7 +122,6 @@ class Hosted:
     # -- requests of clients -----------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """The load of this server."""
         with self._lock:
             return {
                 "sandbox": self.sandbox.name,

@@ -98,12 +98,10 @@ class SandboxServer(http.server.ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self.server_address[1]
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered."""
         return bool(self._open)
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -155,12 +155,10 @@ class ServerAddress:
 
     @property
     def target(self) -> str:
-        """The address in gRPC's notation."""
         return host_and_port(self.host, self.port)
 
     @property
     def is_here(self) -> bool:
-        """Whether the server runs on this machine."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -214,7 +212,6 @@ class Access:
             raise ConfigError("the token of a server must be printable ASCII")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata that every call carries."""
         return bearer(self.token)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:

@@ -70,7 +70,6 @@ class Link:
 
     @property
     def stub(self) -> Any:
-        """The stub of the server's calls."""
         if self._stub is None:
             self._channel = self.access.channel(self.address)
             self._stub = service_stub(self._channel, "Environments")
@@ -112,7 +111,6 @@ class Link:
         self.problem = problem or "it did not answer"
 
     def refuses(self, reason: str) -> None:
-        """Never use this server again."""
         if not self.refused:
             log.warning("environment server %s is not used: %s", self.address, reason)
         self.refused = reason
@@ -153,7 +151,6 @@ class Link:
             self._beat = asyncio.get_running_loop().create_task(self._renew())
 
     async def release(self, session: LiveSession) -> None:
-        """Unregister a closed session."""
         self.sessions.discard(session)
         if not self.sessions and self._beat is not None:
             self._beat.cancel()
@@ -178,7 +175,6 @@ class Link:
                     named[name].lost = True
 
     async def close(self) -> None:
-        """Close the channel."""
         if self._probe is not None:
             self._probe.cancel()
         if self._channel is not None:

@@ -104,24 +104,16 @@ class ServerPool:
         return [str(address) for address in self._links]
 
     def link(self, server: str) -> Link:
-        """The link to one of the servers."""
         return self._links[address_of(server)]
 
     def add(self, server: str) -> None:
-        """Use one more server from now on.
-
-        Raises:
-            ConfigError: the address is invalid.
-        """
+        """Use one more server from now on. Raises `ConfigError`: the address is invalid."""
         self._own = [*self._own, address_of(server)]
         self._set([*self._links, address_of(server)])
 
     def remove(self, server: str) -> None:
-        """Begin no more episodes on a server; running episodes finish there.
-
-        Raises:
-            ConfigError: it is not in the pool.
-        """
+        """Begin no more episodes on a server; running episodes finish there. Raises `ConfigError`:
+        it is not in the pool."""
         address = address_of(server)
         if address not in self._links:
             known = ", ".join(self.addresses) or "none"
@@ -130,11 +122,8 @@ class ServerPool:
         self._set([each for each in self._links if each != address])
 
     def replace(self, servers: Sequence[str]) -> None:
-        """Use these servers from now on, and begin no episodes on any other.
-
-        Raises:
-            ConfigError: an address is invalid.
-        """
+        """Use these servers from now on, and begin no episodes on any other. Raises `ConfigError`:
+        an address is invalid."""
         self._own = [address_of(each) for each in servers]
         self._set(self._own)
 

@@ -42,7 +42,6 @@ class ClientSession:
 
     @property
     def where(self) -> str:
-        """The prefix of its error messages."""
         return f"environment {self._title!r} on {self.link.address}"
 
     async def open(self, wanted: pb.World, with_state: bool, until: float, attempts: int) -> None:

@@ -62,55 +62,21 @@ class EnvironmentsService:
         return pb.RenewReply(lost=lost, epoch=self._sessions.epoch).SerializeToString()
 
     async def _play(self, requests: Any, context: Context) -> None:
-        watch = Watch(QUIET * self._sessions.lease)
-        try:
-            async for data in requests:
-                watch.listens = False
-                try:
-                    answer = await self._sessions.answer(data)
-                except Exception as error:
-                    await _broken(context, error)
-                    raise
-                await context.write(answer.data)
-                watch.begin()
-        except asyncio.CancelledError:
-            if not watch.ended:
-                raise
-            text = f"no request arrived on this stream for {watch.seconds:g} s"
+        seconds, now = QUIET * self._sessions.lease, asyncio.get_running_loop().time
+        try:  # the stream of a client that vanished would otherwise stay open for ever
+            async with asyncio.timeout(seconds) as silence:
+                async for data in requests:
+                    silence.reschedule(None)
+                    try:
+                        answer = await self._sessions.answer(data)
+                    except Exception as error:
+                        await _broken(context, error)
+                        raise
+                    await context.write(answer.data)
+                    silence.reschedule(now() + seconds)
+        except TimeoutError:
+            text = f"no request arrived on this stream for {seconds:g} s"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
-        finally:
-            watch.close()
-
-
-class Watch:
-    """Cancels a task that has waited for a client for more than some seconds. The stream of a
-    client that vanished would otherwise stay open for ever; a live client opens another one."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds: float = seconds
-        self.listens: bool = True
-        self.ended: bool = False
-        """Whether this watch cancelled the task."""
-        self._task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
-        self.begin()
-        self._look()
-
-    def begin(self) -> None:
-        """Start the timer."""
-        self.listens, self._since = True, self._loop.time()
-
-    def close(self) -> None:
-        """Stop the timer."""
-        self._handle.cancel()
-
-    def _look(self) -> None:
-        passed = self._loop.time() - self._since if self.listens else 0.0
-        if passed >= self.seconds and self._task is not None:
-            self.ended = True
-            self._task.cancel()
-        else:
-            self._handle = self._loop.call_later(self.seconds - passed, self._look)
 
 
 def _answering(ask: Callable[[bytes], Awaitable[SerializedReply]]) -> Unary:

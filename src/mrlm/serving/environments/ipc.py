@@ -87,6 +87,5 @@ class Frames(asyncio.Protocol):
             self._transport.write(_HEADER.pack(len(body), number, kind, session) + body)
 
     def close(self) -> None:
-        """Close this end."""
         if self._transport is not None:
             self._transport.close()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -161,7 +162,6 @@ class EnvironmentServer:
 
     @property
     def address(self) -> str:
-        """The address for clients, `HOST:PORT`."""
         return host_and_port(self.settings.host, self.port)
 
     def info(self) -> pb.InfoReply:
@@ -224,7 +224,8 @@ class EnvironmentServer:
 
     def _listen(self) -> None:
         settings = self.settings
-        token, denied = settings.token, self._metrics.denied
+        token = settings.token
+        denied = partial(self._metrics.count, "denied")
         server = grpc.aio.server(
             interceptors=[] if token is None else [TokenInterceptor(token, denied)],
             options=channels.server_options(settings.max_message_bytes),

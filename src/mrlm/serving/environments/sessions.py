@@ -52,7 +52,6 @@ class ServerSession:
     over: bool = False
 
     def renew(self, lease: float) -> None:
-        """Renew its lease."""
         self.expires = time.monotonic() + lease
 
     def out_of_turn(self, request: pb.Request) -> SerializedReply | None:
@@ -172,7 +171,6 @@ class Sessions:
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
-        """Drop the sessions of a worker that ended."""
         for each in ids:
             session = self._found.get(each)
             if session is not None:
@@ -191,7 +189,7 @@ class Sessions:
                     session.expires += late
                 if session.expires < now and session.running is None:
                     if not session.over:
-                        self.metrics.expired()
+                        self.metrics.count("leases_expired")
                         self._jobs.start(_close(self.pool, session))
                     self._forget(session)
 

@@ -107,7 +107,6 @@ class WorkerProcess:
         return End(frame.kind), frame.body
 
     def kill(self) -> None:
-        """Kill it at once."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self._frames.close()
@@ -178,7 +177,6 @@ class WorkerPool:
         self._jobs.start(self._watch())
 
     async def stop(self) -> None:
-        """Stop all workers."""
         self._closing = True
         for job in self._jobs:
             job.cancel()

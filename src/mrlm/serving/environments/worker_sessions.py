@@ -141,7 +141,6 @@ class Host:
             return self._failed(session, error, what, opening)
 
     def close(self) -> None:
-        """Close every instance."""
         for instance in self._sessions.values():
             with suppress(Exception):
                 instance.environment.close()

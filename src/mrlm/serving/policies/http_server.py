@@ -70,7 +70,6 @@ class HttpServer:
         )
 
     def start(self) -> HttpServer:
-        """Start the server."""
         self._thread.start()
         return self
 

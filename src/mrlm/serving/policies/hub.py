@@ -38,9 +38,7 @@ class Holder(Protocol):
     """The interface to the weights of one policy."""
 
     @property
-    def size(self) -> int:
-        """Size of the weights in bytes."""
-        ...
+    def size(self) -> int: ...
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when the weights do."""
@@ -234,7 +232,6 @@ class PolicyHub:
         return self._submit(self._sleep())
 
     def wake(self) -> None:
-        """Answer requests again."""
         self.require_trainer()
         self.asleep = False
 

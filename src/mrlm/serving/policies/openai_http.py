@@ -93,7 +93,6 @@ class OpenAIHandler:
     # -- routes ------------------------------------------------------------------------------------
 
     async def health(self, body: JSON, request: Any) -> JSON:
-        """Whether the server answers."""
         return {"status": "asleep" if self.hub.asleep else "ok", "waiting": self.hub.waiting}
 
     async def models(self, body: JSON, request: Any) -> JSON:
@@ -102,7 +101,6 @@ class OpenAIHandler:
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
-        """A chat completion."""
         fields = Fields(body)
         served = self.hub.find(fields.text("model"))
         tools = fields.tools()

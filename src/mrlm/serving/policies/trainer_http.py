@@ -55,7 +55,6 @@ class SleepMode:
         """The trainer's label for the current weights."""
 
     async def sleep(self, parts: Sequence[str]) -> None:
-        """Put parts to sleep."""
         await asyncio.wrap_future(self.hub.sleep())
         self.asleep |= set(self._known(parts))
 
@@ -67,7 +66,6 @@ class SleepMode:
             self.hub.wake()
 
     def check(self) -> None:
-        """Check that weights can be changed now."""
         if "weights" in self.asleep:
             raise Refusal("bad", "the weights sleep; wake them before they are changed")
 
