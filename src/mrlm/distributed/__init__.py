@@ -87,11 +87,8 @@ def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
         if isinstance(result, int | float):
             result = max(result, other) if reduction == "max" else min(result, other)
         else:
-            result = (
-                (result - other).clip(min=0) + other
-                if reduction == "max"
-                else (result - (result - other).clip(min=0))
-            )
+            excess = (result - other).clip(min=0)
+            result = other + excess if reduction == "max" else result - excess
     return result
 
 

@@ -92,13 +92,8 @@ class Exit:
 
 @dataclass(slots=True)
 class RunningProgram:
-    """A program that runs in a worker.
-
-    Args:
-        output, errors: descriptors of its output.
-        folder: its scratch folder on the host, if it has one.
-        started: `time.monotonic()`.
-    """
+    """A program that runs in a worker: descriptors of its output, and its scratch folder on the
+    host, if it has one."""
 
     output: int
     errors: int

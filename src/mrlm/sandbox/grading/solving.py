@@ -34,9 +34,7 @@ NO_ANSWER = GradingVerdict("error", "NoAnswer")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
 
 
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-    weakref.WeakKeyDictionary()
-)
+_turns: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
 async def verdicts_of(
@@ -59,14 +57,8 @@ def turn() -> asyncio.Semaphore:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of the solution, as reported by it.
-
-    Args:
-        error: its class.
-        base: the built-in class that it is, or is derived from.
-        text: its message.
-        line: line in the solution.
-    """
+    """An exception of the solution, as reported by it: its class, the built-in class that it is or
+    is derived from, its message, and the line in the solution."""
 
     error: str
     base: str

@@ -54,12 +54,8 @@ def token_in(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SandboxAddress:
-    """The address of a sandbox server.
-
-    Args:
-        connection: makes a connection to it, with a timeout.
-        token: the token that it requires.
-    """
+    """The address of a sandbox server: what makes a connection to it, with a timeout, and the token
+    that it requires."""
 
     connection: Callable[..., http.client.HTTPConnection]
     token: str = field(repr=False)
@@ -96,13 +92,8 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddre
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer of a server.
-
-    Args:
-        code: the HTTP status.
-        data: the body.
-        retry_after: seconds that it requests to wait.
-    """
+    """The answer of a server: the HTTP status, the body, and the seconds that it requests to
+    wait."""
 
     code: int
     data: bytes

@@ -57,27 +57,19 @@ class SandboxRefusal(Exception):
 
 @dataclass(slots=True)
 class Done:
-    """A request that was started.
-
-    Args:
-        digest: digest of its content: requests with the same id must be equal.
-        reply: its result; `b""` when it is no longer kept.
-        finished: `time.monotonic()`; `None` while it runs.
-    """
+    """A request that was started. Requests with the same id must have the same digest."""
 
     digest: bytes
     reply: Future[bytes] = field(default_factory=Future)
+    """Its result; `b""` when it is no longer kept."""
     finished: float | None = None
+    """`time.monotonic()`; `None` while it runs."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A session and its last answer.
-
-    Args:
-        number: number of the last request.
-        used: `time.monotonic()` at its end.
-    """
+    """A session, the number of its last request, and the answer; `used` is `time.monotonic()` at
+    its end."""
 
     session: Session
     lock: threading.Lock = field(default_factory=threading.Lock)

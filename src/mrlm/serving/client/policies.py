@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,6 @@ FINAL = {
     grpc.StatusCode.UNIMPLEMENTED: "start the server with policies",
 }
 """Status codes that every further request would get too, with the fix."""
-
-
-@dataclass(slots=True)
-class PolicyDescription:
-    """A policy as its server describes it."""
-
-    name: str
-    model: str
-    max_context: int
-    version: int
-    fingerprint: tuple[float, ...]
 
 
 class PolicyClient:
@@ -86,17 +75,11 @@ class PolicyClient:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    async def list(self) -> tuple[dict[str, PolicyDescription], str]:
+    async def list(self) -> tuple[dict[str, pb.PolicyInfo], str]:
         """The policies by name, and the epoch of the server's start."""
         reply = await self._call("List", pb.ListRequest())
-        found = {
-            each.name: PolicyDescription(
-                each.name, each.model, each.max_context, each.version, tuple(each.fingerprint)
-            )
-            for each in reply.policies
-        }
         self._note(reply.epoch)
-        return found, reply.epoch
+        return {each.name: each for each in reply.policies}, reply.epoch
 
     async def tokenizer_files(self, policy: str) -> dict[str, bytes]:
         """The files of a policy's tokenizer, by name."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import Op
@@ -23,7 +23,6 @@ NAME = "mrlm.v1.Environments"
 QUIET = 2.0
 """Leases without a request after which a stream is ended."""
 
-M = TypeVar("M", bound=Message)
 Context = Any
 Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
@@ -54,7 +53,12 @@ class EnvironmentsService:
         return self._info().SerializeToString()
 
     async def _renew(self, data: bytes, context: Context) -> bytes:
-        request = await parsed(pb.RenewRequest, data, context)
+        try:
+            request = pb.RenewRequest.FromString(data)
+        except DecodeError:
+            text = "the message is not a RenewRequest"
+            await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
+            raise
         if len(request.sessions) > self._sessions.max_sessions:
             text = f"at most {self._sessions.max_sessions} sessions can be renewed at once"
             await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
@@ -94,16 +98,6 @@ def _answering(ask: Callable[[bytes], Awaitable[SerializedReply]]) -> Unary:
 async def refuse(context: Context, failure: pb.Failure) -> None:
     """End a unary call with a failure."""
     await context.abort(STATUS[failure.kind], failure.message, trailers(failure))
-
-
-async def parsed(kind: type[M], data: bytes, context: Context) -> M:
-    """Parse the bytes of a request; malformed ones end the call."""
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        text = f"the message is not a {kind.DESCRIPTOR.name}"
-        await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
-        raise
 
 
 def guarded(function: Unary) -> Unary:

@@ -66,12 +66,8 @@ class ServerSession:
 
 @dataclass(slots=True)
 class PendingSession:
-    """A session that is being opened under a key: a repeated request gets the same session.
-
-    Args:
-        origin: a digest of the request, or the session that is copied.
-        job: the job that opens it.
-    """
+    """A session that a job is opening under a key: a repeated request gets the same session. Its
+    `origin` is a digest of the request, or the session that is copied."""
 
     origin: bytes
     job: asyncio.Task[tuple[End, pb.Reply]]

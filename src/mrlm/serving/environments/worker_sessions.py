@@ -108,9 +108,8 @@ class Host:
             name: registry.load("environments", env["reference"]) for name, env in served.items()
         }
         self._most_bytes, self._arguments = most_bytes, arguments
-        for name, env in served.items():
-            if env["whole"]:
-                self._fitted(name, self._given(name, ""))
+        for name in (name for name, env in served.items() if env["whole"]):
+            self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
         self._closing = BackgroundJobs()
         self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
@@ -188,7 +187,10 @@ class Host:
         kind = request.WhichOneof("call") or "state"
         if kind != "reset" and not instance.begun:
             raise RefusedError(f"environment {instance.name!r} was not reset yet; reset it first")
-        call = CALLS[kind](instance.environment, getattr(request, kind))
+        try:
+            call = CALLS[kind](instance.environment, getattr(request, kind))
+        except EpisodeError as error:  # a malformed part of the request
+            raise RefusedError(str(error)) from error
         found = await instance.answered(kind, call)
         if kind == "reset":
             instance.begun = True
@@ -301,7 +303,7 @@ def _description(template: EnvironmentTemplate) -> bytes:
 
 
 def _reset(environment: Environment, reset: pb.Reset) -> Callable[[], Any]:
-    task = _read(lambda: codec.task_of(reset.task)) if reset.HasField("task") else None
+    task = codec.task_of(reset.task) if reset.HasField("task") else None
     seed = reset.seed if reset.HasField("seed") else None
     return lambda: environment.reset(task, seed)
 
@@ -315,35 +317,20 @@ def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
         raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {agents}")
     if not step.order:
         raise RefusedError("a step needs the message of at least one agent")
-    said = {
-        agent: _read(lambda agent=agent: codec.message_of(step.actions[agent]))
-        for agent in step.order
-    }
+    said = {agent: codec.message_of(step.actions[agent]) for agent in step.order}
     return lambda: environment.step(said)
 
 
 def _expert(environment: Environment, expert: pb.Expert) -> Callable[[], Any]:
-    seen = _read(lambda: [codec.message_of(message) for message in expert.messages])
+    seen = [codec.message_of(message) for message in expert.messages]
     return lambda: environment.expert(expert.agent, seen)
-
-
-def _read(read: Callable[[], Any]) -> Any:
-    """Decode a part of a request; a malformed one is refused."""
-    try:
-        return read()
-    except EpisodeError as error:
-        raise RefusedError(str(error)) from error
-
-
-def _state(environment: Environment, state: pb.State) -> Callable[[], Any]:
-    return environment.state
 
 
 CALLS: dict[str, Callable[[Environment, Any], Callable[[], Any]]] = {
     "reset": _reset,
     "step": _step,
     "expert": _expert,
-    "state": _state,
+    "state": lambda environment, _: environment.state,
 }
 """Kind of a request -> a function that reads it, and returns the call of the environment."""
 
