@@ -135,11 +135,9 @@ class Session(Protocol):
                 is closed then.
             SandboxError: the sandbox failed.
         """
-        ...
 
     async def close(self) -> None:
         """Kill all of its processes and remove their files."""
-        ...
 
 
 class AnswerError(Exception):
@@ -186,7 +184,6 @@ class Sandbox(Protocol):
             The result. Errors of the program never raise; a failure of the sandbox is retried once
             and is then `infra_error`.
         """
-        ...
 
     async def session(
         self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
@@ -200,8 +197,6 @@ class Sandbox(Protocol):
             SessionEnded: the program did not start.
             SandboxError: the sandbox failed.
         """
-        ...
 
     def close(self) -> None:
         """Kill all running programs."""
-        ...

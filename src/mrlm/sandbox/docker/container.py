@@ -130,7 +130,10 @@ class Container:
         kernel kills the program first when memory runs out."""
         while (found := self._taken()) is None:
             if self._ended:
-                code = self._exit_code()
+                try:
+                    code = self.process.wait(REMOVING)
+                except subprocess.TimeoutExpired:
+                    raise SandboxError("the docker client did not exit") from None
                 said = os.pread(self._said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
                 raise SandboxError(
                     f"the container ended with exit code {code} and no report: {said}"
@@ -171,12 +174,6 @@ class Container:
         del self._read[: 5 + size]
         self._reported = self._reported or kind == b"x"
         return kind, data
-
-    def _exit_code(self) -> int:
-        try:
-            return self.process.wait(REMOVING)
-        except subprocess.TimeoutExpired:
-            raise SandboxError("the docker client did not exit") from None
 
     def remove(self) -> None:
         """Kill everything in it. The thread that reads frames may call this again. Raises

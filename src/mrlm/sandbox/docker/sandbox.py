@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
@@ -109,7 +110,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
     async def _run(
         self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
     ) -> SandboxResult:
-        begin = self._beginning(program, files, limits, stdin.encode())
+        begin = partial(self._begun, program, files, limits, stdin.encode())
         return await self.while_wanted(
             lambda stop: tried_twice(lambda: self._once(begin, limits, stop))
         )
@@ -118,7 +119,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
         self, program: str, files: Mapping[str, bytes], limits: Limits
     ) -> DockerSession:
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
-        begin = self._beginning(program, files, limits, session=True)
+        begin = partial(self._begun, program, files, limits, session=True)
         return await self.while_wanted(lambda stop: DockerSession(self, begin, limits.wall, stop))
 
     def close(self) -> None:
@@ -141,21 +142,18 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
             stop.set()
             raise
 
-    def _beginning(
+    def _begun(
         self,
         program: str,
         files: Mapping[str, bytes],
         limits: Limits,
         stdin: bytes = b"",
         session: bool = False,
-    ) -> Callable[[], Container]:
-        def begin() -> Container:
-            if self._closed.is_set():
-                raise SandboxError("the sandbox is closed")
-            name = f"mrlm-{secrets.token_hex(8)}"
-            return Container(self.engine, name, program.encode(), files, limits, stdin, session)
-
-        return begin
+    ) -> Container:
+        if self._closed.is_set():
+            raise SandboxError("the sandbox is closed")
+        name = f"mrlm-{secrets.token_hex(8)}"
+        return Container(self.engine, name, program.encode(), files, limits, stdin, session)
 
     def _once(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event

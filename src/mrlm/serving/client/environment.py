@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Environment, Split
@@ -217,8 +218,16 @@ class RemoteEnvironment(Environment):
                 "an environment in the middle of an episode cannot be pickled; close it first"
             )
         shared = self._shared
-        wanted = shared.wanted.SerializeToString()
-        return _again, (shared.pool, wanted, shared.deadline, shared.patience)
+        given = codec.json_of(shared.wanted.arguments_json, "arguments")
+        fresh = partial(
+            RemoteEnvironment,
+            shared.wanted.environment,
+            server=shared.pool,
+            arguments=given,
+            deadline=shared.deadline,
+            patience=shared.patience,
+        )
+        return fresh, ()
 
     # -- in the loop of all channels --
 
@@ -297,14 +306,6 @@ async def _forked(origin: Future[ClientSession], shared: _Shared) -> ClientSessi
 async def _closed(session: Future[ClientSession]) -> None:
     with contextlib.suppress(MRLMError):  # a fork that failed needs no close
         await (await _settled(session)).close()
-
-
-def _again(pool: ServerPool, sent: bytes, deadline: float, patience: float) -> RemoteEnvironment:
-    record = pb.World.FromString(sent)
-    given = codec.json_of(record.arguments_json, "arguments")
-    return RemoteEnvironment(
-        record.environment, server=pool, arguments=given, deadline=deadline, patience=patience
-    )
 
 
 def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:

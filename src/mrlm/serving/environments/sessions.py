@@ -54,15 +54,6 @@ class ServerSession:
     def renew(self, lease: float) -> None:
         self.expires = time.monotonic() + lease
 
-    def out_of_turn(self, request: pb.Request) -> SerializedReply | None:
-        """The refusal of a call whose number is not the next one."""
-        if self.over:
-            return refused(request, pb.Failure.LOST, "the session is over")
-        if request.seq == self.seq + 1:
-            return None
-        text = f"call {request.seq} does not follow call {self.seq}, the last one answered"
-        return refused(request, pb.Failure.GAP, text)
-
 
 @dataclass(slots=True)
 class PendingSession:
@@ -299,7 +290,13 @@ class Sessions:
         if session.running is None:
             if session.answer is not None and request.seq == session.seq:
                 return session.answer
-            refusal = session.out_of_turn(request) or self._no_room(request, opens=kind == "fork")
+            if session.over:
+                return refused(request, pb.Failure.LOST, "the session is over")
+            if request.seq != session.seq + 1:
+                last = f"call {session.seq}, the last one answered"
+                text = f"call {request.seq} does not follow {last}"
+                return refused(request, pb.Failure.GAP, text)
+            refusal = self._no_room(request, opens=kind == "fork")
             if refusal is not None:
                 return refusal
             job = self._jobs.start(self._perform(session, request, kind, data))

@@ -42,19 +42,15 @@ class Holder(Protocol):
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when the weights do."""
-        ...
 
     def take_file(self, file: Path) -> None:
         """Load weights from one safetensors file: all of them, or none and an error."""
-        ...
 
     def take_folder(self, folder: Path) -> None:
         """Load weights from a Hugging Face folder of a model or an adapter."""
-        ...
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes for its tokenizer, by name."""
-        ...
 
 
 @dataclass(slots=True)
