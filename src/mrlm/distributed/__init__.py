@@ -76,8 +76,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
-    """Combine a number, a NumPy array or a tensor with those of all other processes; every process
-    gets the result."""
+    """A number, a NumPy array or a tensor, combined with those of all other processes."""
     found = gather(value)
     if reduction in ("sum", "mean"):
         total = sum(found[1:], start=found[0])

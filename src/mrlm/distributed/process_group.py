@@ -226,8 +226,7 @@ def _take_device(local_rank: int) -> None:
 
 
 def _print_error_once(group: ProcessGroup) -> None:
-    """Let only one process print the error that ends all of them, in programs that do not catch
-    errors."""
+    """Let only one process print the error that ends all of them, if nothing catches it."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

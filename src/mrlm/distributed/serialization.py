@@ -1,5 +1,4 @@
-"""Serialization between the processes of one run: ordinary pickles, with the tokens of turns packed
-as arrays of numbers."""
+"""Serialization between the processes of a run: pickles, with the tokens of turns as arrays."""
 
 from __future__ import annotations
 

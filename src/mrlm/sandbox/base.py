@@ -77,8 +77,7 @@ def check_positive(kind: str, **values: float) -> None:
 
 
 class CheckedSandbox(ABC, Generic[S]):
-    """A sandbox that refuses unfit programs, and closes its sessions with itself. `limits` are the
-    default limits of programs."""
+    """A sandbox that refuses unfit programs, and closes its sessions with itself."""
 
     name: str
 

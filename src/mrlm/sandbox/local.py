@@ -1,5 +1,4 @@
-"""A sandbox on this machine: reusable workers, as many concurrent programs as there are cores, and
-sessions."""
+"""A sandbox on this machine: reusable workers, one program per core at a time, and sessions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The isolation tiers of this machine: the command that starts the harness, its user, and its
-setup. Starts no process."""
+"""The isolation tiers of this machine: the command that starts the harness, its user, its setup."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class SandboxError(MRLMError):
 
 
 class SandboxUnavailableError(ConfigError):
-    """The requested isolation is not available on this machine; the message names what to install
-    (exit code 2)."""
+    """The isolation is not available here; the message names what to install (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)

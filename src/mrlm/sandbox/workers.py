@@ -92,8 +92,7 @@ class Exit:
 
 @dataclass(slots=True)
 class RunningProgram:
-    """A program that runs in a worker: descriptors of its output, and its scratch folder on the
-    host, if it has one."""
+    """A program that runs in a worker: descriptors of its output, and a folder of the host."""
 
     output: int
     errors: int
@@ -259,8 +258,7 @@ class SandboxWorker:
 def run(
     worker: SandboxWorker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
 ) -> SandboxResult:
-    """Run a program until it ends. Raises `SandboxError`: the worker failed; it cannot be used
-    again."""
+    """Run a program until it ends. Raises `SandboxError`: the worker is of no more use."""
     source = held(stdin)
     try:
         running = worker.begin(program, files, limits, source)

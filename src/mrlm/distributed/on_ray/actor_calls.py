@@ -52,8 +52,7 @@ class WorkerSlot:
 
     def restart(self, wait: bool = True) -> None:
         """Replace a lost worker; with `wait`, return when the process of the new one answers.
-        Raises `EndpointError`: too many replacements; `WorkerLost`: the new one does not start
-        either."""
+        Raises `EndpointError`: too many replacements; `WorkerLost`: the new one is lost too."""
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise EndpointError(
@@ -93,8 +92,7 @@ class WorkerSlot:
         return getattr(self.handle, method).options(num_returns=answers).remote(*arguments)
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method and await its result. Raises `WorkerLost`: the worker is gone; else the
-        worker's own error."""
+        """Call a method and await its result. Raises `WorkerLost`, or the worker's own error."""
         return await self.settle(self.send(method, *arguments))
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -109,8 +107,7 @@ class WorkerSlot:
             self._raise(error)
 
     def ask_now(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Call a method and block until it returns; after `timeout` seconds the worker counts as
-        lost."""
+        """Call a method and block; after `timeout` seconds the worker counts as lost."""
         return self.collect(self.send(method, *arguments), timeout)
 
     def collect(self, reference: Any, timeout: float | None = None) -> Any:

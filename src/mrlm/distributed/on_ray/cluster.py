@@ -25,8 +25,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 def import_ray() -> Any:
-    """Import Ray without its log output and usage reports. Raises `ConfigError`: it is not
-    installed."""
+    """Import Ray, without logs and reports. Raises `ConfigError`: it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -41,8 +40,7 @@ def import_ray() -> Any:
 
 def connect(settings: RayConfig) -> None:
     """Connect to the cluster at `settings.address`, or start one on this machine. A process that is
-    already connected keeps its cluster. Raises `ConfigError`: the address is not that of a running
-    cluster."""
+    already connected keeps its cluster. Raises `ConfigError`: no cluster runs at the address."""
     ray = import_ray()
     if ray.is_initialized():
         return

@@ -1,6 +1,5 @@
 """Groups of workers that train one policy with data parallelism: each holds the whole model and
-trains on its share of every batch, as processes of `torchrun` do. The loop calls a group like a
-single worker."""
+trains on its share of every batch, as with `torchrun`. A group is called like one worker."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ class WorkerGroup(WorkerSlot):
 
     def collect_all(self, references: Any) -> list[Any]:
         """The results of all workers; the error of any of them is raised. Raises `WorkerLost`: one
-        of them is gone, and the others are stopped: a process group cannot continue without a
-        member."""
+        of them is gone, and the others are stopped, as their process group cannot continue."""
         ray = import_ray()
         waiting, failed = list(references), False
         while waiting and not failed:

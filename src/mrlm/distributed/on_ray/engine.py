@@ -89,8 +89,7 @@ class EngineGroup:
     async def generate(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
-        """One completion per request, in order, from the worker that its key determines, or from a
-        given one."""
+        """One completion per request, in order, from the worker of its key, or a given one."""
         count = len(self.posts)
         numbers = [
             place_of(each.key, count) if worker is None else worker % count for each in requests
@@ -133,8 +132,7 @@ class EngineGroup:
             return said
 
     async def _replace(self, number: int, lost: WorkerLost) -> None:
-        """Replace a lost worker, and restore its state. Raises `WorkerLost`: the weights are lost
-        too."""
+        """Replace a lost worker, and restore its state, unless the weights are lost too."""
         post = self.posts[number]
         log.warning("%s; another is started", lost)
         post.restart()

@@ -1,6 +1,5 @@
 """Environments in workers: the environment of an episode is a proxy whose resets and steps run in a
-worker. When a worker is lost, so are the episodes whose environments it held; they are played
-again."""
+worker. The episodes of a lost worker are played again."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ class EnvironmentPool:
         self.numbers: itertools.count[int] = itertools.count()
 
     def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """The environment spec of a run with its episodes played in workers, and again if a worker
-        is lost."""
+        """The spec of a run with its episodes played in workers, and again if one is lost."""
         return replace(
             spec,
             make=lambda: RayEnvironment(self, spec.name, spec.template),
@@ -90,8 +88,7 @@ class EnvironmentPool:
         return self.posts[number % len(self.posts)]
 
     async def ask(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call the worker of an environment. Raises `EpisodeError`: the worker was lost, and the
-        environment with it."""
+        """Call the worker of an environment. Raises `EpisodeError`: the worker was lost."""
         post = self.post(number)
         handle = post.handle
         try:

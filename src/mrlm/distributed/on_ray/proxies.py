@@ -68,8 +68,7 @@ class RemotePolicy:
 
 @dataclass(frozen=True, slots=True)
 class WeightTransfer:
-    """A transfer of a policy's weights from the worker `post` to others, which bypasses this
-    process."""
+    """A transfer of weights from the worker `post` to others, which bypasses this process."""
 
     post: WorkerSlot
     policy: str

@@ -22,8 +22,7 @@ COLUMNS = (
 """The columns that learners and critics write on turns."""
 
 Packed = dict[str, tuple[str, tuple[int, ...], np.ndarray]]
-"""Name -> type, shape and bytes of a tensor, in a form that the object store shares without a
-copy."""
+"""Name -> type, shape and bytes of a tensor, which the object store shares without a copy."""
 FolderFiles = dict[str, bytes]
 """Path below a folder -> content of the file."""
 Written = list[tuple[int, dict[str, Any]]]
@@ -41,8 +40,7 @@ def packed(tensors: Mapping[str, Tensor]) -> Packed:
 
 
 def unpacked(tensors: Packed) -> dict[str, Tensor]:
-    """Inverse of `packed`, on the CPU. The tensors are copies: shared memory must not be
-    written."""
+    """Inverse of `packed`, on the CPU; copies, as shared memory must not be written."""
     found: dict[str, Tensor] = {}
     for name, (kind, shape, data) in tensors.items():
         tensor = torch.empty(shape, dtype=getattr(torch, kind))

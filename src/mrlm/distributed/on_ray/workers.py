@@ -124,8 +124,7 @@ class RayWorker:
     def annotate(
         self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
     ) -> Written:
-        """The columns that a `learner` or `critic` writes, or a `rescore`, also of a frozen
-        policy."""
+        """The columns of a `learner`, a `critic`, or a `rescore`, also of a frozen policy."""
         if by == "critic":
             return written(groups, lambda: self.critics[name].annotate(groups))
         if by == "learner":
@@ -168,8 +167,7 @@ class RayWorker:
         seed: int,
         rate_factor: float,
     ) -> tuple[dict[str, float], int]:
-        """Update the critic of a policy; returns its metrics, and the number of non-finite
-        steps."""
+        """Update the critic of a policy; returns its metrics, and its non-finite steps."""
         critic = self.critics[name]
         critic.settings.rate_factor = rate_factor
         return critic.update(groups, algorithm, step, seed), critic.nonfinite

@@ -1,5 +1,4 @@
-"""The host side of one container: its command, its frames, and its removal. Everything here blocks;
-it uses no event loop."""
+"""The host side of one container: its command, its frames, and its removal. It blocks."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""Variables that a Docker client may add to every container; addresses and passwords must not reach
-it."""
+"""Variables with addresses and passwords that a Docker client may add to every container."""
 
 
 @dataclass(frozen=True, slots=True)

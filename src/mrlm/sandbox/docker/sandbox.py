@@ -91,8 +91,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
         self._closed = threading.Event()
 
     def check(self) -> None:
-        """Check the engine and the image. Raises `SandboxUnavailableError`: one of them is missing;
-        the message has the fix."""
+        """Check the engine and the image. Raises `SandboxUnavailableError`: one is missing."""
         docker, image = self.engine.docker, self.engine.image
         version = _asked(docker, "version", "--format", "{{.Server.Version}}")
         if version.returncode:
@@ -286,8 +285,7 @@ def _asked(*words: str) -> subprocess.CompletedProcess[str]:
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> DockerSandbox:
     """Open the sandbox of a config, whose arguments are `WORDS`, and check its engine. Raises
-    `ConfigError`: an unknown argument; `SandboxUnavailableError`: the engine or the image is
-    missing."""
+    `ConfigError`: an unknown argument; `SandboxUnavailableError`: engine or image is missing."""
     check_words("docker", words, WORDS)
     sandbox = DockerSandbox(limits=limits, **words)
     sandbox.check()

@@ -10,11 +10,6 @@ from mrlm.sandbox.grading.judging import FunctionCall, grade_calls, grade_progra
 from mrlm.sandbox.grading.verdicts import GradingVerdict
 
 __all__ = [
-    "FunctionCall",
-    "GradingVerdict",
-    "grade_asserts",
-    "grade_calls",
-    "grade_class",
-    "grade_programs",
-    "same",
-]
+    "FunctionCall", "GradingVerdict", "grade_asserts", "grade_calls", "grade_class",
+    "grade_programs", "same",
+]  # fmt: skip

@@ -172,8 +172,7 @@ async def _graded(
 async def _conversation(
     solution: Solution, tester: SolvingWorker, request: dict[str, Any]
 ) -> GradingVerdict:
-    """Run the test that `request` starts until it ends: its requests are forwarded to the solution,
-    and the results back."""
+    """Run the test that `request` starts; its requests are forwarded, and the results back."""
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
     async def timed(worker: SolvingWorker, asked: Callable[[float], Awaitable[T]]) -> T:

@@ -25,8 +25,7 @@ OPERATORS = (
     "__next__", "__bool__", "__str__", "__int__", "__float__", "__neg__", "__add__", "__sub__",
     "__mul__", "__truediv__", "__lt__", "__le__", "__gt__", "__ge__", "__enter__",
 )  # fmt: skip
-"""Operators that are forwarded for an object. Not `==`: an object that is a result equals nothing,
-whatever its class defines."""
+"""Operators that are forwarded for an object. Not `==`: a result equals nothing."""
 ANSWERS = ("__contains__", "__bool__", "__len__", "__lt__", "__le__", "__gt__", "__ge__")
 """Operators that are available only on objects created by the test itself: a result that contains
 everything and is larger than all would pass for the expected list or number."""
@@ -206,8 +205,7 @@ class Case(Test):
 
     def remote(self, number: Any) -> SolutionObject:
         """A proxy for an object that is a result: a new one each time, also for objects created by
-        the test itself, so that a method that returns `self` reveals no more than any other.
-        """
+        the test itself, so that a method that returns `self` reveals no more than any other."""
         if type(number) is not int or not 0 <= number < 1_000_000:
             raise NotPlain("no number of an object")
         self.seen.add(number)

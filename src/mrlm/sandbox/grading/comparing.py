@@ -42,8 +42,7 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
 
 
 def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """`same` for packed values. Raises `NotPlain`: the solution's value is not a result of
-    `pack`."""
+    """`same` for packed values. Raises `NotPlain`: the solution's value is malformed."""
     return _same(got, wanted, rel_tol, DEPTH)
 
 

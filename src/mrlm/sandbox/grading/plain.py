@@ -16,8 +16,7 @@ ITEMS = 200_000
 TEXT = 500_000
 """Most characters and bytes in one value, all together."""
 BITS = 64_000
-"""Most bits of an integer: about 19,000 digits. Hexadecimal digits take linear time, decimal ones
-do not."""
+"""Most bits of an integer: about 19,000 digits. Only hexadecimal ones take linear time."""
 
 
 class NotPlain(ValueError):

@@ -157,8 +157,7 @@ def invoke(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def raised(error: BaseException) -> dict[str, Any]:
-    """Describe an error: its class, its built-in base class, its message, and the solution's
-    line."""
+    """Describe an error: its class, its built-in base class, its message, and the line."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE:

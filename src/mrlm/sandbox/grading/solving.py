@@ -1,6 +1,5 @@
 """A grader's view of a solution in a sandbox: functions that return plain data, raise an error, or
-time out. Its answers are untrusted: their form is checked, and they are never taken for a
-verdict."""
+time out. Its answers are untrusted: their form is checked, and none is taken for a verdict."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ T = TypeVar("T")
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the remaining tests."""
 AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Most solutions that are graded at one time. More would only start more processes; waiting does
-not use up the time of tests."""
+"""Most solutions that are graded at one time; waiting does not use up the time of tests."""
 NO_ANSWER = GradingVerdict("error", "NoAnswer")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
 
@@ -109,8 +107,7 @@ class SolvingWorker:
             await session.close()
 
     async def start(self) -> None:
-        """Start it. Raises `Ended`: no restart is left; `SandboxError`: it cannot be started; no
-        code of a solution has run in it."""
+        """Start it. Raises `Ended`: no restart is left; `SandboxError`: it cannot be started."""
         if not self.starts_left:
             assert self.last is not None
             raise Ended(GradingVerdict(self.last.kind, self.last.error))
@@ -198,8 +195,7 @@ class Solution(SolvingWorker):
         return [name for name in names if self.functions[name]], self.classes
 
     async def run(self, request: dict[str, Any], wall: float) -> Value | Raised:
-        """Run a request of `solution_worker`. Ends the test if no answer arrives in time, or a
-        malformed one."""
+        """Run a request of `solution_worker`. Without a proper answer in time, the test ends."""
         answer = await self.ask(request, wall)
         if "error" in answer:
             text, line = answer.get("text"), answer.get("line")

@@ -19,16 +19,14 @@ MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
     "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
 )  # fmt: skip
-"""Modules that tests may use without an import: some data sets rely on the imports of their
-prompts."""
+"""Modules that tests may use without an import, as some data sets do."""
 IN_PLACE = "__in_place__"
 STOPPED: dict[str, type[Exception]] = {
     name: type(name, (Exception,), {"value": None})
     for name in ("StopIteration", "StopAsyncIteration")
 }
 """The exceptions that replace a solution's `raise StopIteration` in a test: a failure like any
-other. The real one would end the loop, `zip`, `map` or `all` that called the solution, and skip its
-asserts."""
+other. The real one would end the loop, `zip`, `map` or `all` that called the solution."""
 CATCHING = frozenset({"isinstance", "issubclass", "raises", "suppress"})
 """Calls that receive exceptions a test expects; names that begin with `assertRaises` do too."""
 

@@ -1,6 +1,5 @@
-"""One HTTP request to a sandbox server, with a deadline: redirects are not followed, proxies are
-not used, the size of an answer is bounded, and the token is sent over TLS or on this machine
-only."""
+"""One HTTP request to a sandbox server, with a deadline: no redirects, no proxies, answers of
+bounded size, and the token is sent over TLS or on this machine only."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class Unanswered(Passing, SandboxError):
 
 
 def token_in(path: str | os.PathLike[str]) -> str:
-    """Read a token from a file. Raises `ConfigError`: it cannot be read, other users may read it,
-    or it is too short."""
+    """Read a token from a file. Raises `ConfigError`: it is too short, or others may read it."""
     path = Path(path)
     make = f"python -c 'import secrets; print(secrets.token_hex(32))' > {path}; chmod 600 {path}"
     try:
@@ -54,8 +52,7 @@ def token_in(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SandboxAddress:
-    """The address of a sandbox server: what makes a connection to it, with a timeout, and the token
-    that it requires."""
+    """The address of a sandbox server: what makes a connection to it, and its token."""
 
     connection: Callable[..., http.client.HTTPConnection]
     token: str = field(repr=False)
@@ -92,8 +89,7 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddre
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer of a server: the HTTP status, the body, and the seconds that it requests to
-    wait."""
+    """The answer of a server, with its HTTP status, and the seconds that it requests to wait."""
 
     code: int
     data: bytes
@@ -136,8 +132,7 @@ def answer_now(
     most: int,
     opened: list[socket.socket] | None = None,
 ) -> Reply:
-    """`answer` for blocking callers, for as long as the server sends data; the connection is added
-    to `opened`."""
+    """`answer` for blocking callers, for as long as the server sends data."""
     connection = address.connection(timeout=seconds)
     try:
         connection.connect()

@@ -135,8 +135,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         run_async(self._close())
 
     def leave(self, session: str) -> None:
-        """Close a session, if the server can be reached; otherwise it ends with its lease.
-        Blocks."""
+        """Close a session; one that cannot be reached ends with its lease. Blocks."""
         data = wire.written({"session": session})
         try:
             answer_now(self._address, "/session/close", data, CLOSING, MOST_REPLY)
@@ -188,8 +187,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
 
 class RemoteSession:
-    """A program on another machine that answers requests. The server closes it when its lease
-    expires."""
+    """A program on another machine that answers requests, until its lease expires."""
 
     def __init__(self, sandbox: RemoteSandbox, name: str) -> None:
         self._sandbox, self._name = sandbox, name

@@ -30,8 +30,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SLACK = 60.0
-"""Seconds beyond its limit after which a run or request is given up because the sandbox has
-failed."""
+"""Seconds beyond its limit after which the sandbox of a run or request has failed."""
 KEPT = 300.0
 """Seconds for which a result is kept for a client that has not received it."""
 KEPT_BYTES = 256 << 20
@@ -68,8 +67,7 @@ class Done:
 
 @dataclass(slots=True)
 class Held:
-    """A session, the number of its last request, and the answer; `used` is `time.monotonic()` at
-    its end."""
+    """A session, the number of its last request, the answer, and when that was (`used`)."""
 
     session: Session
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -127,8 +125,7 @@ class Hosted:
             }
 
     def run(self, data: bytes) -> bytes:
-        """Run a program once, however often the request arrives. Raises `SandboxRefusal`,
-        `WireError`: it is not run."""
+        """Run a program once, however often the request arrives."""
         message = wire.read(data)
         program, stdin = (wire.field(message, name, str) for name in ("program", "stdin"))
         files, limits = wire.files_in(message), self._bounded(wire.limits_in(message))

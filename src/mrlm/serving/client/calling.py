@@ -33,8 +33,7 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 ]
-"""Options of every channel. Retries are decided in this package rather than by gRPC, and the server
-sets the largest message size."""
+"""Options of every channel. Retries are decided in this package rather than by gRPC."""
 TOKEN = "MRLM_TOKEN"
 """The environment variable that holds the token if no other is named."""
 LEAVING = 2.0
@@ -121,8 +120,7 @@ def _leave() -> None:
 
 
 class Pauses:
-    """Exponential backoff with jitter; its random numbers do not come from the generators that a
-    run is reproduced with."""
+    """Exponential backoff with jitter; the random numbers of a run are not touched."""
 
     _drawn = random.Random()
 
@@ -166,8 +164,7 @@ class ServerAddress:
 
 
 def address_of(text: str) -> ServerAddress:
-    """Parse a server's address: `host:port`, `[::1]:port`, or its URL. Raises `ConfigError`: the
-    text is not an address."""
+    """Parse a server's address: `host:port`, `[::1]:port`, or its URL; else a `ConfigError`."""
     schemed = text if "://" in text else f"//{text}"
     try:
         parts = urlsplit(schemed)
@@ -303,8 +300,7 @@ class Broken(Exception):
         return self.code is Code.RESOURCE_EXHAUSTED and not self.too_large
 
     def final(self, address: ServerAddress) -> str | None:
-        """The reason why this server will never answer, and the fix; `None` if another try may
-        succeed."""
+        """Why this server will never answer, and the fix; `None` if another try may succeed."""
         if self.code in DENIED:
             return (
                 f"the environment server {address} refuses the token ({self.details}); give the "

@@ -38,8 +38,7 @@ STARTING = 30.0
 KEPT = 4096
 """Number of tasks that are cached."""
 TRIES = 3
-"""Times that a call is sent to one server at the start of an episode before another server is
-tried."""
+"""Times that the first call of an episode is sent before another server is tried."""
 
 
 @dataclass(slots=True)
@@ -199,8 +198,7 @@ class RemoteEnvironment(Environment):
             start(_closed(session))
 
     def __deepcopy__(self, memo: object) -> RemoteEnvironment:
-        """A copy that continues from the current state; its first call waits for the server's
-        copy."""
+        """A copy that continues from the current state, once the server has made its own."""
         twin = self._copied()
         if self._session is not None:
             twin._session = start(_forked(self._session, self._shared))

@@ -1,5 +1,4 @@
-"""The client side of one environment server: its channel, its availability, and the sessions that
-are kept alive there."""
+"""The client side of one environment server: channel, availability, and sessions kept alive."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class LiveSession(Protocol):
 
 
 class Link:
-    """A connection to one server, with the credentials of this client. It lives in the loop of all
-    channels."""
+    """A connection to one server. It lives in the loop of all channels."""
 
     def __init__(self, address: ServerAddress, access: Access) -> None:
         self.address: ServerAddress = address

@@ -1,5 +1,4 @@
-"""Client of an MRLM policy server: requests completions and uploads weights. It depends neither on
-torch nor on the kind of policy."""
+"""Client of an MRLM policy server: requests completions and uploads weights."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ class PolicyClient:
         self.timeout = timeout
         self._retries = Retries(max_retries, FIRST_WAIT, LONGEST_WAIT)
         self.lost: int = 0
-        """How often the server was unreachable or restarted so far: it may have its initial
-        weights."""
+        """How often the server was away or restarted: it may have its initial weights."""
         self._epoch: str = ""
 
     # -- calls -------------------------------------------------------------------------------------

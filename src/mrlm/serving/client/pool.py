@@ -112,8 +112,7 @@ class ServerPool:
         self._set([*self._links, address_of(server)])
 
     def remove(self, server: str) -> None:
-        """Begin no more episodes on a server; running episodes finish there. Raises `ConfigError`:
-        it is not in the pool."""
+        """Begin no more episodes on a server; running ones finish there."""
         address = address_of(server)
         if address not in self._links:
             known = ", ".join(self.addresses) or "none"
@@ -122,14 +121,12 @@ class ServerPool:
         self._set([each for each in self._links if each != address])
 
     def replace(self, servers: Sequence[str]) -> None:
-        """Use these servers from now on, and begin no episodes on any other. Raises `ConfigError`:
-        an address is invalid."""
+        """Begin episodes on these servers only. Raises `ConfigError`: an address is invalid."""
         self._own = [address_of(each) for each in servers]
         self._set(self._own)
 
     def _set(self, wanted: Sequence[ServerAddress]) -> None:
-        """Update the links to the servers wanted now; replaced as a whole, as other threads read
-        them."""
+        """Update the links; they are replaced as a whole, as other threads read them."""
         old = self._links
         self._links = {each: old.get(each) or Link(each, self.access) for each in wanted}
         self._made.update(self._links.values())
@@ -141,8 +138,7 @@ class ServerPool:
     # -- the file of servers --
 
     def _listed(self) -> list[ServerAddress]:
-        """The servers of the file. Raises `ConfigError`: it cannot be read, or a line is not an
-        address."""
+        """The servers of the file. Raises `ConfigError`: a line is not an address."""
         assert self._file is not None
         try:
             self._stamp = self._mark()
@@ -183,8 +179,7 @@ class ServerPool:
 
     async def choose(self, until: float) -> Link:
         """The server for the next session: the available one with the fewest sessions. Raises
-        `ConfigError`: no server is usable; `Unreachable`: none was free before `until`
-        (`time.monotonic`)."""
+        `ConfigError`: no server is usable; `Unreachable`: none was free before `until`."""
         while True:
             self.look_at_file()
             links = list(self._links.values())

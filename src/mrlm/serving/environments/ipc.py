@@ -52,8 +52,7 @@ class Frame(NamedTuple):
 
 
 class Frames(asyncio.Protocol):
-    """One end of the socket: calls `heard` with every frame that arrives, and `ended` once, when
-    the other end is gone."""
+    """One end of the socket: calls `heard` with every frame, and `ended` when the other is gone."""
 
     def __init__(self, heard: Callable[[Frame], None], ended: Callable[[], None]) -> None:
         self._heard, self._ended = heard, ended

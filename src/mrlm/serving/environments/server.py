@@ -103,8 +103,7 @@ class Settings:
 
     @property
     def served(self) -> dict[str, ServedEnvironment]:
-        """The environments by name. Raises `ConfigError`: two have the same name, or a name is
-        unknown."""
+        """The environments by name. Raises `ConfigError`: a name is unknown, or taken twice."""
         found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
             env = ServedEnvironment(each) if isinstance(each, str) else each
@@ -198,8 +197,7 @@ class EnvironmentServer:
         self._sweeping = asyncio.ensure_future(self.sessions.sweep())
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, and wait until the open ones have ended, for `grace` seconds at
-        most."""
+        """Take no new sessions, and wait for the end of the open ones, at most `grace` seconds."""
         self.sessions.draining = True
         await self._health.enter_graceful_shutdown()
         deadline = time.monotonic() + grace

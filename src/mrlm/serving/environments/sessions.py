@@ -259,8 +259,7 @@ class Sessions:
     async def _create(
         self, session: ServerSession, op: Op, whose: bytes, body: bytes
     ) -> tuple[End, pb.Reply]:
-        """Let a worker create the instance of a session. Raises `LostError`: the worker ended
-        first."""
+        """Let a worker create the instance of a session. Raises `LostError`: it ended first."""
         self._live += 1
         session.worker.sessions.add(session.id)
         try:

@@ -1,5 +1,4 @@
-"""The worker processes of a server: started, monitored, called and restarted. It is independent of
-what their sessions do."""
+"""The worker processes of a server: started, monitored, called and restarted."""
 
 from __future__ import annotations
 
@@ -163,8 +162,7 @@ class WorkerPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start all workers. Raises `ConfigError`: an environment does not exist; `MRLMError`: they
-        do not start."""
+        """Start all workers. Raises `ConfigError`: an environment is unknown; else `MRLMError`."""
         self.workers = [WorkerProcess(*self._about) for _ in range(self.count)]
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
@@ -199,8 +197,7 @@ class WorkerPool:
             worker.kill()
 
     def retire(self, worker: WorkerProcess) -> None:
-        """Give a worker with a hanging environment no new sessions, and start another in its
-        place."""
+        """Give a worker with a hanging environment no new sessions, and start another one."""
         if worker.retired or self._closing:
             return
         worker.retired = True

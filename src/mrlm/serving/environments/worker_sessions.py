@@ -1,5 +1,4 @@
-"""Environments and their sessions inside a worker: decodes requests, calls the environments,
-encodes results."""
+"""Environments and their sessions inside a worker, from decoded requests to encoded results."""
 
 from __future__ import annotations
 

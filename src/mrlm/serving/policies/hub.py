@@ -114,8 +114,7 @@ class PolicyHub:
         if self.weights_from is not None:
             self.weights_from = self.weights_from.resolve()
         self.epoch: str = secrets.token_hex(8)
-        """Random identifier of this start: a client that sees a different one knows that uploaded
-        weights are lost."""
+        """Random identifier of this start: with a different one, uploaded weights are lost."""
         self.asleep: bool = False
         self.waiting: int = 0
         """Requests that are being read, waiting or answered."""
@@ -149,8 +148,7 @@ class PolicyHub:
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
         """Reserve capacity for a number of requests as long as the block lasts, before any of them
-        is read. Raises `Refusal`: they exceed the total capacity (`bad`), or the free capacity
-        (`busy`)."""
+        is read. Raises `Refusal`: they exceed the total (`bad`) or the free capacity (`busy`)."""
         if count > self.max_waiting:
             text = (
                 f"{count} completions are requested at once and this server answers at most "
@@ -186,8 +184,7 @@ class PolicyHub:
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
         """One completion for each request, in order, for a caller that has reserved `room` for
         them. They are batched with all other pending requests; each has random numbers of its own,
-        so batching does not change the results. Raises `Refusal`: through the future, or at
-        once."""
+        so batching does not change the results. Raises `Refusal`, also through the future."""
         return self._submit(self._ask(list(requests)))
 
     def update(
@@ -240,8 +237,7 @@ class PolicyHub:
             )
 
     def readable(self, path: str) -> Path:
-        """Check that a folder named by a client may be read from. Raises `Refusal`: it may not, or
-        does not exist."""
+        """A folder named by a client. Raises `Refusal`: it may not be read, or does not exist."""
         if self.weights_from is None:
             raise Refusal(
                 "forbidden",

@@ -253,8 +253,7 @@ def _tokens(chat: Chat, found: Completion) -> list[str]:
 
 def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if tools were
-    given."""
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any."""
     calls, rest = _calls_in(found.text) if tools else ([], found.text)
     if not calls:
         return {"role": "assistant", "content": found.text}, found.finish_reason
@@ -263,8 +262,7 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
 
 
 def _calls_in(text: str) -> tuple[list[JSON], str]:
-    """The tool calls in a text, and the text without them, in linear time. Malformed calls stay
-    text."""
+    """The tool calls in a text, and the rest, in linear time. Malformed calls stay text."""
     first, *parts = text.split(OPENS)
     calls: list[JSON] = []
     rest = [first]

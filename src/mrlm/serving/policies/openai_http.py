@@ -66,8 +66,7 @@ class OpenAIHandler:
         self._token = None if token is None else _digest(token)
 
     def app(self) -> Any:
-        """The application, for any ASGI server. Raises `ConfigError`: starlette is not
-        installed."""
+        """The application, for any ASGI server. Raises `ConfigError`: no starlette here."""
         try:
             from starlette.applications import Starlette
             from starlette.routing import Route as Page
