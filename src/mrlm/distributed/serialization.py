@@ -42,14 +42,9 @@ class _TurnPickler(pickle.Pickler):
             return NotImplemented
         state = {name: getattr(obj, name) for name in NAMES}
         for name in IDS:
-            state[name] = packed_ids(state[name])
+            state[name] = np.asarray(state[name], dtype="<i4").tobytes()
         state["logprobs"] = packed_floats(state["logprobs"])
         return _blank, (), state, None, None, _fill
-
-
-def packed_ids(ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian 32-bit integers."""
-    return np.asarray(ids, dtype="<i4").tobytes()
 
 
 def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:

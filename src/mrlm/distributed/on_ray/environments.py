@@ -7,9 +7,10 @@ import copy
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, WorkerLost
@@ -89,27 +90,26 @@ class EnvironmentPool:
 
     async def ask(self, number: int, method: str, *arguments: Any) -> Any:
         """Call the worker of an environment. Raises `EpisodeError`: the worker was lost."""
-        post = self.post(number)
-        handle = post.handle
-        try:
+        with self._replacing(number) as post:
             return await post.ask(method, number, *arguments)
-        except WorkerLost as lost:
-            self._replace(post, handle, lost)
 
     def ask_now(self, number: int, method: str, *arguments: Any) -> Any:
+        with self._replacing(number) as post:
+            return post.ask_now(method, number, *arguments)
+
+    @contextmanager
+    def _replacing(self, number: int) -> Iterator[WorkerSlot]:
+        """The worker of an environment. If it is lost in the block, it is replaced, once, whichever
+        caller notices first."""
         post = self.post(number)
         handle = post.handle
         try:
-            return post.ask_now(method, number, *arguments)
+            yield post
         except WorkerLost as lost:
-            self._replace(post, handle, lost)
-
-    def _replace(self, post: WorkerSlot, handle: Any, lost: WorkerLost) -> NoReturn:
-        """Replace a lost worker, once, whichever caller notices first."""
-        if post.handle is handle:
-            log.warning("%s; another is started", lost)
-            post.restart(wait=False)
-        raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
+            if post.handle is handle:
+                log.warning("%s; another is started", lost)
+                post.restart(wait=False)
+            raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
 
 
 class RayEnvironment(Environment):

@@ -261,11 +261,7 @@ class RemoteEnvironment(Environment):
             try:
                 await session.open(shared.wanted, self._with_state, until, TRIES)
             except Broken as error:
-                reason = error.final(link.address)
-                if reason:
-                    link.refuses(reason)
-                else:
-                    link.busy(error.retry_after)
+                link.judge(error)
             except ConfigError as error:
                 link.refuses(str(error))
             except Unreachable as error:

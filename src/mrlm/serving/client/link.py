@@ -113,6 +113,16 @@ class Link:
             log.warning("environment server %s is not used: %s", self.address, reason)
         self.refused = reason
 
+    def judge(self, error: Broken) -> None:
+        """Set the server aside after a failed call, for as long as its kind demands."""
+        reason = error.final(self.address)
+        if reason:
+            self.refuses(reason)
+        elif error.busy:
+            self.busy(error.retry_after)
+        else:
+            self.failed(str(error))
+
     def busy(self, seconds: float) -> None:
         """Open no session on this server for a while."""
         self.free_at = time.monotonic() + max(seconds, WAITING)

@@ -212,17 +212,12 @@ class ServerPool:
             try:
                 return await link.ask(name, request, seconds)
             except Broken as error:
-                reason = error.final(link.address)
-                if reason:
-                    link.refuses(reason)
-                elif error.busy:
-                    link.busy(error.retry_after)
-                elif error.failure is not None:  # the server's own answer, which is final
+                passing = error.busy or error.final(link.address)
+                if error.failure is not None and not passing:  # the server's own answer
                     bad = error.failure.kind == pb.Failure.BAD
                     kind = ConfigError if bad else EpisodeError
                     raise kind(f"{link.address}: {error.details}") from None
-                else:
-                    link.failed(str(error))
+                link.judge(error)
 
 
 def _let_go(links: set[Link]) -> None:
