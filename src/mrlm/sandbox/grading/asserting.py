@@ -12,14 +12,7 @@ from typing import Any, TypeVar
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import show
 from mrlm.sandbox.grading.plain import NotPlain
-from mrlm.sandbox.grading.solving import (
-    Raised,
-    Solution,
-    SolvingWorker,
-    Value,
-    turn,
-    verdicts_of,
-)
+from mrlm.sandbox.grading.solving import Raised, Solution, SolvingWorker, Value, turn, verdicts_of
 from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 

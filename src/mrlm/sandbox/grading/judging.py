@@ -104,10 +104,7 @@ def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any]
 
 
 async def grade_programs(
-    sandbox: Sandbox,
-    code: str,
-    cases: Sequence[tuple[str, str]],
-    limits: Limits | None = None,
+    sandbox: Sandbox, code: str, cases: Sequence[tuple[str, str]], limits: Limits | None = None
 ) -> list[GradingVerdict]:
     """Grade a program that reads standard input and writes standard output.
 

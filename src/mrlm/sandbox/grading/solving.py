@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, of_status
-from mrlm.sandbox.types import (
-    AnswerError,
-    Limits,
-    Sandbox,
-    SandboxError,
-    Session,
-    SessionEnded,
-)
+from mrlm.sandbox.types import AnswerError, Limits, Sandbox, SandboxError, Session, SessionEnded
 
 T = TypeVar("T")
 RESTARTS = 3
