@@ -35,14 +35,8 @@ PATIENCE = 20.0
 
 
 class ProcessGroup(Peers):
-    """A group of processes that includes this one.
-
-    Args:
-        rank: rank of this process.
-        size: number of processes.
-        group: torch process group for everything but gradients; `None` is the default group.
-        timeout: seconds that one process waits for the others.
-    """
+    """A group of `size` processes that includes this one. One waits `timeout` seconds for the
+    others; `group` is torch's for everything but gradients, `None` the default."""
 
     def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
         self.rank, self.size = rank, size

@@ -133,7 +133,6 @@ class ProgramRun:
             os.close(fd)
 
     def processes(self):
-        """All processes of this run."""
         if self.setup["namespaces"]:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         return descendants(os.getpid())

@@ -79,13 +79,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that a run used.
-
-    Args:
-        wall: seconds from start to end.
-        cpu: seconds of CPU time of all its processes.
-        memory: bytes of resident memory at its peak.
-    """
+    """The resources that a run used: seconds from start to end, seconds of CPU time of all its
+    processes, and bytes of resident memory at its peak."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -144,12 +139,8 @@ class AnswerError(Exception):
 
 
 class SessionEnded(Exception):
-    """A session has no answer and is closed.
-
-    Args:
-        status: how it ended, as in `SandboxResult.status`.
-        reason: what happened, in a sentence.
-    """
+    """A session has no answer and is closed; `status` is as in `SandboxResult`, `reason` what
+    happened."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
@@ -183,6 +174,7 @@ class Sandbox(Protocol):
             The result. Errors of the program never raise; a failure of the sandbox is retried once
             and is then `infra_error`.
         """
+        ...
 
     async def session(
         self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
@@ -196,6 +188,7 @@ class Sandbox(Protocol):
             SessionEnded: the program did not start.
             SandboxError: the sandbox failed.
         """
+        ...
 
     def close(self) -> None:
         """Kill all running programs."""

@@ -31,7 +31,6 @@ class RayEngine:
     Args:
         groups: policy -> the workers that sample for it.
         tokenizer: that of the first policy.
-        max_context: limit of prompt and completion tokens together.
     """
 
     groups: Mapping[str, EngineGroup]
@@ -73,11 +72,7 @@ class EngineGroup:
 
     A lost worker that only samples is replaced at once: the new one gets the current weights
     and replays the requests since they were loaded, so that its prefix cache is the same. A lost
-    worker that also trains ends the run.
-
-    Args:
-        posts: the workers.
-        trains: whether the worker (a single one then) also trains the policies.
+    worker that also `trains` the policies (a single one then) ends the run.
     """
 
     def __init__(self, posts: Sequence[WorkerSlot], trains: bool) -> None:

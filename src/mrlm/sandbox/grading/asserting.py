@@ -47,9 +47,6 @@ async def grade_asserts(
     exception is raised in the test as its built-in base class, with its message.
 
     Args:
-        sandbox: where the code runs.
-        code: the solution.
-        entry: the function under test.
         tests: one text per test; a single text is one test.
         limits: `wall` is the time of each test, separately for the test's own code and the
             solution's.
@@ -100,9 +97,6 @@ async def grade_class(
     visible to the other.
 
     Args:
-        sandbox: where the code runs.
-        code: the solution.
-        entry: its class.
         source: the tests, with their imports.
         cases: class of tests and method.
         limits: `wall` is the time of each case, separately for the test's own code and the

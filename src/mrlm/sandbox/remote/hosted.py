@@ -83,7 +83,6 @@ class Hosted:
     """The sandbox of a server. It may be called from any thread.
 
     Args:
-        sandbox: runs the programs.
         max_runs: most concurrent programs and requests to sessions, counted together.
         max_sessions: most open sessions.
         lease: seconds without a request after which a session is closed.

@@ -129,7 +129,6 @@ class Pauses:
         self._most = most
 
     def take(self) -> float:
-        """The next pause, in seconds."""
         pause = self.next * self._drawn.uniform(0.5, 1.5)
         self.next = min(2 * self.next, self._most)
         return pause

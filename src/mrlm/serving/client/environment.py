@@ -43,15 +43,8 @@ TRIES = 3
 
 @dataclass(slots=True)
 class _Shared:
-    """State that all instances of one remote environment share.
-
-    Args:
-        pool: the servers that host it.
-        wanted: its name and arguments.
-        description: the server's description of it.
-        deadline: seconds a call may take, including retries.
-        patience: seconds until an unanswered call is sent again.
-    """
+    """State that all instances of one remote environment share: its name and arguments (`wanted`),
+    the server's description of it, and the times of `RemoteEnvironment`."""
 
     pool: ServerPool
     wanted: pb.World

@@ -44,8 +44,6 @@ class PolicyClient:
     are repeated with exponential backoff.
 
     Args:
-        address: `host:port`.
-        token: sent with every call.
         ca: PEM file of certificates to trust; TLS is used if it is given or with `tls`.
         tls: use TLS with the certificates that the system trusts.
         timeout: seconds that one call may take.

@@ -135,9 +135,7 @@ class ClientSession:
                 self._judge(error)
                 problem, pause = str(error), error.retry_after or pauses.take()
                 gone = gone or began
-                if began - gone > max(
-                    self._patience, ABSENT
-                ):  # no server is there, not even a slow one
+                if began - gone > max(self._patience, ABSENT):  # not even a slow server is there
                     until = began
             else:
                 if not reply.HasField("failure"):

@@ -34,7 +34,6 @@ class EnvironmentsService:
         self._sessions, self._info = sessions, info
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register this service with a server."""
         unary = {
             "Info": self._tell_info,
             "Describe": _answering(partial(self._sessions.asked, Op.DESCRIBE)),

@@ -73,7 +73,6 @@ class Sessions:
     call (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
 
     Args:
-        pool, metrics: those of the server.
         epoch: identifier of this start of the server.
         max_sessions: most open sessions.
         max_calls: most concurrent calls.

@@ -33,13 +33,8 @@ class LostError(Exception):
 
 @dataclass(eq=False, repr=False)
 class WorkerProcess:
-    """One worker process.
-
-    Args:
-        hello: its first message: the environments, and where modules are found.
-        ended: called once, when it is gone.
-        hidden: environment variables that are removed from it.
-    """
+    """One worker process. `hello` is its first message: the environments, and where modules are
+    found; `ended` is called once, when it is gone; `hidden` environment variables are removed."""
 
     hello: Mapping[str, Any]
     ended: Callable[[WorkerProcess], None]

@@ -35,15 +35,8 @@ FORK = "fork"
 
 @dataclass(slots=True)
 class OpenSession:
-    """A session: one environment instance.
-
-    Args:
-        environment: the instance, exclusive to this session.
-        name: name of the environment.
-        timeout: seconds a call may take.
-        with_state: whether every result includes the state.
-        begun: whether it was reset.
-    """
+    """A session: one environment instance, which is its own. A call may take `timeout` seconds;
+    every result includes the state if `with_state`; `begun`: it was reset."""
 
     environment: Environment
     name: str

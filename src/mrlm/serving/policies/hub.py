@@ -42,6 +42,7 @@ class Holder(Protocol):
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when the weights do."""
+        ...
 
     def take_file(self, file: Path) -> None:
         """Load weights from one safetensors file: all of them, or none and an error."""
@@ -51,6 +52,7 @@ class Holder(Protocol):
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes for its tokenizer, by name."""
+        ...
 
 
 @dataclass(slots=True)
@@ -58,9 +60,7 @@ class ServedPolicy:
     """A policy that a server offers.
 
     Args:
-        name: its name for clients.
         engine: samples for it, under the same name.
-        chat: renders its conversations.
         holder: has its weights; passed to the engine's `load_weights`.
         model: the model's name or folder, for display.
         max_context: limit of prompt and completion tokens together.
@@ -92,7 +92,6 @@ class PolicyHub:
     of its own, so that every protocol may call it, from a thread or from another loop.
 
     Args:
-        policies: the policies.
         timeout: seconds one call of an engine may take.
         max_waiting: requests that wait or are being answered at the same time; more are refused.
         add_adapter: loads an adapter from a folder: `add_adapter(name, folder)` returns every
@@ -124,9 +123,8 @@ class PolicyHub:
         self._counting = threading.Lock()
         self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not thread-safe
         self._weight_lock = WeightLock()
-        engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
-        self._engines = engines
-        self._batcher = Batcher(engines, self.timeout, ExternalCalls())
+        self._engines: dict[str, Engine] = {name: e.engine for name, e in self.served.items()}
+        self._batcher = Batcher(self._engines, self.timeout, ExternalCalls())
         self._engine_loop = Background("mrlm-policies")
 
     def close(self) -> None:

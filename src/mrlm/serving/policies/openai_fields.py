@@ -68,7 +68,6 @@ class Fields:
         return self._value(name, default, lambda e: type(e) is int and low <= e <= high, what)
 
     def number(self, name: str, default: float) -> float:
-        """Any number."""
         return float(self._value(name, default, lambda e: type(e) in (int, float), "a number"))
 
     def flag(self, name: str) -> bool:
@@ -76,7 +75,6 @@ class Fields:
         return self._value(name, False, lambda e: type(e) is bool, "true or false")
 
     def text(self, name: str) -> str:
-        """A required text."""
         found = self._value(name, "", lambda e: isinstance(e, str), "a text")
         if not found:
             raise Refusal("bad", f"{name} must be a text", name)

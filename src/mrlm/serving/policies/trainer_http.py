@@ -142,7 +142,9 @@ class Vllm(_Routes):
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         given = body.get("kwargs")
-        folder = self.hub.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
+        folder = self.hub.readable(
+            Fields(given if isinstance(given, dict) else {}).text("weights_path")
+        )
         await self.take(folder)
         return {"results": [None]}
 
@@ -153,9 +155,6 @@ class Vllm(_Routes):
 
     async def weight_info(self, body: JSON, request: Any) -> JSON:
         return {"weight_version": self.sleep_mode.mark or "default"}
-
-
-PATH = "weights_path"
 
 
 class Sglang(_Routes):
