@@ -92,7 +92,6 @@ class SandboxResult:
     """The result of a run.
 
     Args:
-        status: how it ended.
         stdout, stderr: its output as text; invalid UTF-8 is replaced. Control codes are kept.
         usage: the resources it used.
         exit_code: exit code of the program, negative for a signal; `None` if it was stopped.

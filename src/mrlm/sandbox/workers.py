@@ -71,16 +71,9 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass(slots=True)
 class Exit:
-    """The end of a program's process.
-
-    Args:
-        code: its exit code, negative for a signal; `None` if it was killed from outside.
-        cause: why it was killed, if it was.
-        cpu: seconds of CPU time.
-        peak: peak memory in bytes.
-        failed: why it could not be started.
-        refused: why it can never be started: its files cannot be written into its folder.
-    """
+    """The end of a program's process: its exit code (negative for a signal, `None` if it was killed
+    from outside), why it was killed, its CPU time in seconds, its peak memory in bytes, why it
+    could not be started, or why it never can be: its files cannot be written (`refused`)."""
 
     code: int | None = None
     cause: str | None = None

@@ -44,14 +44,8 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """The settings of containers.
-
-    Args:
-        image: an image with a `python3`.
-        docker: the client.
-        cpus: cores of one container.
-        runtime: a runtime other than the default, such as `runsc`.
-    """
+    """The settings of containers: an image with a `python3`, the client, the cores of a container,
+    and a runtime other than the default, such as `runsc`."""
 
     image: str
     docker: str = "docker"

@@ -11,8 +11,8 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -86,8 +86,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
         self.engine: ContainerEngine = ContainerEngine(image, docker, cpus, runtime)
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._running = 0
+        self._running: set[threading.Event] = set()
         self._closed = threading.Event()
 
     def check(self) -> None:
@@ -157,28 +156,18 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
     def _once(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
     ) -> SandboxResult:
-        with self._turns, self._counted():
+        with self._turns, ExitStack() as after:
+            self._running.add(stop)
+            after.callback(self._running.discard, stop)
             if stop.is_set():
                 raise SandboxError(NOBODY)
             container = begin()
+            after.callback(container.remove)
             written = {b"o": bytearray(), b"e": bytearray()}
-            try:
-                started = _started(container, stop)
-                end = _watched(container, written, started + limits.wall, limits.output, stop)
-                wall = time.monotonic() - started
-            finally:
-                container.remove()
+            started = _started(container, stop)
+            end = _watched(container, written, started + limits.wall, limits.output, stop)
+            wall = time.monotonic() - started
         return result_of(self.name, end, list(written.values()), wall)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self._lock:
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
 
 
 class DockerSession(FramedSession):

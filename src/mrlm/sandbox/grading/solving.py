@@ -9,6 +9,7 @@ import re
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -106,19 +107,16 @@ class SolvingWorker:
             raise Ended(GradingVerdict(self.last.kind, self.last.error))
         self.starts_left -= 1
         limits = self.clock.session_limits(self.limits)
-        for attempt in (1, 2):
-            try:
-                self.session = await self.sandbox.session(self.program, limits=limits)
-                return
-            except SandboxError:  # a reused worker may have died meanwhile
-                if attempt == 2:
-                    raise
-            except SessionEnded as ended:
-                if attempt == 2:
-                    raise SandboxError(
-                        f"sandbox {self.sandbox.name}: a grader's own program did not start "
-                        f"({ended}); are the limits enough for Python itself?"
-                    ) from ended
+        with suppress(SandboxError, SessionEnded):  # a reused worker may have died meanwhile
+            self.session = await self.sandbox.session(self.program, limits=limits)
+            return
+        try:
+            self.session = await self.sandbox.session(self.program, limits=limits)
+        except SessionEnded as ended:
+            raise SandboxError(
+                f"sandbox {self.sandbox.name}: a grader's own program did not start ({ended}); "
+                "are the limits enough for Python itself?"
+            ) from ended
 
     async def ask(self, request: dict[str, Any], wall: float) -> dict[str, Any]:
         """Send a request, and charge the clock with its time. Raises `Ended`: no time is left, it

@@ -99,18 +99,8 @@ class Reply:
 async def answer(
     address: SandboxAddress, path: str, body: bytes | None, seconds: float, most: int
 ) -> Reply:
-    """Send a request once, and await its answer.
-
-    Args:
-        address: the server.
-        path: path of the request.
-        body: to post; `None` to get.
-        seconds: deadline of the whole answer.
-        most: most bytes of the answer.
-
-    Raises:
-        Unanswered: none arrived in time, or the connection failed.
-    """
+    """Send a request once (`body` is posted, unless it is `None`), and await the whole answer of at
+    most `most` bytes. Raises `Unanswered`: none arrived in time, or the connection failed."""
     opened: list[socket.socket] = []
     try:
         return await asyncio.wait_for(

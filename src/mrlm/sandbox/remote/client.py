@@ -132,7 +132,10 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         log.info("sandbox: %s on %s", health.get("sandbox"), self.url)
 
     def close(self) -> None:
-        run_async(self._close())
+        async def closed() -> None:
+            await asyncio.gather(*(session.close() for session in list(self._sessions)))
+
+        run_async(closed())
 
     def leave(self, session: str) -> None:
         """Close a session; one that cannot be reached ends with its lease. Blocks."""
@@ -141,9 +144,6 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
             answer_now(self._address, "/session/close", data, CLOSING, MOST_REPLY)
         except Unanswered as error:
             log.debug("a session could not be closed: %s", error)
-
-    async def _close(self) -> None:
-        await asyncio.gather(*(session.close() for session in list(self._sessions)))
 
     async def post(
         self, path: str, message: Mapping[str, Any], wall: float, most: int = 0

@@ -51,31 +51,23 @@ class Unreachable(EpisodeError):
 # -- the loop --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _CallLoop:
-    pid: int
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-
-
-_home: _CallLoop | None = None
+_homes: dict[int, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
+"""Process -> its loop, and the thread that runs it; a fork needs its own."""
 _lock = threading.Lock()
 
 
 def home() -> asyncio.AbstractEventLoop:
     """The event loop of this process in which all calls are made: environments are called from
     several loops and threads, and a channel belongs to one loop."""
-    global _home
     with _lock:
-        if _home is None or _home.pid != os.getpid():
+        if os.getpid() not in _homes:
             loop = asyncio.new_event_loop()
             loop.set_exception_handler(_heard)
-            thread = threading.Thread(
-                target=loop.run_forever, daemon=True, name="mrlm-remote-environments"
-            )
+            name = "mrlm-remote-environments"
+            thread = threading.Thread(target=loop.run_forever, daemon=True, name=name)
             thread.start()
-            _home = _CallLoop(os.getpid(), loop, thread)
-        return _home.loop
+            _homes[os.getpid()] = loop, thread
+        return _homes[os.getpid()][0]
 
 
 def start(job: Coroutine[Any, Any, T]) -> Future[T]:
@@ -102,8 +94,9 @@ def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 @atexit.register
 def _leave() -> None:
     """Finish the jobs already started (such as closing sessions), then stop the loop."""
-    if _home is None or _home.pid != os.getpid():
+    if os.getpid() not in _homes:
         return
+    loop, thread = _homes[os.getpid()]
 
     async def settled() -> None:
         own = asyncio.current_task()
@@ -114,9 +107,9 @@ def _leave() -> None:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    ended = asyncio.run_coroutine_threadsafe(settled(), _home.loop)
-    ended.add_done_callback(lambda _: _home and _home.loop.call_soon_threadsafe(_home.loop.stop))
-    _home.thread.join(LEAVING)
+    ended = asyncio.run_coroutine_threadsafe(settled(), loop)
+    ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    thread.join(LEAVING)
 
 
 class Pauses:
@@ -139,12 +132,8 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of a server.
-
-    Args:
-        host, port: address it listens on.
-        tls: whether the address itself requests TLS (`https://`); `None` if it does not say.
-    """
+    """The address of a server; `tls`: whether it requests TLS (`https://`), `None` if it does not
+    say."""
 
     host: str
     port: int

@@ -36,14 +36,8 @@ class End(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A request or its answer.
-
-    Args:
-        number: number of the request, which its answer repeats.
-        kind: an `Op` or an `End`.
-        session: id of the session, 16 bytes.
-        body: a protocol message, or a message between server and worker.
-    """
+    """A request with an `Op`, or its answer, with the same number and an `End`. The session's id
+    has 16 bytes; the body is a protocol message, or one between server and worker."""
 
     number: int
     kind: int

@@ -61,12 +61,9 @@ class Settings:
         environments: the environments to serve: names, `module:Class`, or `ServedEnvironment`.
         host: address to listen on; one reachable from other machines requires TLS and a token.
         port: port to listen on; 0 takes a free one.
-        token: required from clients.
         tls_cert, tls_key: PEM files of its certificate (with the chain) and private key.
         client_ca: PEM file of the authority that signs client certificates, which are then
             required.
-        max_sessions: most open sessions.
-        max_calls: most concurrent calls.
         lease: seconds a session lives without a call.
         workers: number of processes that run the environments.
         timeout: seconds an environment may take for one call.

@@ -29,18 +29,9 @@ RETRY_AFTER = 0.5
 
 @dataclass(slots=True)
 class ServerSession:
-    """An environment instance on a worker, as seen by clients.
-
-    Args:
-        id: 16 bytes, in hexadecimal digits for clients.
-        seq: number of the last answered call.
-        key: the client's own key that opened it.
-        worker: the process of the instance.
-        expires: `time.monotonic()` after which it may be swept.
-        answer: answer to the last call.
-        running: number and job of the current call.
-        over: whether the instance is closed; the last answer can still be repeated.
-    """
+    """An environment instance on a worker, as seen by clients: `seq` is the number of the last
+    answered call, `key` the client's own that opened it. It may be swept after `expires`
+    (`time.monotonic`); when it is `over`, the last answer can still be repeated."""
 
     id: bytes
     seq: int
@@ -49,6 +40,7 @@ class ServerSession:
     expires: float = 0.0
     answer: SerializedReply | None = None
     running: tuple[int, asyncio.Task[SerializedReply]] | None = None
+    """Number and job of the current call."""
     over: bool = False
 
     def renew(self, lease: float) -> None:

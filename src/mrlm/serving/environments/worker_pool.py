@@ -132,15 +132,9 @@ class WorkerProcess:
 
 @dataclass(eq=False, repr=False)
 class WorkerPool:
-    """A fixed number of workers, restarted as needed.
-
-    Args:
-        count: number of workers; 0 if there are no environments.
-        hello: first message to each of them.
-        lost: called with the sessions of a worker that ended.
-        patience: seconds after which an unresponsive worker with a pending call is taken to hang.
-        hidden: environment variables that are removed from workers.
-    """
+    """A fixed number of workers, restarted as needed. `lost` is called with the sessions of one that
+    ended; one without a sign of life for `patience` seconds of a pending call is taken to hang.
+    `hello` and `hidden` are those of `WorkerProcess`."""
 
     count: int
     hello: Mapping[str, Any]
