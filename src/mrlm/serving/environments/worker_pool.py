@@ -132,8 +132,8 @@ class WorkerProcess:
 
 @dataclass(eq=False, repr=False)
 class WorkerPool:
-    """A fixed number of workers, restarted as needed. `lost` is called with the sessions of one that
-    ended; one without a sign of life for `patience` seconds of a pending call is taken to hang.
+    """A fixed number of workers, restarted as needed. `lost` is called with the sessions of one
+    that ended; one that is silent for `patience` seconds of a pending call is taken to hang.
     `hello` and `hidden` are those of `WorkerProcess`."""
 
     count: int
