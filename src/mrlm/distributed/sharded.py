@@ -1,5 +1,4 @@
-"""Models sharded over processes by FSDP2: each block is gathered when it computes. Gradients are
-sums over processes, as in all of this package."""
+"""Models sharded over processes by FSDP2: each block is gathered when it computes."""
 
 from __future__ import annotations
 

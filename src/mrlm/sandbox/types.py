@@ -1,5 +1,4 @@
-"""The interface of sandboxes for untrusted code: limits, results, and the protocol that every
-sandbox implements. Starts no process."""
+"""The interface of sandboxes for untrusted code: limits, results, and what every sandbox does."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ class AnswerError(Exception):
 
 
 class SessionEnded(Exception):
-    """A session has no answer and is closed; `status` is as in `SandboxResult`, `reason` what
-    happened."""
+    """A session has no answer and is closed; `status` as in `SandboxResult`, and the reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(f"{status}: {reason}")

@@ -99,8 +99,7 @@ class EnvironmentPool:
 
     @contextmanager
     def _replacing(self, number: int) -> Iterator[WorkerSlot]:
-        """The worker of an environment. If it is lost in the block, it is replaced, once, whichever
-        caller notices first."""
+        """The worker of an environment, replaced (by the first that notices) if it is lost."""
         post = self.post(number)
         handle = post.handle
         try:

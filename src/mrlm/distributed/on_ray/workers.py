@@ -1,5 +1,4 @@
-"""The actor with the policies of one base, their learners and their engine. A worker spec describes
-its parts, and it runs one call at a time."""
+"""The actor with the policies of one base, their learners and their engine, one call at a time."""
 
 from __future__ import annotations
 

@@ -168,8 +168,7 @@ class Container:
         return kind, data
 
     def remove(self) -> None:
-        """Kill everything in it. The thread that reads frames may call this again. Raises
-        `SandboxError`: it could not be removed."""
+        """Kill everything in it; may be called again. Raises `SandboxError`: it is still there."""
         if self._gone:
             return
         self._gone = True

@@ -120,8 +120,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         return found
 
     def check(self) -> None:
-        """Check that the server answers. Raises `SandboxUnavailableError`: it does not answer, or
-        does not accept the token; the message has the fix."""
+        """Check the server. Raises `SandboxUnavailableError`: no answer, or the token is wrong."""
         try:
             health = run_async(self.health())
         except SandboxError as error:

@@ -1,5 +1,4 @@
-"""Calls to a server: the event loop of all channels, addresses, credentials, and the meaning of a
-refusal. It is independent of any environment."""
+"""Calls to a server: the event loop of all channels, addresses, credentials, and refusals."""
 
 from __future__ import annotations
 
@@ -132,8 +131,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of a server; `tls`: whether it requests TLS (`https://`), `None` if it does not
-    say."""
+    """The address of a server; `tls` is `None` if it does not say whether (`https://`)."""
 
     host: str
     port: int
@@ -200,8 +198,7 @@ class Access:
         return bearer(self.token)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:
-        """Open a channel to a server; it belongs to the running loop. Raises `ConfigError`: the
-        token would be sent unencrypted."""
+        """A channel of the running loop. Raises `ConfigError`: the token would be unencrypted."""
         files = self.tls_ca or self.tls_cert
         if files and address.tls is False:
             raise ConfigError(f"http://{address} is not encrypted, but tls_ca or tls_cert is set")

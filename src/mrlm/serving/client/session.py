@@ -1,5 +1,4 @@
-"""One session on one server: the calls of an episode in sequence, each of which is executed once
-however often it is sent."""
+"""One session on one server: the calls of an episode, each executed once however often sent."""
 
 from __future__ import annotations
 

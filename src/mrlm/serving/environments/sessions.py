@@ -1,5 +1,4 @@
-"""The sessions of a server: numbering and deduplication of calls, admission and leases. It handles
-raw bytes; the environments live in the workers."""
+"""The sessions of a server: numbering and deduplication of calls, admission and leases."""
 
 from __future__ import annotations
 

@@ -69,8 +69,7 @@ class WorkerProcess:
         return time.monotonic() - self.heard if self._pending else 0.0
 
     async def start(self) -> None:
-        """Wait until its environments are loaded. Raises `ConfigError`: an environment does not
-        exist; `LostError`: it does not start."""
+        """Wait until its environments are loaded. Raises `ConfigError` (of one), `LostError`."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
         try:

@@ -173,8 +173,7 @@ class PolicyHub:
     async def sample(
         self, count: int, read: Callable[[], list[Request]]
     ) -> tuple[list[Request], list[Completion]]:
-        """The requests that a job reads, and their completions. `room` for `count` requests is
-        reserved before they are read."""
+        """The requests that a job reads, once `room` for them is reserved, and their completions."""
         with self.room(count):
             sent = await self.read(read)
             return sent, await asyncio.wrap_future(self.ask(sent))

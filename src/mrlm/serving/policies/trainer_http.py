@@ -1,5 +1,4 @@
-"""Routes for trainers, with the names and shapes of vLLM's and SGLang's servers, so that a trainer
-for one of those works with this server."""
+"""Routes for trainers, with the names and shapes of vLLM's and SGLang's servers."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ class Metrics:
             self._seconds.labels(call).observe(seconds)
 
     def count(self, name: str) -> None:
-        """Count a session that was freed as its lease had expired (`leases_expired`), or a call
-        without a valid token (`denied`)."""
+        """Count an expired session (`leases_expired`), or a call without a token (`denied`)."""
         if self._library is not None:
             self._counters[name].inc()
 
