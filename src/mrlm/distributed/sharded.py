@@ -1,4 +1,4 @@
-"""Models sharded over processes by FSDP2: each block is gathered when it computes."""
+"""Models sharded over processes by FSDP2, block by block. Gradients are sums over processes."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class PolicyHub:
     async def sample(
         self, count: int, read: Callable[[], list[Request]]
     ) -> tuple[list[Request], list[Completion]]:
-        """The requests that a job reads, once `room` for them is reserved, and their completions."""
+        """The requests that a job reads, once there is `room` for them, and their completions."""
         with self.room(count):
             sent = await self.read(read)
             return sent, await asyncio.wrap_future(self.ask(sent))
