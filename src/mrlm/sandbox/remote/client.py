@@ -131,10 +131,10 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
         log.info("sandbox: %s on %s", health.get("sandbox"), self.url)
 
     def close(self) -> None:
-        async def closed() -> None:
-            await asyncio.gather(*(session.close() for session in list(self._sessions)))
+        run_async(self._close())
 
-        run_async(closed())
+    async def _close(self) -> None:
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))
 
     def leave(self, session: str) -> None:
         """Close a session; one that cannot be reached ends with its lease. Blocks."""
