@@ -60,7 +60,7 @@ FOREIGN: dict[str, set[str]] = {
     "environments/tools/tool.py": {"function"},
     "play/workflow.py": {"made"},
     "sandbox/_harness_program.py": {"modules[0]"},
-    "sandbox/grading/objects_worker.py": {"type(owner)"},
+    "sandbox/grading/solution_worker.py": {"type(owner)"},
     "sandbox/grading/tests_worker.py": {"builtins", "node.func"},
 }
 """File -> expressions in it whose attributes nobody here declares."""

@@ -76,8 +76,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
-    """Combine a number, a NumPy array or a tensor with those of all other processes; every process
-    gets the result."""
+    """A number, a NumPy array or a tensor, combined with those of all other processes."""
     found = gather(value)
     if reduction in ("sum", "mean"):
         total = sum(found[1:], start=found[0])
@@ -87,11 +86,8 @@ def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
         if isinstance(result, int | float):
             result = max(result, other) if reduction == "max" else min(result, other)
         else:
-            result = (
-                (result - other).clip(min=0) + other
-                if reduction == "max"
-                else (result - (result - other).clip(min=0))
-            )
+            excess = (result - other).clip(min=0)
+            result = other + excess if reduction == "max" else result - excess
     return result
 
 

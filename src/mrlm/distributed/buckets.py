@@ -3,7 +3,7 @@ each of which is sent while the next one is filled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,34 +31,48 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
     for weight in known:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-    under_way: list[tuple[list[nn.Parameter], Tensor, Any]] = []
-    for chosen in pieces(known, size):
-        flat = torch.cat([_gradient(weight).reshape(-1) for weight in chosen])
-        if flat.dtype in HALVES:
-            flat = flat.float()
-        under_way.append((chosen, flat, distributed.all_reduce(flat, async_op=True)))
-    for chosen, flat, work in under_way:
-        work.wait()
-        for weight, part in zip(chosen, flat.split([w.numel() for w in chosen]), strict=True):
-            if part.dtype == weight.dtype:
-                weight.grad = part.view_as(weight)
-            else:
-                _gradient(weight).copy_(part.view_as(weight))
+    for weight, part in _sent(known, size, _summed):
+        if part.dtype == weight.dtype:
+            weight.grad = part
+        else:
+            _gradient(weight).copy_(part)
 
 
 @torch.no_grad()
 def spread(tensors: Sequence[Tensor], size: int) -> None:
     """Broadcast the values of the first process, in place."""
-    under_way: list[tuple[list[Tensor], Tensor, Any]] = []
-    for chosen in pieces([tensor for tensor in tensors if not is_cut(tensor)], size):
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in chosen])
-        if flat.dtype == torch.bool:
-            flat = flat.to(torch.uint8)
-        under_way.append((chosen, flat, distributed.broadcast(flat, 0, async_op=True)))
+    whole = [tensor for tensor in tensors if not is_cut(tensor)]
+    for tensor, part in _sent(whole, size, _broadcast):
+        tensor.copy_(part)
+
+
+Sending = tuple[Tensor, Any]
+"""A flat bucket, and the operation that sends it."""
+
+
+def _sent(
+    tensors: Sequence[Any], size: int, send: Callable[[list[Any]], Sending]
+) -> Iterator[tuple[Any, Tensor]]:
+    """Every tensor, and its part of the received bucket, in the tensor's shape."""
+    under_way = [(chosen, *send(chosen)) for chosen in pieces(tensors, size)]
     for chosen, flat, work in under_way:
         work.wait()
         for tensor, part in zip(chosen, flat.split([t.numel() for t in chosen]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+            yield tensor, part.view_as(tensor)
+
+
+def _summed(weights: list[nn.Parameter]) -> Sending:
+    flat = torch.cat([_gradient(weight).reshape(-1) for weight in weights])
+    if flat.dtype in HALVES:
+        flat = flat.float()
+    return flat, distributed.all_reduce(flat, async_op=True)
+
+
+def _broadcast(tensors: list[Tensor]) -> Sending:
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    return flat, distributed.broadcast(flat, 0, async_op=True)
 
 
 def pieces(tensors: Sequence[Any], size: int) -> Iterator[list[Any]]:

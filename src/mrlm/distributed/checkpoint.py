@@ -1,6 +1,5 @@
 """The shards of a checkpoint: optimizer states of sharded weights. A checkpoint can be read by
-another number of processes than wrote it. The weights themselves are saved unsharded beside
-them."""
+another number of processes than wrote it. The weights are saved whole beside them."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def write_shards(
     folder: Path, learners: Sequence[Learner], critics: Sequence[Critic], peers: Peers
 ) -> Path | None:
     """Update the unsharded copies of sharded models, and write the shards of their optimizer
-    states; `None` if nothing is sharded. Every process calls this. Files of an earlier attempt are
-    removed from the folder."""
+    states; `None` if nothing is sharded. Every process calls this. Earlier files are removed."""
     bodies = [learner.weights_of for learner in learners] + [critic.body for critic in critics]
     if not any(body.storage.sharded for body in bodies):
         return None
@@ -50,11 +48,7 @@ def write_shards(
 
 
 class CheckpointReader:
-    """Reads the shards of a checkpoint folder, into shards or into whole tensors.
-
-    Args:
-        folder: the checkpoint; if it has no shards, nothing is read.
-    """
+    """Reads the shards of a checkpoint folder, into shards or into whole tensors, if it has any."""
 
     def __init__(self, folder: Path) -> None:
         self._place = folder / FOLDER

@@ -35,24 +35,16 @@ PATIENCE = 20.0
 
 
 class ProcessGroup(Peers):
-    """A group of processes that includes this one.
-
-    Args:
-        rank: rank of this process.
-        size: number of processes.
-        group: torch process group for everything but gradients; `None` is the default group.
-        timeout: seconds that one process waits for the others.
-    """
+    """A group of `size` processes that includes this one. One waits `timeout` seconds for the
+    others; `group` is torch's for everything but gradients, `None` the default."""
 
     def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
-        self.rank: int = rank
-        self.size: int = size
-        self.timeout: float = timeout
+        self.rank, self.size = rank, size
+        self.timeout = timeout
         self.bucket_bytes: int = 25 << 20
         self._group: Any = group
 
-    # -- communication
-    # ---------------------------------------------------------------------------------
+    # -- communication -----------------------------------------------------------------------------
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes, in order of rank; the own value is the object itself."""
@@ -76,11 +68,8 @@ class ProcessGroup(Peers):
         return await in_thread(lambda: self.gather(value))
 
     def first(self, job: Callable[[], T]) -> T:
-        """The result of a job that only the main process runs, in all processes.
-
-        Raises:
-            PeerError: in the other processes, if it failed in the main one.
-        """
+        """The result of a job that only the main process runs, in all processes. Raises
+        `PeerError`: in the other processes, if it failed in the main one."""
         outcome: tuple[bool, Any] = True, None
         if self.main:
             try:
@@ -102,8 +91,7 @@ class ProcessGroup(Peers):
             group = distributed.new_group(backend="gloo", timeout=timeout)
         return ProcessGroup(self.rank, self.size, self.timeout, group)
 
-    # -- reductions
-    # ------------------------------------------------------------------------------------
+    # -- reductions --------------------------------------------------------------------------------
 
     def add_gradients(self, parameters: Iterable[Any]) -> None:
         if self.size > 1:
@@ -123,8 +111,7 @@ class ProcessGroup(Peers):
             with self._others():
                 buckets.spread(list(tensors), self.bucket_bytes)
 
-    # -- shutdown
-    # --------------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     @contextmanager
     def _others(self) -> Iterator[None]:
@@ -159,13 +146,11 @@ class ProcessGroup(Peers):
                 _store().wait([WRITTEN], timedelta(seconds=PATIENCE))
 
     def wait_for(self, seconds: float) -> None:
-        """Set the timeout of later operations."""
         self.timeout = seconds
         group = distributed.group.WORLD
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
     def close(self) -> None:
-        """Leave the group."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -209,11 +194,8 @@ def create_group(
 
 def _check_launcher(rank: int, size: int) -> None:
     """Check that the torchrun that keeps the store of addresses still runs: it was started before
-    all processes, so if it does not answer it is gone, and the other processes with it.
-
-    Raises:
-        PeerError: it is gone, so waiting is useless.
-    """
+    all processes, so if it does not answer it is gone, and the other processes with it. Raises
+    `PeerError`: it is gone, so waiting is useless."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -238,8 +220,7 @@ def _take_device(local_rank: int) -> None:
 
 
 def _print_error_once(group: ProcessGroup) -> None:
-    """Let only one process print the error that ends all of them, in programs that do not catch
-    errors."""
+    """Let only one process print the error that ends all of them, if nothing catches it."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

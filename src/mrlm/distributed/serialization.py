@@ -1,5 +1,4 @@
-"""Serialization between the processes of one run: ordinary pickles, with the tokens of turns packed
-as arrays of numbers."""
+"""Serialization between the processes of a run: pickles, with the tokens of turns as arrays."""
 
 from __future__ import annotations
 
@@ -19,11 +18,7 @@ IDS = ("prompt_ids", "completion_ids")
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value.
-
-    Raises:
-        TrainingError: it contains an object that cannot be pickled.
-    """
+    """Pickle a value. Raises `TrainingError`: it contains an object that cannot be pickled."""
     buffer = io.BytesIO()
     try:
         _TurnPickler(buffer, protocol=5).dump(value)
@@ -47,14 +42,9 @@ class _TurnPickler(pickle.Pickler):
             return NotImplemented
         state = {name: getattr(obj, name) for name in NAMES}
         for name in IDS:
-            state[name] = packed_ids(state[name])
+            state[name] = np.asarray(state[name], dtype="<i4").tobytes()
         state["logprobs"] = packed_floats(state["logprobs"])
         return _blank, (), state, None, None, _fill
-
-
-def packed_ids(ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian 32-bit integers."""
-    return np.asarray(ids, dtype="<i4").tobytes()
 
 
 def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:

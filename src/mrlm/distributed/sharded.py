@@ -1,5 +1,4 @@
-"""Models sharded over processes by FSDP2: each block is gathered when it computes. Gradients are
-sums over processes, as in all of this package."""
+"""Models sharded over processes by FSDP2, block by block. Gradients are sums over processes."""
 
 from __future__ import annotations
 
@@ -35,11 +34,7 @@ def shard(
     learners: Sequence[Learner], critics: Sequence[Critic], section: FsdpConfig, peers: Peers
 ) -> None:
     """Shard everything that is trained. Heads, references and frozen policies stay whole, and so
-    does the encoder of a mixed critic.
-
-    Raises:
-        ConfigError: the settings are incompatible.
-    """
+    does the encoder of a mixed critic. Raises `ConfigError`: the settings are incompatible."""
     bodies = [learner.weights_of for learner in learners]
     bodies += [critic.body for critic in critics if not isinstance(critic, MixedCritic)]
     for policy in bodies:
@@ -155,8 +150,7 @@ class ShardedModel(Storage[Policy]):
         first = second = 0.0
         for weight in self._model.parameters():
             part = weight.to_local().detach().double()
-            first += float(part.sum())
-            second += float(part.square().sum())
+            first, second = first + float(part.sum()), second + float(part.square().sum())
         copies = self._copies()
         (sums,) = self._peers.add_numbers([{"sum": first / copies, "square": second / copies}])
         head = self.whole.value_head

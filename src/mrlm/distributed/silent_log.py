@@ -50,7 +50,6 @@ class SilentLog(RunLog):
         return {}
 
     def history(self) -> list[dict[str, Any]]:
-        """The metrics since this process started."""
         return list(self._rows)
 
     def close(self) -> None:

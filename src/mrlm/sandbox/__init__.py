@@ -1,8 +1,7 @@
 """Execution of untrusted programs: the interface (`types`), what the sandboxes share (`base`),
 sandboxes on this machine (`local`, whose `workers` run the `_harness_*` files as one program in one
 of the `tiers`, with the system call filters of `filters`) and elsewhere (`docker`, `remote`), the
-function that opens one by name (`opening`), and the graders (`grading`). Independent of models,
-environments and rewards."""
+function that opens one by name (`opening`), and the graders (`grading`)."""
 
 from __future__ import annotations
 
@@ -21,17 +20,7 @@ from mrlm.sandbox.types import (
 )
 
 __all__ = [
-    "AnswerError",
-    "Limits",
-    "LocalSandbox",
-    "Sandbox",
-    "SandboxError",
-    "SandboxResult",
-    "SandboxUnavailableError",
-    "Session",
-    "SessionEnded",
-    "Usage",
-    "open_sandbox",
-    "opened",
+    "AnswerError", "Limits", "LocalSandbox", "Sandbox", "SandboxError", "SandboxResult",
+    "SandboxUnavailableError", "Session", "SessionEnded", "Usage", "open_sandbox", "opened",
     "probe",
-]
+]  # fmt: skip

@@ -21,17 +21,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox._harness_isolation import (
+    from mrlm.sandbox._harness_program import (
         DEEPEST,
         DUMPABLE,
         MOST_ENTRIES,
         NEWPID,
         SUBREAPER,
         called,
+        forked,
+        init,
+        program,
         receive,
         send,
     )
-    from mrlm.sandbox._harness_program import forked, init, program
 
 PRELOADED = (
     "collections datetime decimal fractions functools heapq itertools linecache math random re "
@@ -131,7 +133,6 @@ class ProgramRun:
             os.close(fd)
 
     def processes(self):
-        """All processes of this run."""
         if self.setup["namespaces"]:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         return descendants(os.getpid())
@@ -176,13 +177,9 @@ class ProgramRun:
             time.sleep(0.0005)
         said = os.read(self.results, 1 << 16)
         os.close(self.results)
-        found = (
-            json.loads(said.splitlines()[0])
-            if said
-            else {}
-            if self.setup["namespaces"]
-            else {"code": code}
-        )
+        found = {} if self.setup["namespaces"] else {"code": code}
+        if said:
+            found = json.loads(said.splitlines()[0])
         peak = max(self.peak, usage.ru_maxrss * 1024)
         cpu = max(self.cpu, cpu)  # the status of killed processes does not contain their CPU time
         return {"code": None, "failed": "", **found, "cause": self.cause, "cpu": cpu, "peak": peak}

@@ -9,11 +9,12 @@ import struct
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.types import (
     AnswerError,
@@ -61,6 +62,13 @@ def tried_twice(work: Callable[[], SandboxResult]) -> SandboxResult:
     return SandboxResult("infra_error", reason=reason)
 
 
+def check_words(kind: str, words: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse arguments of a sandbox in a config that it does not have."""
+    for word in words:
+        if word not in known:
+            raise ConfigError(unknown(word, list(known), f"{kind} sandbox"))
+
+
 def check_positive(kind: str, **values: float) -> None:
     """Refuse settings of a sandbox that are not positive numbers."""
     for word, value in values.items():
@@ -69,8 +77,7 @@ def check_positive(kind: str, **values: float) -> None:
 
 
 class CheckedSandbox(ABC, Generic[S]):
-    """A sandbox that refuses unfit programs, and closes its sessions with itself. `limits` are the
-    default limits of programs."""
+    """A sandbox that refuses unfit programs, and closes its sessions with itself."""
 
     name: str
 

@@ -29,18 +29,15 @@ SHARED_UNNAMED, HUGE_PAGES = 0x21, 0x40000
 """Flags of `mmap` for memory that no limit counts: shared anonymous pages stay when all but one of
 them are unmapped; huge pages come from a separate pool."""
 OWNERS_OF_FDS = (8, 10, 15)
-"""Commands of `fcntl` that set whom a descriptor signals, and how: F_SETOWN, F_SETSIG,
-F_SETOWN_EX."""
+"""Commands of `fcntl` that set whom a descriptor signals: F_SETOWN, F_SETSIG, F_SETOWN_EX."""
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """The allowed requests of `ioctl`: whether a device is a terminal and its size, the bytes
-available, blocking mode, close on exec. Others type into terminals, signal owners, or change files
-that are only open for reading."""
+available, blocking mode, close on exec. Others type into terminals, or change read-only files."""
 SET_DUMPABLE = 4
 CORE = 4
 """RLIMIT_CORE. At 1 no core is written or piped to the host's handler; at 0 it may be piped."""
 NEWEST = 442
-"""System calls from this number on (equal on all architectures) are reported as missing: the
-library may not know their names."""
+"""System calls from this number on are missing: the library may not know their names."""
 
 
 @functools.cache

@@ -1,5 +1,4 @@
-"""A sandbox on this machine: reusable workers, as many concurrent programs as there are cores, and
-sessions."""
+"""A sandbox on this machine: reusable workers, one program per core at a time, and sessions."""
 
 from __future__ import annotations
 
@@ -63,7 +62,6 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         return self._closed or self._owner != os.getpid()
 
     def with_limits(self, limits: Limits) -> LocalSandbox:
-        """The same workers with other limits."""
         other = copy.copy(self)
         other.limits = limits
         return other
@@ -111,7 +109,6 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         return await asyncio.wrap_future(self._threads.submit(work))
 
     def take(self) -> SandboxWorker:
-        """An idle worker, or a new one."""
         while True:
             with self._lock:
                 worker = self._free.pop() if self._free else None

@@ -1,5 +1,4 @@
-"""Removes folders that an untrusted program has filled: of any depth, with any permissions, and
-never through a link."""
+"""Removes folders that an untrusted program has filled: of any depth, and never through a link."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The isolation tiers of this machine: the command that starts the harness, its user, and its
-setup. Starts no process."""
+"""The isolation tiers of this machine: the command that starts the harness, its user, its setup."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ TIER_C = Tier("C", "bare", filtered=False)
 @functools.cache
 def harness() -> bytes:
     """The text of the program that starts and monitors untrusted ones."""
-    parts = ("_harness_isolation.py", "_harness_program.py", "_harness_supervisor.py")
+    parts = ("_harness_program.py", "_harness_supervisor.py")
     return b"\n\n".join(Path(__file__).with_name(part).read_bytes() for part in parts)
 
 

@@ -1,5 +1,4 @@
-"""The interface of sandboxes for untrusted code: limits, results, and the protocol that every
-sandbox implements. Starts no process."""
+"""The interface of sandboxes for untrusted code: limits, results, and what every sandbox does."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class SandboxError(MRLMError):
 
 
 class SandboxUnavailableError(ConfigError):
-    """The requested isolation is not available on this machine; the message names what to install
-    (exit code 2)."""
+    """The isolation is not available here; the message names what to install (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +78,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that a run used.
-
-    Args:
-        wall: seconds from start to end.
-        cpu: seconds of CPU time of all its processes.
-        memory: bytes of resident memory at its peak.
-    """
+    """The resources that a run used: seconds from start to end, seconds of CPU time of all its
+    processes, and bytes of resident memory at its peak."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -98,7 +91,6 @@ class SandboxResult:
     """The result of a run.
 
     Args:
-        status: how it ended.
         stdout, stderr: its output as text; invalid UTF-8 is replaced. Control codes are kept.
         usage: the resources it used.
         exit_code: exit code of the program, negative for a signal; `None` if it was stopped.
@@ -135,11 +127,9 @@ class Session(Protocol):
                 is closed then.
             SandboxError: the sandbox failed.
         """
-        ...
 
     async def close(self) -> None:
         """Kill all of its processes and remove their files."""
-        ...
 
 
 class AnswerError(Exception):
@@ -147,12 +137,7 @@ class AnswerError(Exception):
 
 
 class SessionEnded(Exception):
-    """A session has no answer and is closed.
-
-    Args:
-        status: how it ended, as in `SandboxResult.status`.
-        reason: what happened, in a sentence.
-    """
+    """A session has no answer and is closed; `status` as in `SandboxResult`, and the reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
@@ -204,4 +189,3 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """Kill all running programs."""
-        ...

@@ -4,6 +4,7 @@ a bound. Everything in this file blocks; it uses no event loop."""
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import os
 import select
@@ -11,12 +12,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from mrlm.sandbox.scratch import remove_tree
 from mrlm.sandbox.tiers import SCRATCH, Tier, as_user, booted, environment, strangers
@@ -44,19 +44,13 @@ REASONS = {
 }
 """Why a program was killed -> the reason of its result."""
 
-_turn = threading.Lock()
-_next = 0
+_numbers = itertools.count(1)
 
 
 def _stranger() -> int | None:
     """A user id for a worker: a different one for each, as long as there are any."""
-    global _next
     free = strangers()
-    if not free:
-        return None
-    with _turn:
-        _next += 1
-        return free[(os.getpid() * 31 + _next) % len(free)]
+    return free[(os.getpid() * 31 + next(_numbers)) % len(free)] if free else None
 
 
 def held(data: bytes) -> int:
@@ -77,16 +71,9 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass(slots=True)
 class Exit:
-    """The end of a program's process.
-
-    Args:
-        code: its exit code, negative for a signal; `None` if it was killed from outside.
-        cause: why it was killed, if it was.
-        cpu: seconds of CPU time.
-        peak: peak memory in bytes.
-        failed: why it could not be started.
-        refused: why it can never be started: its files cannot be written into its folder.
-    """
+    """The end of a program's process: its exit code (negative for a signal, `None` if it was killed
+    from outside), why it was killed, its CPU time in seconds, its peak memory in bytes, why it
+    could not be started, or why it never can be: its files cannot be written (`refused`)."""
 
     code: int | None = None
     cause: str | None = None
@@ -98,13 +85,7 @@ class Exit:
 
 @dataclass(slots=True)
 class RunningProgram:
-    """A program that runs in a worker.
-
-    Args:
-        output, errors: descriptors of its output.
-        folder: its scratch folder on the host, if it has one.
-        started: `time.monotonic()`.
-    """
+    """A program that runs in a worker: descriptors of its output, and a folder of the host."""
 
     output: int
     errors: int
@@ -123,44 +104,39 @@ class SandboxWorker:
         self.user: int | None = _stranger()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control: socket.socket = mine
+        with os.fdopen(os.memfd_create("mrlm-said"), "rb") as said:
+            try:
+                with theirs:
+                    self.process: subprocess.Popen[Any] = self._started(theirs.fileno(), said)
+            except (OSError, subprocess.SubprocessError) as error:
+                self.control.close()
+                raise SandboxError(f"{tier.name}: it cannot be started: {error}") from error
+            except SandboxUnavailableError:
+                self.control.close()
+                raise
+            try:
+                self._tell(tier.setup() | {"others": self._others(), "kept": kept})
+                if self._hear(STARTING) is None:
+                    raise SandboxError(f"it did not start within {STARTING:.0f} s")
+            except (OSError, SandboxError) as error:
+                self.close()
+                words = os.pread(said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
+                raise SandboxError(f"{tier.name}: {words or error}") from error
+
+    def _started(self, control: int, said: IO[bytes]) -> subprocess.Popen[Any]:
         becoming, settings = as_user(self.user)
-        source = held(booted())
-        said = os.memfd_create("mrlm-said")
-        begun = False
-        try:
-            self.process: subprocess.Popen[Any] = subprocess.Popen(
-                [*becoming, *tier.command(source, theirs.fileno())],
+        with os.fdopen(held(booted()), "rb") as source:
+            return subprocess.Popen(
+                [*becoming, *self.tier.command(source.fileno(), control)],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                pass_fds=(source, theirs.fileno()),
+                pass_fds=(source.fileno(), control),
                 cwd="/",
                 env=environment(SCRATCH),
                 start_new_session=True,
                 **settings,
             )
-            begun = True
-        except (OSError, subprocess.SubprocessError) as error:
-            self.control.close()
-            raise SandboxError(f"{tier.name}: it cannot be started: {error}") from error
-        except SandboxUnavailableError:
-            self.control.close()
-            raise
-        finally:
-            os.close(source)
-            theirs.close()
-            if not begun:
-                os.close(said)
-        try:
-            self._tell(tier.setup() | {"others": self._others(), "kept": kept})
-            if self._hear(STARTING) is None:
-                raise SandboxError(f"it did not start within {STARTING:.0f} s")
-        except (OSError, SandboxError) as error:
-            self.close()
-            words = os.pread(said, 2000, 0).decode("utf-8", "replace").strip()
-            raise SandboxError(f"{tier.name}: {words or error}") from error
-        finally:
-            os.close(said)
 
     def _others(self) -> int:
         """Processes that count towards a program's limit besides its own."""
@@ -191,7 +167,6 @@ class SandboxWorker:
 
     @property
     def spent(self) -> bool:
-        """Whether it is due for replacement."""
         return self.requests >= MOST_REQUESTS or self.process.poll() is not None
 
     def begin(
@@ -264,7 +239,6 @@ class SandboxWorker:
                 raise SandboxError(f"{running.folder} cannot be removed: {error}") from error
 
     def close(self) -> None:
-        """Kill all of its processes."""
         self.control.close()
         try:
             self.process.wait(0.2 if self.tier.namespaces else 1.0)
@@ -277,8 +251,7 @@ class SandboxWorker:
 def run(
     worker: SandboxWorker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
 ) -> SandboxResult:
-    """Run a program until it ends. Raises `SandboxError`: the worker failed; it cannot be used
-    again."""
+    """Run a program until it ends. Raises `SandboxError`: the worker is of no more use."""
     source = held(stdin)
     try:
         running = worker.begin(program, files, limits, source)

@@ -1,5 +1,4 @@
-"""Environments and policies behind a network: `mrlm.proto`, who serves it, and who asks. No
-torch."""
+"""Environments and policies behind a network: `mrlm.proto`, who serves it, and who asks."""
 
 import os
 

@@ -384,8 +384,7 @@ def test_what_is_no_test_is_named() -> None:
 def test_assertions_count_also_where_python_leaves_them_out() -> None:
     here = Path(plain.__file__).parent
     requests = [
-        {"do": "read", "tests": ["assert add(1) == 2"]},
-        {"do": "run", "test": 0, "entry": "add", "functions": ["add"]},
+        {"do": "run", "source": "assert add(1) == 2", "entry": "add", "functions": ["add"]},
         {"do": "go on", "value": 3, "arguments": None},
     ]
     parts = [(here / name).read_text() for name in ("plain.py", "tests_worker.py")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from mrlm.core.errors import ConfigError, EndpointError, MRLMError, WorkerLost
@@ -16,6 +17,7 @@ STARTED = 300.0
 """Seconds in which the process of a worker with reserved resources has to answer."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkerSlot:
     """A worker and its replacements.
 
@@ -27,24 +29,15 @@ class WorkerSlot:
         taught: called after a replacement was started, to bring it up to date.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kind: type,
-        arguments: tuple[Any, ...],
-        pool: ActorPool,
-        max_restarts: int,
-        taught: Callable[[WorkerSlot], None] | None = None,
-    ) -> None:
-        self.name: str = name
-        self.kind: type = kind
-        self.arguments: tuple[Any, ...] = arguments
-        self.pool: ActorPool = pool
-        self.max_restarts: int = max_restarts
-        self.taught: Callable[[WorkerSlot], None] | None = taught
-        self.restarts: int = 0
-        """Times that its worker was lost."""
-        self.handle: Any = None
+    name: str
+    kind: type
+    arguments: tuple[Any, ...]
+    pool: ActorPool
+    max_restarts: int
+    taught: Callable[[WorkerSlot], None] | None = None
+    restarts: int = field(default=0, init=False)
+    """Times that its worker was lost."""
+    handle: Any = field(default=None, init=False)
 
     @property
     def members(self) -> list[WorkerSlot]:
@@ -58,21 +51,13 @@ class WorkerSlot:
         self.handle = ray.remote(self.kind).options(**options).remote(*self.arguments)
 
     def restart(self, wait: bool = True) -> None:
-        """Replace a lost worker.
-
-        Args:
-            wait: return only when the process of the new one answers.
-
-        Raises:
-            EndpointError: too many replacements.
-            WorkerLost: the new one does not start either.
-        """
+        """Replace a lost worker; with `wait`, return when the process of the new one answers.
+        Raises `EndpointError`: too many replacements; `WorkerLost`: the new one is lost too."""
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise EndpointError(
                 f"{self.name} was lost {self.restarts} times, which is more often than it may be "
-                f"restarted (distributed.ray.max_restarts={self.max_restarts}); see its "
-                "log"
+                f"restarted (distributed.ray.max_restarts={self.max_restarts}); see its log"
             )
         log.info("%s is restarted (%d)", self.name, self.restarts)
         self.stop()
@@ -87,7 +72,6 @@ class WorkerSlot:
         """Connect the worker with its peers, once its process answers."""
 
     def stop(self) -> None:
-        """Kill the worker."""
         ray = import_ray()
         if self.handle is not None and ray.is_initialized():
             ray.kill(self.handle, no_restart=True)
@@ -95,7 +79,6 @@ class WorkerSlot:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker answers."""
         try:
             self.ask_now("ready")
         except WorkerLost:
@@ -109,12 +92,7 @@ class WorkerSlot:
         return getattr(self.handle, method).options(num_returns=answers).remote(*arguments)
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method and await its result.
-
-        Raises:
-            WorkerLost: the worker is gone.
-            MRLMError: the worker's own error.
-        """
+        """Call a method and await its result. Raises `WorkerLost`, or the worker's own error."""
         return await self.settle(self.send(method, *arguments))
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -129,8 +107,7 @@ class WorkerSlot:
             self._raise(error)
 
     def ask_now(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Call a method and block until it returns; after `timeout` seconds the worker counts as
-        lost."""
+        """Call a method and block; after `timeout` seconds the worker counts as lost."""
         return self.collect(self.send(method, *arguments), timeout)
 
     def collect(self, reference: Any, timeout: float | None = None) -> Any:

@@ -25,11 +25,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 def import_ray() -> Any:
-    """Import Ray without its log output and usage reports.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Import Ray, without logs and reports. Raises `ConfigError`: it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -44,11 +40,7 @@ def import_ray() -> Any:
 
 def connect(settings: RayConfig) -> None:
     """Connect to the cluster at `settings.address`, or start one on this machine. A process that is
-    already connected keeps its cluster.
-
-    Raises:
-        ConfigError: the address is not that of a running cluster.
-    """
+    already connected keeps its cluster. Raises `ConfigError`: no cluster runs at the address."""
     ray = import_ray()
     if ray.is_initialized():
         return
@@ -79,11 +71,7 @@ def connect(settings: RayConfig) -> None:
 
 def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
     """Start a cluster on this machine. If it is slow to answer (Ray allows it half a minute), the
-    start is tried again.
-
-    Raises:
-        TrainingError: it does not start.
-    """
+    start is tried again. Raises `TrainingError`: it does not start."""
     ray = import_ray()
     counts = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus}
     for attempt in range(1, TRIES + 1):
@@ -122,15 +110,11 @@ def shares(
 
 
 class ActorPool:
-    """Resources that are reserved on one node, for a number of workers that share them.
-
-    Args:
-        key: its name in messages.
-        resources: amount by kind.
-    """
+    """Resources (an amount by kind) that are reserved on one node, for a number of workers that
+    share them; `key` is its name in messages."""
 
     def __init__(self, key: str, resources: Mapping[str, float]) -> None:
-        self.key: str = key
+        self.key = key
         self.resources: dict[str, float] = {k: float(v) for k, v in resources.items() if v > 0}
         self.members: int = 0
         """Number of workers that share it."""
@@ -157,7 +141,6 @@ class ActorPool:
         return math.floor(part * STEP) / STEP
 
     def release(self) -> None:
-        """Release the resources."""
         from ray.util.placement_group import remove_placement_group
 
         if self.group is not None and import_ray().is_initialized():
@@ -167,10 +150,7 @@ class ActorPool:
 
 def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
     """Reserve pools, after at most `timeout` seconds of waiting for resources that are in use.
-
-    Raises:
-        ConfigError: the cluster does not have the resources, or they are in use.
-    """
+    Raises `ConfigError`: the cluster does not have the resources, or they are in use."""
     from ray.util.placement_group import placement_group
 
     _check_there(pools)

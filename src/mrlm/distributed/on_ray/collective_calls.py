@@ -1,6 +1,5 @@
 """Groups of workers that train one policy with data parallelism: each holds the whole model and
-trains on its share of every batch, as processes of `torchrun` do. The loop calls a group like a
-single worker."""
+trains on its share of every batch, as with `torchrun`. A group is called like one worker."""
 
 from __future__ import annotations
 
@@ -12,30 +11,18 @@ from mrlm.core.sync_async import in_thread
 from mrlm.distributed.on_ray.actor_calls import STARTED, WorkerSlot
 from mrlm.distributed.on_ray.cluster import import_ray
 
-TOGETHER = frozenset(
-    {
-        "annotate",
-        "learn",
-        "load",
-        "load_optimizer_state",
-        "renew_reference",
-        "update",
-        "update_critic",
-    }
-)
+TOGETHER = frozenset({
+    "annotate", "learn", "load", "load_optimizer_state", "renew_reference", "update",
+    "update_critic",
+})  # fmt: skip
 """Methods that all workers of a group run at once; other methods run on the first worker only."""
 GRACE = 10.0
 """Seconds that the other workers have to report their errors after one has failed."""
 
 
 class WorkerGroup(WorkerSlot):
-    """A group of workers, called like its first worker.
-
-    Args:
-        first: answers for the group, and may sample too.
-        others: workers that only train.
-        timeout: seconds that one worker waits for another.
-    """
+    """A group of workers, called like its `first` worker, which may sample too; the `others` only
+    train. One worker waits `timeout` seconds for another."""
 
     def __init__(self, first: WorkerSlot, others: Sequence[WorkerSlot], timeout: float) -> None:
         super().__init__(first.name, first.kind, first.arguments, first.pool, first.max_restarts)
@@ -71,11 +58,11 @@ class WorkerGroup(WorkerSlot):
 
     @property
     def alive(self) -> bool:
-        for post in self.members:
-            try:
+        try:
+            for post in self.members:
                 WorkerSlot.ask_now(post, "ready")
-            except WorkerLost:
-                return False
+        except WorkerLost:
+            return False
         return True
 
     def send(self, method: str, *arguments: Any, answers: int = 1) -> Any:
@@ -100,12 +87,8 @@ class WorkerGroup(WorkerSlot):
         return super().collect(reference, timeout)
 
     def collect_all(self, references: Any) -> list[Any]:
-        """The results of all workers; the error of any of them is raised.
-
-        Raises:
-            WorkerLost: one of them is gone, and the others are stopped: a process group cannot
-                continue without a member.
-        """
+        """The results of all workers; the error of any of them is raised. Raises `WorkerLost`: one
+        of them is gone, and the others are stopped, as their process group cannot continue."""
         ray = import_ray()
         waiting, failed = list(references), False
         while waiting and not failed:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from mrlm.core.errors import WorkerLost
 from mrlm.core.types import Completion
@@ -15,12 +16,14 @@ from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.proxies import WeightTransfer
 from mrlm.play.engine import Key, Request
 
+T = TypeVar("T")
 log: logging.Logger = logging.getLogger("mrlm")
 
 EPISODE = 5
 """The first parts of a key, which identify an episode: (seed, split, environment, task, number)."""
 
 
+@dataclass(eq=False, repr=False)
 class RayEngine:
     """Samples for all policies in workers. It is one engine, so that results are returned in the
     order of the requests, independent of the speed of workers.
@@ -28,31 +31,20 @@ class RayEngine:
     Args:
         groups: policy -> the workers that sample for it.
         tokenizer: that of the first policy.
-        max_context: limit of prompt and completion tokens together.
     """
 
-    def __init__(self, groups: Mapping[str, EngineGroup], tokenizer: Any, max_context: int) -> None:
-        self.groups: dict[str, EngineGroup] = dict(groups)
-        self.tokenizer: Any = tokenizer
-        self.max_context: int = max_context
-        self._tolerances: dict[str, float | None] = {}
+    groups: Mapping[str, EngineGroup]
+    tokenizer: Any
+    max_context: int
+    _tolerances: dict[str, float | None] = field(default_factory=dict, init=False)
 
     async def generate(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
         """One completion per request, in order; the groups run in parallel. With `worker`, each
         group sends all of its requests to the worker of that index."""
-        places: dict[EngineGroup, list[int]] = {}
-        for place, request in enumerate(requests):
-            places.setdefault(self.groups[request.policy], []).append(place)
-        found: dict[int, Completion] = {}
-
-        async def at(group: EngineGroup, chosen: list[int]) -> None:
-            said = await group.generate([requests[place] for place in chosen], worker)
-            found.update(zip(chosen, said, strict=True))
-
-        await asyncio.gather(*(at(group, chosen) for group, chosen in places.items()))
-        return [found[place] for place in range(len(requests))]
+        groups = [self.groups[request.policy] for request in requests]
+        return await _divided(requests, groups, lambda group, own: group.generate(own, worker))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         await self.groups[policy].load_weights(policy, weights, version)
@@ -65,7 +57,6 @@ class RayEngine:
         return list(await asyncio.gather(*jobs))
 
     def tolerance(self, policy: str) -> float | None:
-        """The tolerance of the workers' engine."""
         if policy not in self._tolerances:
             self._tolerances[policy] = self.groups[policy].posts[0].ask_now("tolerance", policy)
         return self._tolerances[policy]
@@ -81,11 +72,7 @@ class EngineGroup:
 
     A lost worker that only samples is replaced at once: the new one gets the current weights
     and replays the requests since they were loaded, so that its prefix cache is the same. A lost
-    worker that also trains ends the run.
-
-    Args:
-        posts: the workers.
-        trains: whether the worker (a single one then) also trains the policies.
+    worker that also `trains` the policies (a single one then) ends the run.
     """
 
     def __init__(self, posts: Sequence[WorkerSlot], trains: bool) -> None:
@@ -97,20 +84,12 @@ class EngineGroup:
     async def generate(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
-        """One completion per request, in order, from the worker that its key determines, or from a
-        given one."""
-        shares: list[list[int]] = [[] for _ in self.posts]
-        for index, request in enumerate(requests):
-            place = place_of(request.key, len(shares)) if worker is None else worker % len(shares)
-            shares[place].append(index)
-        found: dict[int, Completion] = {}
-
-        async def at(number: int, indices: list[int]) -> None:
-            said = await self._sample(number, [requests[index] for index in indices])
-            found.update(zip(indices, said, strict=True))
-
-        await asyncio.gather(*(at(place, each) for place, each in enumerate(shares) if each))
-        return [found[index] for index in range(len(requests))]
+        """One completion per request, in order, from the worker of its key, or a given one."""
+        count = len(self.posts)
+        numbers = [
+            place_of(each.key, count) if worker is None else worker % count for each in requests
+        ]
+        return await _divided(requests, numbers, self._sample)
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         """Load the weights of a policy in every worker; they are put into the object store once."""
@@ -148,11 +127,7 @@ class EngineGroup:
             return said
 
     async def _replace(self, number: int, lost: WorkerLost) -> None:
-        """Replace a lost worker, and restore its state.
-
-        Raises:
-            WorkerLost: the weights are lost too.
-        """
+        """Replace a lost worker, and restore its state, unless the weights are lost too."""
         post = self.posts[number]
         log.warning("%s; another is started", lost)
         post.restart()
@@ -160,6 +135,25 @@ class EngineGroup:
             await post.ask("take", policy, reference, version)
         for requests in self._asked[number]:
             await post.ask("generate", requests)
+
+
+async def _divided(
+    requests: Sequence[Request],
+    whose: Sequence[T],
+    generate: Callable[[T, list[Request]], Awaitable[Sequence[Completion]]],
+) -> list[Completion]:
+    """One completion per request, in order; those of equal `whose` are generated together."""
+    places: dict[T, list[int]] = {}
+    for place, owner in enumerate(whose):
+        places.setdefault(owner, []).append(place)
+    found: dict[int, Completion] = {}
+
+    async def at(owner: T, chosen: list[int]) -> None:
+        said = await generate(owner, [requests[place] for place in chosen])
+        found.update(zip(chosen, said, strict=True))
+
+    await asyncio.gather(*(at(owner, chosen) for owner, chosen in places.items()))
+    return [found[place] for place in range(len(requests))]
 
 
 def place_of(key: Key, workers: int) -> int:

@@ -1,6 +1,5 @@
 """Environments in workers: the environment of an episode is a proxy whose resets and steps run in a
-worker. When a worker is lost, so are the episodes whose environments it held; they are played
-again."""
+worker. The episodes of a lost worker are played again."""
 
 from __future__ import annotations
 
@@ -8,9 +7,10 @@ import copy
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, WorkerLost
@@ -31,12 +31,8 @@ Described = tuple[tuple[str, ...], int | None]
 
 
 class EnvironmentWorker:
-    """Holds the environments of many episodes, which run concurrently.
-
-    Args:
-        paths: module search path of the driver.
-        boxes: name of an environment -> its pickled factory.
-    """
+    """Holds the environments of many episodes, which run concurrently. `paths` is the module search
+    path of the driver; `boxes` has the pickled factory of each environment by name."""
 
     def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
@@ -45,7 +41,6 @@ class EnvironmentWorker:
         self.environments: dict[int, Environment] = {}
 
     async def ready(self) -> int:
-        """The id of the process."""
         return os.getpid()
 
     async def open(self, number: int, name: str) -> Described:
@@ -70,7 +65,6 @@ class EnvironmentWorker:
         return answer, (tuple(env.agents), env.max_turns)
 
     async def close(self, number: int) -> None:
-        """Close the environment of a finished episode."""
         env = self.environments.pop(number, None)
         if env is not None:
             await in_thread(env.close)
@@ -84,8 +78,7 @@ class EnvironmentPool:
         self.numbers: itertools.count[int] = itertools.count()
 
     def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """The environment spec of a run with its episodes played in workers, and again if a worker
-        is lost."""
+        """The spec of a run with its episodes played in workers, and again if one is lost."""
         return replace(
             spec,
             make=lambda: RayEnvironment(self, spec.name, spec.template),
@@ -93,51 +86,39 @@ class EnvironmentPool:
         )
 
     def post(self, number: int) -> WorkerSlot:
-        """The worker of an environment."""
         return self.posts[number % len(self.posts)]
 
     async def ask(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call the worker of an environment.
-
-        Raises:
-            EpisodeError: the worker was lost, and the environment with it.
-        """
-        post = self.post(number)
-        handle = post.handle
-        try:
+        """Call the worker of an environment. Raises `EpisodeError`: the worker was lost."""
+        with self._replacing(number) as post:
             return await post.ask(method, number, *arguments)
-        except WorkerLost as lost:
-            self._replace(post, handle, lost)
 
     def ask_now(self, number: int, method: str, *arguments: Any) -> Any:
+        with self._replacing(number) as post:
+            return post.ask_now(method, number, *arguments)
+
+    @contextmanager
+    def _replacing(self, number: int) -> Iterator[WorkerSlot]:
+        """The worker of an environment, replaced (by the first that notices) if it is lost."""
         post = self.post(number)
         handle = post.handle
         try:
-            return post.ask_now(method, number, *arguments)
+            yield post
         except WorkerLost as lost:
-            self._replace(post, handle, lost)
-
-    def _replace(self, post: WorkerSlot, handle: Any, lost: WorkerLost) -> NoReturn:
-        """Replace a lost worker, once, whichever caller notices first."""
-        if post.handle is handle:
-            log.warning("%s; another is started", lost)
-            post.restart(wait=False)
-        raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
+            if post.handle is handle:
+                log.warning("%s; another is started", lost)
+                post.restart(wait=False)
+            raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
 
 
 class RayEnvironment(Environment):
-    """The environment of an episode, in a worker.
-
-    Args:
-        pool: the workers.
-        name: name of the environment.
-        template: an instance for properties that do not depend on an episode.
-    """
+    """The environment of an episode, in a worker of the pool. `template` is an instance for
+    properties that do not depend on an episode."""
 
     blocking = False
 
     def __init__(self, pool: EnvironmentPool, name: str, template: Environment) -> None:
-        self.pool: EnvironmentPool = pool
+        self.pool = pool
         self.name: str = name
         self.agents: tuple[str, ...] = tuple(template.agents)
         self.max_turns: int | None = template.max_turns

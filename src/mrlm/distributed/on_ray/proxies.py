@@ -27,14 +27,8 @@ from mrlm.learn.bases.algorithm import Algorithm
 
 
 class RemotePolicy:
-    """A policy whose weights are in a worker.
-
-    Args:
-        name: the policy's name.
-        about: the worker's description of it.
-        chat: renderer of its conversations.
-        post: the worker.
-    """
+    """A policy whose weights are in the worker `post`; `about` is the worker's description of it.
+    Files are saved on this machine, and loaded from it, as by the methods of `Policy`."""
 
     def __init__(self, name: str, about: About, chat: Chat, post: WorkerSlot) -> None:
         self.name: str = name
@@ -49,11 +43,8 @@ class RemotePolicy:
         self._post = post
 
     def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight does.
-
-        Raises:
-            CheckError: the workers that train it together hold different weights.
-        """
+        """A few numbers that change when any weight does. Raises `CheckError`: the workers that
+        train it together hold different weights."""
         found = [post.ask_now("fingerprint", self.name) for post in self._post.members]
         if not all(np.allclose(found[0], other, rtol=1e-6) for other in found[1:]):
             raise CheckError(
@@ -63,40 +54,27 @@ class RemotePolicy:
         return found[0]
 
     def save(self, folder: Path) -> None:
-        """See `Policy.save`; saves on this machine."""
         unpack_into(self._post.ask_now("save", self.name, "policy"), folder)
 
     def load(self, folder: Path) -> None:
-        """See `Policy.load`; loads from this machine."""
         self._post.ask_now("load", self.name, "policy", read_folder(folder))
 
     def save_reference(self, folder: Path) -> None:
-        """See `Policy.save_reference`; saves on this machine."""
         unpack_into(self._post.ask_now("save", self.name, "reference"), folder)
 
     def load_reference(self, folder: Path) -> None:
-        """See `Policy.load_reference`; loads from this machine."""
         self._post.ask_now("load", self.name, "reference", read_folder(folder))
 
 
 @dataclass(frozen=True, slots=True)
 class WeightTransfer:
-    """A transfer of weights from one worker to others, which bypasses this process.
-
-    Args:
-        post: the sender.
-        policy: name of the policy.
-    """
+    """A transfer of weights from the worker `post` to others, which bypasses this process."""
 
     post: WorkerSlot
     policy: str
 
     async def begin(self) -> Any:
-        """A reference to the current weights.
-
-        Raises:
-            WorkerLost: the sender is gone.
-        """
+        """A reference to the current weights. Raises `WorkerLost`: the sender is gone."""
         receipt, weights = self.post.send("weights", self.policy, answers=2)
         await self.post.settle(receipt)
         return weights
@@ -111,12 +89,7 @@ class ProxyPace:
 
 
 class RemoteFrozen:
-    """A frozen policy in a worker, like `Frozen`.
-
-    Args:
-        policy: the policy.
-        post: the worker.
-    """
+    """A frozen policy in the worker `post`, with the methods of `Frozen`."""
 
     def __init__(self, policy: RemotePolicy, post: WorkerSlot) -> None:
         self.weights_of: RemotePolicy = policy
@@ -125,20 +98,17 @@ class RemoteFrozen:
 
     @property
     def policy(self) -> str:
-        """Name of the policy."""
         return self.weights_of.name
 
     def weights(self) -> WeightTransfer:
-        """The weights for an engine."""
         return WeightTransfer(self.post, self.policy)
 
     async def rescore(self, groups: Sequence[Group]) -> None:
-        """See `Learner.rescore`."""
         write_on(groups, await self.post.ask("annotate", self.policy, list(groups), "rescore"))
 
 
 class RemoteOptimizer:
-    """The optimizer of a learner or critic in a worker."""
+    """The optimizer of a learner or critic in a worker; methods as those of `Learner`."""
 
     post: WorkerSlot
     owner: tuple[str, bool]
@@ -146,25 +116,16 @@ class RemoteOptimizer:
     nonfinite: int = 0
 
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """See `Learner.optimizer_state`."""
         tensors, rest = self.post.ask_now("optimizer_state", *self.owner)
         return unpacked(tensors), rest
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """See `Learner.load_optimizer_state`."""
         self.post.ask_now("load_optimizer_state", *self.owner, packed(tensors), rest)
         self.nonfinite = rest["nonfinite"]
 
 
 class RemoteLearner(RemoteFrozen, RemoteOptimizer):
-    """A learner in a worker.
-
-    Args:
-        policy: the policy that is trained.
-        algorithm: credit and loss.
-        post: the worker.
-        critic: the critic of the policy.
-    """
+    """A learner in the worker `post`, with the methods of `Learner`."""
 
     def __init__(
         self,
@@ -174,8 +135,8 @@ class RemoteLearner(RemoteFrozen, RemoteOptimizer):
         critic: RemoteCritic | None = None,
     ) -> None:
         super().__init__(policy, post)
-        self.algorithm: Algorithm = algorithm
-        self.critic: RemoteCritic | None = critic
+        self.algorithm = algorithm
+        self.critic = critic
         self.settings: ProxyPace = ProxyPace()
         self.owner = (policy.name, False)
 
@@ -184,12 +145,10 @@ class RemoteLearner(RemoteFrozen, RemoteOptimizer):
         return self.weights_of.chat
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
-        """See `Learner.annotate`."""
         arguments = (self.policy, list(groups), "learner", frozenset(needs))
         write_on(groups, await self.post.ask("annotate", *arguments))
 
     def renew_reference(self) -> None:
-        """See `Learner.renew_reference`."""
         self.post.ask_now("renew_reference", self.policy)
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
@@ -198,12 +157,8 @@ class RemoteLearner(RemoteFrozen, RemoteOptimizer):
 
 
 class RemoteCritic(RemoteOptimizer):
-    """The critic of a policy, in the worker of its learner.
-
-    Args:
-        name: the policy whose turns it values.
-        post: the worker.
-    """
+    """The critic of the policy `name`, in the worker of its learner, with the methods of
+    `Critic`. Files are saved on this machine, and loaded from it."""
 
     def __init__(self, name: str, post: WorkerSlot) -> None:
         self.name: str = name
@@ -212,21 +167,17 @@ class RemoteCritic(RemoteOptimizer):
         self.owner = (name, True)
 
     def annotate(self, groups: Sequence[Group]) -> None:
-        """See `Critic.annotate`."""
         write_on(groups, self.post.ask_now("annotate", self.name, list(groups), "critic"))
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """See `Critic.update`."""
         arguments = (self.name, list(groups), algorithm, step, seed, self.settings.rate_factor)
         metrics, self.nonfinite = self.post.ask_now("update_critic", *arguments)
         return metrics
 
     def save(self, folder: Path) -> None:
-        """See `Critic.save`; saves on this machine."""
         unpack_into(self.post.ask_now("save", self.name, "critic"), folder)
 
     def load(self, folder: Path) -> None:
-        """See `Critic.load`; loads from this machine."""
         self.post.ask_now("load", self.name, "critic", read_folder(folder))

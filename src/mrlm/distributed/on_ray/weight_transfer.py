@@ -16,20 +16,13 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
 
 COLUMNS = (
-    "advantages",
-    "returns",
-    "values",
-    "ref_logprobs",
-    "old_logprobs",
-    "new_logprobs",
-    "full_kl",
+    "advantages", "returns", "values", "ref_logprobs", "old_logprobs", "new_logprobs", "full_kl",
     "entropies",
-)
+)  # fmt: skip
 """The columns that learners and critics write on turns."""
 
 Packed = dict[str, tuple[str, tuple[int, ...], np.ndarray]]
-"""Name -> type, shape and bytes of a tensor, in a form that the object store shares without a
-copy."""
+"""Name -> type, shape and bytes of a tensor, which the object store shares without a copy."""
 FolderFiles = dict[str, bytes]
 """Path below a folder -> content of the file."""
 Written = list[tuple[int, dict[str, Any]]]
@@ -47,8 +40,7 @@ def packed(tensors: Mapping[str, Tensor]) -> Packed:
 
 
 def unpacked(tensors: Packed) -> dict[str, Tensor]:
-    """Inverse of `packed`, on the CPU. The tensors are copies: shared memory must not be
-    written."""
+    """Inverse of `packed`, on the CPU; copies, as shared memory must not be written."""
     found: dict[str, Tensor] = {}
     for name, (kind, shape, data) in tensors.items():
         tensor = torch.empty(shape, dtype=getattr(torch, kind))
@@ -67,11 +59,7 @@ def load_into(own: Mapping[str, Tensor], tensors: Packed) -> None:
 
 def boxed(thing: Any, what: str) -> bytes:
     """Pickle any object, including classes and functions of a user's program; it can be unpickled
-    where the same modules are importable.
-
-    Raises:
-        ConfigError: it (`what`) cannot be pickled.
-    """
+    where the same modules are importable. Raises `ConfigError`: it (`what`) cannot be pickled."""
     from ray import cloudpickle
 
     try:

@@ -1,5 +1,4 @@
-"""The actor with the policies of one base, their learners and their engine. A worker spec describes
-its parts, and it runs one call at a time."""
+"""The actor with the policies of one base, their learners and their engine, one call at a time."""
 
 from __future__ import annotations
 
@@ -71,12 +70,8 @@ class About:
 
 
 class RayWorker:
-    """Holds the policies of one base.
-
-    Args:
-        paths: module search path of the driver.
-        box: the pickled worker spec.
-    """
+    """Holds the policies of one base. `paths` is the module search path of the driver, `box` the
+    pickled worker spec."""
 
     def __init__(self, paths: Sequence[str], box: bytes) -> None:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
@@ -91,7 +86,6 @@ class RayWorker:
         self.peers: Peers = ALONE
 
     def ready(self) -> int:
-        """The id of the process."""
         return os.getpid()
 
     def address(self) -> str:
@@ -102,7 +96,6 @@ class RayWorker:
             return f"tcp://{f'[{host}]' if ':' in host else host}:{free.getsockname()[1]}"
 
     def join(self, rank: int, size: int, address: str, timeout: float) -> None:
-        """Join the process group of a worker group."""
         self.peers = start(rank, size, address, timeout=timeout)
 
     def begin(self, samples: bool) -> dict[str, About]:
@@ -125,14 +118,12 @@ class RayWorker:
         self.peers.spread(weights_of([*self.policies.values()], [*self.critics.values()]))
         return list(self.critics)
 
-    # -- training
-    # --------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------
 
     def annotate(
         self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
     ) -> Written:
-        """The columns that a `learner` or `critic` writes, or a `rescore`, also of a frozen
-        policy."""
+        """The columns of a `learner`, a `critic`, or a `rescore`, also of a frozen policy."""
         if by == "critic":
             return written(groups, lambda: self.critics[name].annotate(groups))
         if by == "learner":
@@ -164,7 +155,6 @@ class RayWorker:
         return list(find(self.learners[name], samples))
 
     def renew_reference(self, name: str) -> None:
-        """See `Learner.renew_reference`."""
         self.learners[name].renew_reference()
 
     def update_critic(
@@ -176,8 +166,7 @@ class RayWorker:
         seed: int,
         rate_factor: float,
     ) -> tuple[dict[str, float], int]:
-        """Update the critic of a policy; returns its metrics, and the number of non-finite
-        steps."""
+        """Update the critic of a policy; returns its metrics, and its non-finite steps."""
         critic = self.critics[name]
         critic.settings.rate_factor = rate_factor
         return critic.update(groups, algorithm, step, seed), critic.nonfinite
@@ -185,7 +174,6 @@ class RayWorker:
     # -- sampling ----------------------------------------------------------------------------------
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Sample completions."""
         assert self.engine is not None
         return asyncio.run(self.engine.generate(requests))
 
@@ -204,16 +192,13 @@ class RayWorker:
         asyncio.run(self.engine.load_weights(name, policy, version))
 
     def fingerprint(self, name: str) -> tuple[float, ...]:
-        """Numbers that change when the trained weights do."""
         return self.policies[name].fingerprint()
 
     def tolerance(self, name: str) -> float | None:
-        """The tolerance of the engine."""
         assert self.engine is not None
         return self.engine.tolerance(name)
 
-    # -- checkpoints
-    # -----------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------
 
     def save(self, name: str, what: str) -> FolderFiles:
         """The files of a `policy`, its `reference` or its `critic`."""
@@ -223,7 +208,6 @@ class RayWorker:
         return files_of(policy.save if what == "policy" else policy.save_reference)
 
     def load(self, name: str, what: str, files: FolderFiles) -> None:
-        """Load the files that `save` returned."""
         if what == "critic":
             with_folder(files, self.critics[name].load)
             return
@@ -238,7 +222,6 @@ class RayWorker:
     def load_optimizer_state(
         self, name: str, critic: bool, tensors: Packed, rest: dict[str, Any]
     ) -> None:
-        """Load the state that `optimizer_state` returned."""
         owner = (self.critics if critic else self.learners)[name]
         owner.load_optimizer_state(unpacked(tensors), rest)
 

@@ -63,8 +63,7 @@ def kills_for_memory():
 
 
 def begun(harness, head, parts):
-    """Start the program; returns its process, the pipes of its output, and the pipe that reports a
-    failed start."""
+    """Start the program; returns its process, its pipes, and that for a failed start."""
     pipes = [os.pipe() for _ in range(3)]
     (out, err, said), (out_in, err_in, said_in) = zip(*pipes, strict=True)
     first = os.dup(0) if head["request"]["session"] else held(parts["stdin"])
@@ -85,8 +84,7 @@ def begun(harness, head, parts):
 
 
 def ended(pid):
-    """Reap the processes that have ended; returns the exit code of the program if it is among
-    them."""
+    """Reap the processes that have ended; returns the program's exit code if it is among them."""
     code = None
     while True:
         try:

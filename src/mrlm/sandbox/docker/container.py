@@ -1,5 +1,4 @@
-"""The host side of one container: its command, its frames, and its removal. Everything here blocks;
-it uses no event loop."""
+"""The host side of one container: its command, its frames, and its removal. It blocks."""
 
 from __future__ import annotations
 
@@ -40,20 +39,13 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""Variables that a Docker client may add to every container; addresses and passwords must not reach
-it."""
+"""Variables with addresses and passwords that a Docker client may add to every container."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """The settings of containers.
-
-    Args:
-        image: an image with a `python3`.
-        docker: the client.
-        cpus: cores of one container.
-        runtime: a runtime other than the default, such as `runsc`.
-    """
+    """The settings of containers: an image with a `python3`, the client, the cores of a container,
+    and a runtime other than the default, such as `runsc`."""
 
     image: str
     docker: str = "docker"
@@ -115,12 +107,8 @@ class Container:
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._in, False)
-        parts = {
-            "harness": harness(),
-            "program": program,
-            "files": packed(files),
-            "stdin": stdin,
-        }
+        parts = {"program": program, "files": packed(files), "stdin": stdin}
+        parts = {"harness": harness(), **parts}
         self._unsent = memoryview(_head(parts, limits, session) + b"".join(parts.values()))
 
     def send(self, data: bytes) -> None:
@@ -134,7 +122,10 @@ class Container:
         kernel kills the program first when memory runs out."""
         while (found := self._taken()) is None:
             if self._ended:
-                code = self._exit_code()
+                try:
+                    code = self.process.wait(REMOVING)
+                except subprocess.TimeoutExpired:
+                    raise SandboxError("the docker client did not exit") from None
                 said = os.pread(self._said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
                 raise SandboxError(
                     f"the container ended with exit code {code} and no report: {said}"
@@ -176,21 +167,16 @@ class Container:
         self._reported = self._reported or kind == b"x"
         return kind, data
 
-    def _exit_code(self) -> int:
-        try:
-            return self.process.wait(REMOVING)
-        except subprocess.TimeoutExpired:
-            raise SandboxError("the docker client did not exit") from None
-
     def remove(self) -> None:
-        """Kill everything in it. The thread that reads frames may call this again. Raises
-        `SandboxError`: it could not be removed."""
+        """Kill everything in it; may be called again. Raises `SandboxError`: it is still there."""
         if self._gone:
             return
         self._gone = True
         try:
-            if not self._over():
-                self._removed()
+            # after its report it ends and removes itself
+            self.process.wait(ENDING if self._reported else 0)
+        except subprocess.TimeoutExpired:
+            self._removed()
         finally:
             self.process.kill()
             self.process.wait()
@@ -198,14 +184,6 @@ class Container:
                 if pipe is not None:
                     pipe.close()
             self._said.close()
-
-    def _over(self) -> bool:
-        """Whether it ended and removed itself, which it does after its report."""
-        try:
-            self.process.wait(ENDING if self._reported else 0)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _removed(self) -> None:
         words = [self.engine.docker, "rm", "--force", self.name]

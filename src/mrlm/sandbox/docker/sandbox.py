@@ -11,15 +11,21 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.base import CheckedSandbox, FramedSession, check_positive, tried_twice
+from mrlm.sandbox.base import (
+    CheckedSandbox,
+    FramedSession,
+    check_positive,
+    check_words,
+    tried_twice,
+)
 from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
 from mrlm.sandbox.types import (
     Limits,
@@ -80,13 +86,11 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
         self.engine: ContainerEngine = ContainerEngine(image, docker, cpus, runtime)
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._running = 0
+        self._running: set[threading.Event] = set()
         self._closed = threading.Event()
 
     def check(self) -> None:
-        """Check the engine and the image. Raises `SandboxUnavailableError`: one of them is missing;
-        the message has the fix."""
+        """Check the engine and the image. Raises `SandboxUnavailableError`: one is missing."""
         docker, image = self.engine.docker, self.engine.image
         version = _asked(docker, "version", "--format", "{{.Server.Version}}")
         if version.returncode:
@@ -104,7 +108,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
     async def _run(
         self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
     ) -> SandboxResult:
-        begin = self._beginning(program, files, limits, stdin.encode())
+        begin = partial(self._begun, program, files, limits, stdin.encode())
         return await self.while_wanted(
             lambda stop: tried_twice(lambda: self._once(begin, limits, stop))
         )
@@ -113,7 +117,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
         self, program: str, files: Mapping[str, bytes], limits: Limits
     ) -> DockerSession:
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
-        begin = self._beginning(program, files, limits, session=True)
+        begin = partial(self._begun, program, files, limits, session=True)
         return await self.while_wanted(lambda stop: DockerSession(self, begin, limits.wall, stop))
 
     def close(self) -> None:
@@ -136,47 +140,34 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
             stop.set()
             raise
 
-    def _beginning(
+    def _begun(
         self,
         program: str,
         files: Mapping[str, bytes],
         limits: Limits,
         stdin: bytes = b"",
         session: bool = False,
-    ) -> Callable[[], Container]:
-        def begin() -> Container:
-            if self._closed.is_set():
-                raise SandboxError("the sandbox is closed")
-            name = f"mrlm-{secrets.token_hex(8)}"
-            return Container(self.engine, name, program.encode(), files, limits, stdin, session)
-
-        return begin
+    ) -> Container:
+        if self._closed.is_set():
+            raise SandboxError("the sandbox is closed")
+        name = f"mrlm-{secrets.token_hex(8)}"
+        return Container(self.engine, name, program.encode(), files, limits, stdin, session)
 
     def _once(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
     ) -> SandboxResult:
-        with self._turns, self._counted():
+        with self._turns, ExitStack() as after:
+            self._running.add(stop)
+            after.callback(self._running.discard, stop)
             if stop.is_set():
                 raise SandboxError(NOBODY)
             container = begin()
+            after.callback(container.remove)
             written = {b"o": bytearray(), b"e": bytearray()}
-            try:
-                started = _started(container, stop)
-                end = _watched(container, written, started + limits.wall, limits.output, stop)
-                wall = time.monotonic() - started
-            finally:
-                container.remove()
+            started = _started(container, stop)
+            end = _watched(container, written, started + limits.wall, limits.output, stop)
+            wall = time.monotonic() - started
         return result_of(self.name, end, list(written.values()), wall)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self._lock:
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
 
 
 class DockerSession(FramedSession):
@@ -283,11 +274,8 @@ def _asked(*words: str) -> subprocess.CompletedProcess[str]:
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> DockerSandbox:
     """Open the sandbox of a config, whose arguments are `WORDS`, and check its engine. Raises
-    `ConfigError`: an unknown argument; `SandboxUnavailableError`: the engine or the image is
-    missing."""
-    for word in words:
-        if word not in WORDS:
-            raise ConfigError(unknown(word, list(WORDS), "docker sandbox"))
+    `ConfigError`: an unknown argument; `SandboxUnavailableError`: engine or image is missing."""
+    check_words("docker", words, WORDS)
     sandbox = DockerSandbox(limits=limits, **words)
     sandbox.check()
     return sandbox

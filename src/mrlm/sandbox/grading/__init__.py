@@ -4,18 +4,12 @@ plain data (`plain`) and are compared here (`comparing`)."""
 
 from __future__ import annotations
 
-from mrlm.sandbox.grading.asserting import grade_asserts
-from mrlm.sandbox.grading.classes import grade_class
+from mrlm.sandbox.grading.asserting import grade_asserts, grade_class
 from mrlm.sandbox.grading.comparing import same
 from mrlm.sandbox.grading.judging import FunctionCall, grade_calls, grade_programs
 from mrlm.sandbox.grading.verdicts import GradingVerdict
 
 __all__ = [
-    "FunctionCall",
-    "GradingVerdict",
-    "grade_asserts",
-    "grade_calls",
-    "grade_class",
-    "grade_programs",
-    "same",
-]
+    "FunctionCall", "GradingVerdict", "grade_asserts", "grade_calls", "grade_class",
+    "grade_programs", "same",
+]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Tests that are Python code: assert statements and `check(candidate)`. They run in a second
-sandbox, separate from the solution. Calls of the solution's functions are forwarded through this
-process to the sandbox of the solution, and plain data comes back. The verdict is computed in the
-process of the tests."""
+"""Tests that are Python code: assert statements, `check(candidate)`, and unittest classes. They run
+in a second sandbox, separate from the solution. Calls of its functions, and operations on its
+objects, are forwarded through this process to the solution's sandbox, and plain data comes back.
+The verdict is computed in the process of the tests."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from typing import Any, TypeVar
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import show
 from mrlm.sandbox.grading.plain import NotPlain
-from mrlm.sandbox.grading.solving import (
-    Raised,
-    Solution,
-    SolvingWorker,
-    Value,
-    turn,
-    verdicts_of,
-)
-from mrlm.sandbox.grading.verdicts import Clock, GradingVerdict, checked, refused
+from mrlm.sandbox.grading.solving import Raised, Solution, SolvingWorker, Value, turn, verdicts_of
+from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 
 T = TypeVar("T")
+TESTS = ("plain.py", "tests_worker.py")
+CASES = (*TESTS, "cases_worker.py")
 EXPECTABLE = frozenset(
     name
     for name, kind in vars(builtins).items()
@@ -52,9 +47,6 @@ async def grade_asserts(
     exception is raised in the test as its built-in base class, with its message.
 
     Args:
-        sandbox: where the code runs.
-        code: the solution.
-        entry: the function under test.
         tests: one text per test; a single text is one test.
         limits: `wall` is the time of each test, separately for the test's own code and the
             solution's.
@@ -72,6 +64,77 @@ async def grade_asserts(
     for number, test in enumerate(tests):
         if not isinstance(test, str):
             raise DataError(f"test {number} of {entry!r} must be Python code as text, not {test!r}")
+
+    async def begin(solution: Solution, tester: SolvingWorker, test: str) -> dict[str, Any]:
+        names = (await tester.ask({"do": "names", "source": test}, tester.clock.next()))["names"]
+        if names is None:
+            raise Ended(GradingVerdict("refused", "SyntaxError"))
+        functions, classes = await solution.find({entry, *names} - {"candidate"})
+        if entry not in functions:
+            raise Ended(GradingVerdict("error", "NameError"))
+        found = {"functions": functions, "classes": sorted(classes)}
+        return {"do": "run", "source": test, "entry": entry, **found}
+
+    return await _graded(sandbox, code, TESTS, tests, limits, begin)
+
+
+async def grade_class(
+    sandbox: Sandbox,
+    code: str,
+    entry: str,
+    source: str,
+    cases: Sequence[tuple[str, str]],
+    limits: Limits | None = None,
+) -> list[GradingVerdict]:
+    """Grade a class with unittest cases.
+
+    Every case runs separately, in a fresh copy of the tests' module, with its class's fixtures.
+    Only plain data is compared. An object of the solution that is a result can be used further, and
+    equals nothing, whatever its `__eq__` returns; it is not true, has no length and no order, and
+    contains nothing: these operators work only on objects that the test itself has created.
+    `isinstance` is answered by the solution. A list or dictionary arrives as a copy, so changes in
+    the test do not change the object. Files, standard output and patches of one process are not
+    visible to the other.
+
+    Args:
+        source: the tests, with their imports.
+        cases: class of tests and method.
+        limits: `wall` is the time of each case, separately for the test's own code and the
+            solution's.
+
+    Returns:
+        A verdict per case, in their order. `refused`: the case calls nothing of the solution, or
+        passes values that are not plain data.
+
+    Raises:
+        DataError: `entry` is not a name, or the tests are not text.
+        SandboxError: the sandbox failed; there is no verdict then.
+    """
+    checked(entry)
+    if not isinstance(source, str):
+        raise DataError(f"the tests of {entry!r} must be Python code as text, not {source!r}")
+
+    async def begin(
+        solution: Solution, tester: SolvingWorker, case: tuple[str, str]
+    ) -> dict[str, Any]:
+        _, classes = await solution.find({entry})
+        if entry not in classes:
+            raise Ended(GradingVerdict("error", "NameError"))
+        return {"do": "run case", "source": source, "entry": entry, "case": list(case)}
+
+    return await _graded(sandbox, code, CASES, cases, limits, begin)
+
+
+async def _graded(
+    sandbox: Sandbox,
+    code: str,
+    files: Sequence[str],
+    tests: Sequence[T],
+    limits: Limits | None,
+    begin: Callable[[Solution, SolvingWorker, T], Awaitable[dict[str, Any]]],
+) -> list[GradingVerdict]:
+    """A verdict per test; `files` are the program of the tests' process, and `begin` makes the
+    request that starts a test in it."""
     if not tests:
         return []
     if verdict := refused(code):
@@ -81,58 +144,22 @@ async def grade_asserts(
     async with (
         turn(),
         Solution(sandbox, code, limits, clocks[0]) as solution,
-        Tests(sandbox, tests, entry, limits, clocks[1]) as tester,
+        SolvingWorker(sandbox, files, limits, clocks[1]) as tester,
     ):
-        return await verdicts_of(range(len(tests)), lambda test: _one(solution, tester, test))
+
+        async def one(test: T) -> GradingVerdict:
+            await solution.load()
+            if tester.session is None:
+                await tester.start()
+            return await _conversation(solution, tester, await begin(solution, tester, test))
+
+        return await verdicts_of(tests, one)
 
 
-class Tests(SolvingWorker):
-    """The tests, in a session of their own."""
-
-    def __init__(
-        self, sandbox: Sandbox, tests: Sequence[str], entry: str, limits: Limits, clock: Clock
-    ) -> None:
-        super().__init__(sandbox, ("plain.py", "tests_worker.py"), limits, clock)
-        self.tests: list[str] = list(tests)
-        self.entry: str = entry
-        self.names: list[list[str] | None] = []
-
-    async def load(self) -> None:
-        """Start the session, and find the undefined names of every test."""
-        if self.session is None:
-            await self.start()
-            read = await self.ask({"do": "read", "tests": self.tests}, self.clock.next())
-            self.names = read["names"]
-
-
-async def _one(solution: Solution, tester: Tests, number: int) -> GradingVerdict:
-    await solution.load()
-    await tester.load()
-    names = tester.names[number]
-    if names is None:
-        return GradingVerdict("refused", "SyntaxError")
-    functions, classes = await solution.find({tester.entry, *names} - {"candidate"})
-    if tester.entry not in functions:
-        return GradingVerdict("error", "NameError")
-    request: dict[str, Any] = {
-        "do": "run", "test": number, "entry": tester.entry, "functions": functions,
-    }  # fmt: skip
-
-    def call_of(said: dict[str, Any]) -> dict[str, Any]:
-        call = {key: said[key] for key in ("args", "kwargs", "in_place")}
-        return call | {"name": said["call"], "keep": said["call"] in classes}
-
-    return await conversation(solution, tester, request, call_of)
-
-
-async def conversation(
-    solution: Solution,
-    tester: SolvingWorker,
-    request: dict[str, Any],
-    call_of: Callable[[dict[str, Any]], dict[str, Any]],
+async def _conversation(
+    solution: Solution, tester: SolvingWorker, request: dict[str, Any]
 ) -> GradingVerdict:
-    """Run one test until it ends: its requests are forwarded to the solution, and the results back.
-    `request` starts it, and `call_of` converts a request of the test into one for the solution."""
+    """Run the test that `request` starts; its requests are forwarded, and the results back."""
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
     async def timed(worker: SolvingWorker, asked: Callable[[float], Awaitable[T]]) -> T:
@@ -147,8 +174,8 @@ async def conversation(
         said = await timed(tester, lambda wall, request=request: tester.ask(request, wall))
         if "call" not in said:
             return _verdict(said, came)
-        call = call_of(said)
-        came = await timed(solution, lambda wall, call=call: solution.call(call, wall))
+        call = said["call"] | {key: said[key] for key in ("args", "kwargs", "in_place")}
+        came = await timed(solution, lambda wall, call=call: solution.run(call, wall))
         if isinstance(came, Value):
             request = {"do": "go on", "value": came.packed, "arguments": came.arguments}
         elif came.error == "NotPlain" or came.base not in EXPECTABLE:

@@ -12,12 +12,12 @@ if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run
     from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, _Unpacker
     from mrlm.sandbox.grading.tests_worker import (
         IN_PLACE,
+        KINDS,
         STOPPED,
         Test,
         TestStatements,
         built_in,
         replacements,
-        running,
     )
 
 OPERATORS = (
@@ -25,21 +25,10 @@ OPERATORS = (
     "__next__", "__bool__", "__str__", "__int__", "__float__", "__neg__", "__add__", "__sub__",
     "__mul__", "__truediv__", "__lt__", "__le__", "__gt__", "__ge__", "__enter__",
 )  # fmt: skip
-"""Operators that are forwarded for an object. Not `==`: an object that is a result equals nothing,
-whatever its class defines."""
+"""Operators that are forwarded for an object. Not `==`: a result equals nothing."""
 ANSWERS = ("__contains__", "__bool__", "__len__", "__lt__", "__le__", "__gt__", "__ge__")
 """Operators that are available only on objects created by the test itself: a result that contains
 everything and is larger than all would pass for the expected list or number."""
-
-
-def done(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a request, and return the reply of `answer`."""
-    if request["do"] != "run":
-        return running[0].go_on(request)
-    if running:
-        running.pop().abandon()
-    running.append(Case(request["source"], request["entry"], request["case"]))
-    return running[0].start()
 
 
 class SolutionObject:
@@ -169,9 +158,9 @@ class CaseResult(unittest.TestResult):
 class Case(Test):
     """One case: a class of tests and the name of a method."""
 
-    def __init__(self, source: str, entry: str, case: list[str]) -> None:
-        super().__init__(source, entry, [])
-        self.case: list[str] = case
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__(request)
+        self.case: list[str] = request["case"]
         self.seen: set[int] = set()
         self.over: bool = False
 
@@ -216,23 +205,19 @@ class Case(Test):
 
     def remote(self, number: Any) -> SolutionObject:
         """A proxy for an object that is a result: a new one each time, also for objects created by
-        the test itself, so that a method that returns `self` reveals no more than any other.
-        """
+        the test itself, so that a method that returns `self` reveals no more than any other."""
         if type(number) is not int or not 0 <= number < 1_000_000:
             raise NotPlain("no number of an object")
         self.seen.add(number)
         return SolutionObject(self, number)
 
     def said(self, do: str, number: int | None, name: str) -> dict[str, Any]:
-        """A request without its arguments."""
         return {"call": {"do": do, "on": number, "class": self.entry, "name": name}}
 
     def act(self, do: str, number: int | None, name: str, *args: Any) -> Any:
-        """Forward an operation."""
         return self.asked(self.said(do, number, name), args, {}, False)
 
     def attribute(self, number: int | None, name: str) -> Any:
-        """An attribute of an object, or of the class."""
         found = self.act("get", number, name)
         if type(found) is not list or len(found) != 2:
             raise NotPlain("no attribute")
@@ -244,3 +229,6 @@ def in_place(called: Any) -> Any:
     if type(called) is Bound:
         return Bound(*called.what, in_place=True)
     return called
+
+
+KINDS["run case"] = Case

@@ -18,12 +18,8 @@ _nan = itertools.count()
 
 
 def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """Whether two values are equal, with the `==` of built-in types, except:
-
-    - a boolean never equals a number, and NaN never equals anything;
-
-    An integer equals a float of the same value; a set equals a frozen set with the same members;
-    keys of dictionaries are compared like values.
+    """Whether two values are equal, with the `==` of built-in types; but a boolean never equals a
+    number, and NaN never equals anything. Keys of dictionaries are compared like values.
 
     Args:
         got: the value of the solution.
@@ -42,8 +38,7 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
 
 
 def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """`same` for packed values. Raises `NotPlain`: the solution's value is not a result of
-    `pack`."""
+    """`same` for packed values. Raises `NotPlain`: the solution's value is malformed."""
     return _same(got, wanted, rel_tol, DEPTH)
 
 

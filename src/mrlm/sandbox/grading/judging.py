@@ -43,7 +43,7 @@ async def grade_calls(
     limits: Limits | None = None,
     rel_tol: float = 0.0,
 ) -> list[GradingVerdict]:
-    """Grade a function by its return values.
+    """Grade a function by its return values: a verdict per call.
 
     The code is loaded once, as a module that is not `__main__`; then `entry` is called, with fresh
     arguments each time. A call that times out, or ends the process, fails its own test: the code is
@@ -52,15 +52,8 @@ async def grade_calls(
     quarter of the calls.
 
     Args:
-        sandbox: where the code runs.
-        code: the solution.
-        entry: the function.
-        calls: the arguments and expected values.
         limits: `wall` is the deadline of each call, and of loading the code.
         rel_tol: see `same`.
-
-    Returns:
-        A verdict per call, in their order.
 
     Raises:
         DataError: arguments or an expected value are not plain data, or `entry` is not a name.
@@ -82,7 +75,7 @@ async def _one(
     solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float
 ) -> GradingVerdict:
     await solution.load()
-    came = await solution.call(call, solution.clock.next())
+    came = await solution.run(call, solution.clock.next())
     if isinstance(came, Raised):
         return came.verdict
     try:
@@ -95,7 +88,7 @@ async def _one(
 def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any], Any]:
     try:
         arguments = {"args": pack(list(call.args)), "kwargs": pack(dict(call.kwargs))}
-        return {"name": entry, **arguments}, pack(call.expected)
+        return {"do": "call", "name": entry, **arguments}, pack(call.expected)
     except NotPlain as error:
         raise DataError(
             f"test {number} of {entry!r}: arguments and expected value must be plain data "
@@ -104,25 +97,14 @@ def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any]
 
 
 async def grade_programs(
-    sandbox: Sandbox,
-    code: str,
-    cases: Sequence[tuple[str, str]],
-    limits: Limits | None = None,
+    sandbox: Sandbox, code: str, cases: Sequence[tuple[str, str]], limits: Limits | None = None
 ) -> list[GradingVerdict]:
-    """Grade a program that reads standard input and writes standard output.
+    """Grade a program that reads standard input and writes standard output: a verdict per case,
+    which is its input and the expected output. `limits` are those of a case.
 
     Its output is compared exactly, except for white space at the ends of lines and blank lines at
     the end. It must end with exit code 0. Each case is a separate run; after `solving.RESTARTS + 1`
     timeouts, the rest counts as timed out.
-
-    Args:
-        sandbox: where the code runs.
-        code: the program.
-        cases: standard input, and expected output.
-        limits: of each case.
-
-    Returns:
-        A verdict per case, in their order.
 
     Raises:
         SandboxError: the sandbox failed; there is no verdict then.

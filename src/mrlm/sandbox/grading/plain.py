@@ -16,8 +16,7 @@ ITEMS = 200_000
 TEXT = 500_000
 """Most characters and bytes in one value, all together."""
 BITS = 64_000
-"""Most bits of an integer: about 19,000 digits. Hexadecimal digits take linear time, decimal ones
-do not."""
+"""Most bits of an integer: about 19,000 digits. Only hexadecimal ones take linear time."""
 
 
 class NotPlain(ValueError):
@@ -103,22 +102,22 @@ class _PlainPacker:
         if self.text < 0:
             raise NotPlain("too much text")
 
-    def many(self, values: Any, size: int, depth: int) -> list[Any]:
-        if size > self.items:
+    def many(self, kind: Any, values: Any, depth: int) -> list[Any]:
+        if kind.__len__(values) > self.items:
             raise NotPlain("too many values")
-        return [self.value(each, depth) for each in values]
+        return [self.value(each, depth) for each in kind.__iter__(values)]
 
     def row(self, value: list[Any], depth: int) -> Any:
-        return self.many(list.__iter__(value), list.__len__(value), depth)
+        return self.many(list, value, depth)
 
     def pair(self, value: tuple[Any, ...], depth: int) -> Any:
-        return {"t": self.many(tuple.__iter__(value), tuple.__len__(value), depth)}
+        return {"t": self.many(tuple, value, depth)}
 
     def heap(self, value: set[Any], depth: int) -> Any:
-        return {"s": self.many(set.__iter__(value), set.__len__(value), depth)}
+        return {"s": self.many(set, value, depth)}
 
     def frozen(self, value: frozenset[Any], depth: int) -> Any:
-        return {"z": self.many(frozenset.__iter__(value), frozenset.__len__(value), depth)}
+        return {"z": self.many(frozenset, value, depth)}
 
     def table(self, value: dict[Any, Any], depth: int) -> Any:
         if dict.__len__(value) > self.items:

@@ -1,6 +1,6 @@
-"""Loads a solution and calls its functions. This text runs inside a sandbox, after that of
-`plain.py`. It receives arguments, but neither the expected values nor the test of a call. Its
-process belongs to the solution: its answers are untrusted."""
+"""Loads a solution, calls its functions, and keeps objects for tests that use them. This text runs
+inside a sandbox, after that of `plain.py`. It receives arguments, but neither the expected values
+nor the test of a call. Its process belongs to the solution: its answers are untrusted."""
 
 import builtins
 import json
@@ -10,8 +10,8 @@ import types
 from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from mrlm.sandbox.grading.plain import Handle, NotPlain, pack, unpack
+if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run after that text
+    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, _PlainPacker, pack, unpack
 
 FILE = "<solution>"
 ANSWER = 1_000_000
@@ -19,10 +19,18 @@ ANSWER = 1_000_000
 TEXT_SHOWN = 500
 """Most characters of an error's message."""
 OBJECTS = 10_000
-"""Most objects that are kept for tests that create them."""
+"""Most objects that are kept."""
+PROTOCOLS = {
+    "__bool__": bool,
+    "__iter__": iter,
+    "__str__": str,
+    "__contains__": lambda owner, item: item in owner,
+}
+"""Operators that Python derives from others if a class does not define them."""
 
 solution: types.ModuleType = types.ModuleType("solution")
 objects: list[Any] = []
+numbers: dict[int, int] = {}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -56,25 +64,100 @@ def find(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(request: dict[str, Any]) -> dict[str, Any]:
-    """Call a function once."""
-    arguments = [unpack(request["args"], objects), unpack(request["kwargs"], objects)]
+    """Call a function once; a test may `keep` the object that it returns."""
+    args, kwargs = given(request)
     if request["name"] not in solution.__dict__:
         raise NameError(f"name {request['name']!r} is not defined")
-    value = solution.__dict__[request["name"]](*arguments[0], **arguments[1])
+    value = solution.__dict__[request["name"]](*args, **kwargs)
     if request.get("keep") and type(value).__module__ != builtins.__name__:
-        if len(objects) >= OBJECTS:
-            raise NotPlain("too many objects")
-        objects.append(value)
-        value = Handle(len(objects) - 1)
-    answered = {"value": pack(value)}
+        value = Handle(number_of(value))
+    return outcome(request, value, [args, kwargs], pack)
+
+
+def given(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments by position and by name."""
+    return unpack(request["args"], objects), unpack(request["kwargs"], objects)
+
+
+def outcome(request: dict[str, Any], value: Any, arguments: Any, form: Any) -> dict[str, Any]:
+    """A value as plain data, and the arguments after the call if they are requested."""
+    answered = {"value": form(value)}
     if request.get("in_place"):
-        answered["arguments"] = pack(arguments)
+        answered["arguments"] = form(arguments)
     return answered
 
 
+# -- objects: what is not plain data stays here, and is sent as a number ---------------------------
+
+
+class Keeper(_PlainPacker):
+    """Packs values; an object becomes the number under which it is kept."""
+
+    def value(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or any(issubclass(kind, base) for base, _ in self.HOW):
+            return super().value(value, depth)
+        return {"o": number_of(value)}
+
+
+def number_of(value: Any) -> int:
+    """The number under which an object is kept."""
+    if id(value) not in numbers:
+        if len(objects) >= OBJECTS:
+            raise NotPlain("too many objects")
+        numbers[id(value)] = len(objects)
+        objects.append(value)
+    return numbers[id(value)]
+
+
+def kept(value: Any) -> Any:
+    """A value as plain data, with numbers for the objects in it."""
+    return Keeper().value(value, DEPTH)
+
+
+def target(request: dict[str, Any]) -> Any:
+    """The object of a request, or the class."""
+    number = request["on"]
+    return solution.__dict__[request["class"]] if number is None else objects[number]
+
+
+def new(request: dict[str, Any]) -> dict[str, Any]:
+    """Create an object of the class."""
+    args, kwargs = given(request)
+    return {"value": kept(target(request)(*args, **kwargs))}
+
+
+def get(request: dict[str, Any]) -> dict[str, Any]:
+    """Read an attribute: its value, or that it is callable."""
+    found = getattr(target(request), request["name"])
+    return {"value": ["call", None] if callable(found) else ["value", kept(found)]}
+
+
+def put(request: dict[str, Any]) -> dict[str, Any]:
+    """Set an attribute."""
+    setattr(target(request), request["name"], *given(request)[0])
+    return {"value": None}
+
+
+def invoke(request: dict[str, Any]) -> dict[str, Any]:
+    """Call a method; names with two underscores are those of operators."""
+    owner, name = target(request), request["name"]
+    args, kwargs = given(request)
+    if name == "__is__":
+        value = isinstance(owner, solution.__dict__[request["class"]])
+    elif name in PROTOCOLS:
+        value = PROTOCOLS[name](owner, *args)
+    elif name[:2] == "__" and request["on"] is not None:
+        if not hasattr(type(owner), name):
+            raise TypeError(f"{type(owner).__name__} has no {name}")
+        value = getattr(type(owner), name)(owner, *args)
+    else:
+        value = getattr(owner, name)(*args, **kwargs)
+    return outcome(request, value, [args, kwargs], kept)
+
+
 def raised(error: BaseException) -> dict[str, Any]:
-    """Describe an error: its class, its built-in base class, its message, and the solution's
-    line."""
+    """Describe an error: its class, its built-in base class, its message, and the line."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE:
@@ -88,4 +171,6 @@ def raised(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "base": bases[0], "text": text, "line": line}
 
 
-DO = {"load": load, "find": find, "call": call}
+DO = {
+    "load": load, "find": find, "call": call, "new": new, "get": get, "put": put, "invoke": invoke,
+}  # fmt: skip

@@ -1,6 +1,5 @@
 """A grader's view of a solution in a sandbox: functions that return plain data, raise an error, or
-time out. Its answers are untrusted: their form is checked, and they are never taken for a
-verdict."""
+time out. Its answers are untrusted: their form is checked, and none is taken for a verdict."""
 
 from __future__ import annotations
 
@@ -10,33 +9,24 @@ import re
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, of_status
-from mrlm.sandbox.types import (
-    AnswerError,
-    Limits,
-    Sandbox,
-    SandboxError,
-    Session,
-    SessionEnded,
-)
+from mrlm.sandbox.types import AnswerError, Limits, Sandbox, SandboxError, Session, SessionEnded
 
 T = TypeVar("T")
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the remaining tests."""
 AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Most solutions that are graded at one time. More would only start more processes; waiting does
-not use up the time of tests."""
+"""Most solutions that are graded at one time; waiting does not use up the time of tests."""
 NO_ANSWER = GradingVerdict("error", "NoAnswer")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
 
 
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-    weakref.WeakKeyDictionary()
-)
+_turns: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
 async def verdicts_of(
@@ -59,14 +49,8 @@ def turn() -> asyncio.Semaphore:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of the solution, as reported by it.
-
-    Args:
-        error: its class.
-        base: the built-in class that it is, or is derived from.
-        text: its message.
-        line: line in the solution.
-    """
+    """An exception of the solution, as reported by it: its class, the built-in class that it is or
+    is derived from, its message, and the line in the solution."""
 
     error: str
     base: str
@@ -112,32 +96,27 @@ class SolvingWorker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Kill it."""
         session, self.session = self.session, None
         if session is not None:
             await session.close()
 
     async def start(self) -> None:
-        """Start it. Raises `Ended`: no restart is left; `SandboxError`: it cannot be started; no
-        code of a solution has run in it."""
+        """Start it. Raises `Ended`: no restart is left; `SandboxError`: it cannot be started."""
         if not self.starts_left:
             assert self.last is not None
             raise Ended(GradingVerdict(self.last.kind, self.last.error))
         self.starts_left -= 1
         limits = self.clock.session_limits(self.limits)
-        for attempt in (1, 2):
-            try:
-                self.session = await self.sandbox.session(self.program, limits=limits)
-                return
-            except SandboxError:  # a reused worker may have died meanwhile
-                if attempt == 2:
-                    raise
-            except SessionEnded as ended:
-                if attempt == 2:
-                    raise SandboxError(
-                        f"sandbox {self.sandbox.name}: a grader's own program did not start "
-                        f"({ended}); are the limits enough for Python itself?"
-                    ) from ended
+        with suppress(SandboxError, SessionEnded):  # a reused worker may have died meanwhile
+            self.session = await self.sandbox.session(self.program, limits=limits)
+            return
+        try:
+            self.session = await self.sandbox.session(self.program, limits=limits)
+        except SessionEnded as ended:
+            raise SandboxError(
+                f"sandbox {self.sandbox.name}: a grader's own program did not start ({ended}); "
+                "are the limits enough for Python itself?"
+            ) from ended
 
     async def ask(self, request: dict[str, Any], wall: float) -> dict[str, Any]:
         """Send a request, and charge the clock with its time. Raises `Ended`: no time is left, it
@@ -164,10 +143,8 @@ class SolvingWorker:
 class Solution(SolvingWorker):
     """A solution, loaded when it is first needed."""
 
-    FILES: ClassVar[tuple[str, ...]] = ("plain.py", "solution_worker.py")
-
     def __init__(self, sandbox: Sandbox, code: str, limits: Limits, clock: Clock) -> None:
-        super().__init__(sandbox, self.FILES, limits, clock)
+        super().__init__(sandbox, ("plain.py", "solution_worker.py"), limits, clock)
         self.code = code
         self.num_lines: int = code.count("\n") + 1
         self.hopeless: GradingVerdict | None = None
@@ -183,7 +160,7 @@ class Solution(SolvingWorker):
             return
         await self.start()
         try:
-            loaded = await self._do({"do": "load", "code": self.code}, self.limits.wall)
+            loaded = await self.run({"do": "load", "code": self.code}, self.limits.wall)
             if isinstance(loaded, Raised):
                 raise Ended(loaded.verdict)
         except Ended as ended:
@@ -195,7 +172,7 @@ class Solution(SolvingWorker):
         """Which of the names are functions, and which of all names requested so far are classes."""
         new = [name for name in names if name not in self.functions]
         if new:
-            found = await self._do({"do": "find", "names": new}, self.clock.next())
+            found = await self.run({"do": "find", "names": new}, self.clock.next())
             if isinstance(found, Raised):
                 raise Ended(found.verdict)
             try:
@@ -208,13 +185,8 @@ class Solution(SolvingWorker):
             self.classes |= classes & {*new}
         return [name for name in names if self.functions[name]], self.classes
 
-    async def call(self, call: dict[str, Any], wall: float) -> Value | Raised:
-        """Call a function (or, if objects are kept, run the operation `do`): `name`, `args` and
-        `kwargs` (packed), and whether to `keep` the object or to return the arguments after it
-        (`in_place`). Ends the test if no answer arrives in time, or a malformed one."""
-        return await self._do({"do": "call", **call}, wall)
-
-    async def _do(self, request: dict[str, Any], wall: float) -> Value | Raised:
+    async def run(self, request: dict[str, Any], wall: float) -> Value | Raised:
+        """Run a request of `solution_worker`. Without a proper answer in time, the test ends."""
         answer = await self.ask(request, wall)
         if "error" in answer:
             text, line = answer.get("text"), answer.get("line")

@@ -19,40 +19,33 @@ MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
     "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
 )  # fmt: skip
-"""Modules that tests may use without an import: some data sets rely on the imports of their
-prompts."""
+"""Modules that tests may use without an import, as some data sets do."""
 IN_PLACE = "__in_place__"
 STOPPED: dict[str, type[Exception]] = {
     name: type(name, (Exception,), {"value": None})
     for name in ("StopIteration", "StopAsyncIteration")
 }
 """The exceptions that replace a solution's `raise StopIteration` in a test: a failure like any
-other. The real one would end the loop, `zip`, `map` or `all` that called the solution, and skip its
-asserts."""
+other. The real one would end the loop, `zip`, `map` or `all` that called the solution."""
 CATCHING = frozenset({"isinstance", "issubclass", "raises", "suppress"})
 """Calls that receive exceptions a test expects; names that begin with `assertRaises` do too."""
 
-tests: list[str] = []
 running: list["Test"] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Run a request; a running test answers with its next call, or with its end."""
     begin = time.monotonic()
-    return {**done(request), "seconds": time.monotonic() - begin}
-
-
-def done(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a request, and return the reply of `answer`."""
-    if request["do"] == "read":
-        tests[:] = request["tests"]
-        return {"names": [unknown(source) for source in tests]}
-    if request["do"] == "run":
+    if request["do"] == "names":
+        found: dict[str, Any] = {"names": unknown(request["source"])}
+    elif request["do"] == "go on":
+        found = running[0].go_on(request)
+    else:
         if running:
             running.pop().abandon()
-        running.append(Test(tests[request["test"]], request["entry"], request["functions"]))
-        return running[0].start()
-    return running[0].go_on(request)
+        running.append(KINDS[request["do"]](request))
+        found = running[0].start()
+    return {**found, "seconds": time.monotonic() - begin}
 
 
 def unknown(source: str) -> list[str] | None:
@@ -84,17 +77,19 @@ class Abandoned(BaseException):
 class Test:
     """One test, in a thread of its own, which waits while the solution computes."""
 
-    def __init__(self, source: str, entry: str, functions: list[str]) -> None:
-        self.source: str = source
-        self.entry: str = entry
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.source: str = request["source"]
+        self.entry: str = request["entry"]
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.unfit: bool = False
         self.catches = False
         self.swallowed: str = ""
-        self.functions = {name: self.proxy(name, False) for name in {entry, *functions}}
+        self.classes: list[str] = request.get("classes", [])
+        named: list[str] = request.get("functions", [])
+        self.functions = {name: self.proxy(name, False) for name in {self.entry, *named}}
         self.in_place = {each: self.proxy(name, True) for name, each in self.functions.items()}
-        self.functions["candidate"] = self.functions[entry]
+        self.functions["candidate"] = self.functions[self.entry]
 
     def start(self) -> dict[str, Any]:
         threading.Thread(target=self.run, daemon=True).start()
@@ -137,10 +132,10 @@ class Test:
         return {"passed": True}
 
     def proxy(self, name: str, in_place: bool) -> Callable[..., Any]:
-        """The proxy of a function of the solution."""
+        call = {"do": "call", "name": name, "keep": name in self.classes}
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self.asked({"call": name}, args, kwargs, in_place)
+            return self.asked({"call": call}, args, kwargs, in_place)
 
         function.__name__ = name
         return function
@@ -148,7 +143,6 @@ class Test:
     def asked(
         self, said: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
-        """The result of a call."""
         try:
             packed = {"args": self.packed(list(args)), "kwargs": self.packed(kwargs)}
         except NotPlain:
@@ -178,6 +172,10 @@ class Test:
 
     def unpacked(self, value: Any) -> Any:
         return unpack(value)
+
+
+KINDS: dict[str, type[Test]] = {"run": Test}
+"""Request that starts a test -> its class."""
 
 
 class TestStatements(ast.NodeTransformer):

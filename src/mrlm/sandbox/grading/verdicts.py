@@ -12,8 +12,7 @@ from mrlm.sandbox.types import Limits, SandboxError, Status
 START = 20.0
 """Seconds allowed for the start of a worker; it runs no code of the solution then."""
 TESTS_OF_TIME = 10
-"""All tests together may take as long as this many tests that reach their deadline, or a quarter of
-all, whichever is more."""
+"""All tests together may take as many deadlines, or a quarter of their number, if it is more."""
 CODE = 200_000
 """Most characters of a solution."""
 
@@ -41,7 +40,6 @@ class GradingVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the test passed."""
         return self.kind == "passed"
 
 

@@ -1,5 +1,4 @@
-"""Programs on another machine: the `client`, the `server` that runs there, and their messages
-(`wire`)."""
+"""Programs on another machine: the `client`, the `server` there, and their messages (`wire`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""One HTTP request to a sandbox server, with a deadline: redirects are not followed, proxies are
-not used, the size of an answer is bounded, and the token is sent over TLS or on this machine
-only."""
+"""One HTTP request to a sandbox server, with a deadline: no redirects, no proxies, answers of
+bounded size, and the token is sent over TLS or on this machine only."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class Unanswered(Passing, SandboxError):
 
 
 def token_in(path: str | os.PathLike[str]) -> str:
-    """Read a token from a file. Raises `ConfigError`: it cannot be read, other users may read it,
-    or it is too short."""
+    """Read a token from a file. Raises `ConfigError`: it is too short, or others may read it."""
     path = Path(path)
     make = f"python -c 'import secrets; print(secrets.token_hex(32))' > {path}; chmod 600 {path}"
     try:
@@ -54,12 +52,7 @@ def token_in(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SandboxAddress:
-    """The address of a sandbox server.
-
-    Args:
-        connection: makes a connection to it, with a timeout.
-        token: the token that it requires.
-    """
+    """The address of a sandbox server: what makes a connection to it, and its token."""
 
     connection: Callable[..., http.client.HTTPConnection]
     token: str = field(repr=False)
@@ -96,82 +89,63 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddre
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer of a server.
-
-    Args:
-        code: the HTTP status.
-        data: the body.
-        retry_after: seconds that it requests to wait.
-    """
+    """The answer of a server, with its HTTP status, and the seconds that it requests to wait."""
 
     code: int
     data: bytes
     retry_after: float | None = None
 
 
-@dataclass(eq=False, slots=True)
-class RemoteCall:
-    """One request, sent once.
-
-    Args:
-        address: the server.
-        path: path of the request.
-        body: to post; `None` to get.
-        seconds: deadline of the whole answer.
-        most: most bytes of the answer.
-    """
-
-    address: SandboxAddress
-    path: str
-    body: bytes | None
-    seconds: float
-    most: int
-    _socket: socket.socket | None = None
-
-    async def answer(self) -> Reply:
-        """Send the request and await the answer. Raises `Unanswered`: none arrived in time, or the
-        connection failed."""
-        try:
-            return await asyncio.wait_for(in_thread(self.answer_now), self.seconds)
-        except TimeoutError:
-            raise self._late() from None
-        finally:
-            self._abort()
-
-    def answer_now(self) -> Reply:
-        """`answer` for blocking callers, for as long as the server sends data."""
-        try:
-            return self._answer()
-        except TimeoutError:  # the socket's own, which may come first
-            raise self._late() from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Unanswered(f"{type(error).__name__}: {error}"[:300]) from None
-
-    def _late(self) -> Unanswered:
-        return Unanswered(f"no answer within {self.seconds:g} s")
-
-    def _answer(self) -> Reply:
-        connection = self.address.connection(timeout=self.seconds)
-        try:
-            connection.connect()
-            self._socket = connection.sock
-            headers = {"Authorization": f"Bearer {self.address.token}", "Connection": "close"}
-            if self.body is not None:
-                headers["Content-Type"] = "application/json"
-            method = "GET" if self.body is None else "POST"
-            with suppress(BrokenPipeError, ConnectionResetError):
-                # a server that stopped reading may have sent the reason before
-                connection.request(method, self.path, self.body, headers)
-            response = connection.getresponse()
-            data = response.read(self.most + 1)
-            if len(data) > self.most:
-                raise Unanswered(f"the answer has more than {self.most} bytes")
-            return Reply(response.status, data, retry_after(response.getheader("Retry-After")))
-        finally:
-            connection.close()
-
-    def _abort(self) -> None:
-        """Close the connection that its thread still waits for."""
-        if self._socket is not None:
+async def answer(
+    address: SandboxAddress, path: str, body: bytes | None, seconds: float, most: int
+) -> Reply:
+    """Send a request once (`body` is posted, unless it is `None`), and await the whole answer of at
+    most `most` bytes. Raises `Unanswered`: none arrived in time, or the connection failed."""
+    opened: list[socket.socket] = []
+    try:
+        return await asyncio.wait_for(
+            in_thread(lambda: answer_now(address, path, body, seconds, most, opened)), seconds
+        )
+    except TimeoutError:
+        raise _late(seconds) from None
+    finally:
+        for connection in opened:  # its thread may still wait for it
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def answer_now(
+    address: SandboxAddress,
+    path: str,
+    body: bytes | None,
+    seconds: float,
+    most: int,
+    opened: list[socket.socket] | None = None,
+) -> Reply:
+    """`answer` for blocking callers, for as long as the server sends data."""
+    connection = address.connection(timeout=seconds)
+    try:
+        connection.connect()
+        if opened is not None:
+            opened.append(connection.sock)
+        headers = {"Authorization": f"Bearer {address.token}", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        with suppress(BrokenPipeError, ConnectionResetError):
+            # a server that stopped reading may have sent the reason before
+            connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        data = response.read(most + 1)
+        if len(data) > most:
+            raise Unanswered(f"the answer has more than {most} bytes")
+        return Reply(response.status, data, retry_after(response.getheader("Retry-After")))
+    except TimeoutError:  # the socket's own, which may come first
+        raise _late(seconds) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Unanswered(f"{type(error).__name__}: {error}"[:300]) from None
+    finally:
+        connection.close()
+
+
+def _late(seconds: float) -> Unanswered:
+    return Unanswered(f"no answer within {seconds:g} s")

@@ -15,12 +15,11 @@ from dataclasses import asdict
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EngineError
-from mrlm.core.registry import unknown
 from mrlm.core.retries import Retries
 from mrlm.core.sync_async import in_thread, run_async
-from mrlm.sandbox.base import CheckedSandbox, check_positive
+from mrlm.sandbox.base import CheckedSandbox, check_positive, check_words
 from mrlm.sandbox.remote import wire
-from mrlm.sandbox.remote.calling import RemoteCall, Unanswered, address_of, token_in
+from mrlm.sandbox.remote.calling import Unanswered, address_of, answer, answer_now, token_in
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -114,15 +113,14 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
     async def health(self) -> dict[str, Any]:
         """The server's description of itself; fails if it does not answer or accept the token."""
-        reply = await RemoteCall(self._address, "/health", None, self.grace, MOST_REPLY).answer()
+        reply = await answer(self._address, "/health", None, self.grace, MOST_REPLY)
         found = self._content(reply.code, reply.data)
         if not isinstance(found.get("sandbox"), str):
             raise SandboxError("the server at this URL is not a sandbox")
         return found
 
     def check(self) -> None:
-        """Check that the server answers. Raises `SandboxUnavailableError`: it does not answer, or
-        does not accept the token; the message has the fix."""
+        """Check the server. Raises `SandboxUnavailableError`: no answer, or the token is wrong."""
         try:
             health = run_async(self.health())
         except SandboxError as error:
@@ -135,17 +133,16 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
     def close(self) -> None:
         run_async(self._close())
 
-    def leave(self, session: str) -> None:
-        """Close a session, if the server can be reached; otherwise it ends with its lease.
-        Blocks."""
-        data = wire.written({"session": session})
-        try:
-            RemoteCall(self._address, "/session/close", data, CLOSING, MOST_REPLY).answer_now()
-        except Unanswered as error:
-            log.debug("a session could not be closed: %s", error)
-
     async def _close(self) -> None:
         await asyncio.gather(*(session.close() for session in list(self._sessions)))
+
+    def leave(self, session: str) -> None:
+        """Close a session; one that cannot be reached ends with its lease. Blocks."""
+        data = wire.written({"session": session})
+        try:
+            answer_now(self._address, "/session/close", data, CLOSING, MOST_REPLY)
+        except Unanswered as error:
+            log.debug("a session could not be closed: %s", error)
 
     async def post(
         self, path: str, message: Mapping[str, Any], wall: float, most: int = 0
@@ -161,8 +158,8 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
         async def answered() -> dict[str, Any]:
             while True:
-                call = RemoteCall(self._address, path, data, wall + self.grace, MOST_REPLY + most)
-                reply = await call.answer()
+                seconds = wall + self.grace
+                reply = await answer(self._address, path, data, seconds, MOST_REPLY + most)
                 if reply.code != 429 or time.monotonic() >= busy_until:
                     return self._content(reply.code, reply.data)
                 wait = min(1.0 if reply.retry_after is None else reply.retry_after, 60.0)
@@ -189,8 +186,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
 
 class RemoteSession:
-    """A program on another machine that answers requests. The server closes it when its lease
-    expires."""
+    """A program on another machine that answers requests, until its lease expires."""
 
     def __init__(self, sandbox: RemoteSandbox, name: str) -> None:
         self._sandbox, self._name = sandbox, name
@@ -248,16 +244,15 @@ def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> Remote
     """Open the sandbox of a config, whose arguments are `WORDS` (only `url` is required), and check
     its server. Raises `ConfigError`: an argument is missing or unknown; `SandboxUnavailableError`:
     the server does not answer."""
-    for word in words:
-        if word == "token":
-            raise ConfigError(
-                "a token does not belong in a config, which is saved with every run: name a "
-                f"token_file, or set {TOKEN_VARIABLE}"
-            )
-        if word not in WORDS:
-            raise ConfigError(unknown(word, list(WORDS), "remote sandbox"))
-        if word.endswith("_file") and not isinstance(words[word], str):
-            raise ConfigError(f"{word} of a remote sandbox must be a path, not {words[word]!r}")
+    if "token" in words:
+        raise ConfigError(
+            "a token does not belong in a config, which is saved with every run: name a "
+            f"token_file, or set {TOKEN_VARIABLE}"
+        )
+    check_words("remote", words, WORDS)
+    for word, value in words.items():
+        if word.endswith("_file") and not isinstance(value, str):
+            raise ConfigError(f"{word} of a remote sandbox must be a path, not {value!r}")
     if not isinstance(words.get("url"), str):
         raise ConfigError("isolation: remote needs the url of a server, https://host:port")
     sandbox = RemoteSandbox(limits=limits, **words)

@@ -30,8 +30,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SLACK = 60.0
-"""Seconds beyond its limit after which a run or request is given up because the sandbox has
-failed."""
+"""Seconds beyond its limit after which the sandbox of a run or request has failed."""
 KEPT = 300.0
 """Seconds for which a result is kept for a client that has not received it."""
 KEPT_BYTES = 256 << 20
@@ -57,27 +56,18 @@ class SandboxRefusal(Exception):
 
 @dataclass(slots=True)
 class Done:
-    """A request that was started.
-
-    Args:
-        digest: digest of its content: requests with the same id must be equal.
-        reply: its result; `b""` when it is no longer kept.
-        finished: `time.monotonic()`; `None` while it runs.
-    """
+    """A request that was started. Requests with the same id must have the same digest."""
 
     digest: bytes
     reply: Future[bytes] = field(default_factory=Future)
+    """Its result; `b""` when it is no longer kept."""
     finished: float | None = None
+    """`time.monotonic()`; `None` while it runs."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A session and its last answer.
-
-    Args:
-        number: number of the last request.
-        used: `time.monotonic()` at its end.
-    """
+    """A session, the number of its last request, the answer, and when that was (`used`)."""
 
     session: Session
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,7 +83,6 @@ class Hosted:
     """The sandbox of a server. It may be called from any thread.
 
     Args:
-        sandbox: runs the programs.
         max_runs: most concurrent programs and requests to sessions, counted together.
         max_sessions: most open sessions.
         lease: seconds without a request after which a session is closed.
@@ -122,7 +111,6 @@ class Hosted:
     # -- requests of clients -----------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """The load of this server."""
         with self._lock:
             return {
                 "sandbox": self.sandbox.name,
@@ -136,8 +124,7 @@ class Hosted:
             }
 
     def run(self, data: bytes) -> bytes:
-        """Run a program once, however often the request arrives. Raises `SandboxRefusal`,
-        `WireError`: it is not run."""
+        """Run a program once, however often the request arrives."""
         message = wire.read(data)
         program, stdin = (wire.field(message, name, str) for name in ("program", "stdin"))
         files, limits = wire.files_in(message), self._bounded(wire.limits_in(message))

@@ -49,19 +49,9 @@ def check_private(host: str, certificate: str | None) -> None:
 
 
 class SandboxServer(http.server.ThreadingHTTPServer):
-    """The HTTP server of a sandbox.
-
-    Args:
-        hosted: executes the requests.
-        token: the token that every request must have.
-        host, port: address to listen on; port 0 takes a free one.
-        certificate, key: files for TLS.
-        max_body: most bytes of a request.
-        reading: seconds in which a request has to arrive.
-
-    Raises:
-        ConfigError: other machines could connect without TLS, or the address is not available.
-    """
+    """The HTTP server of a sandbox, on a free port if `port` is 0. Every request must have the
+    token, at most `max_body` bytes, and arrive within `reading` seconds. Raises `ConfigError`:
+    other machines could connect without TLS, or the address is not available."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -85,9 +75,7 @@ class SandboxServer(http.server.ThreadingHTTPServer):
         self.reading: float = reading
         self.expected: bytes = f"Bearer {token}".encode()
         self.tls: ssl.SSLContext | None = _tls(certificate, key) if certificate else None
-        self.address_family: socket.AddressFamily = (
-            socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._open: dict[socket.socket, float] = {}
         self._here = threading.local()
         self._lock = threading.Lock()
@@ -98,12 +86,10 @@ class SandboxServer(http.server.ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self.server_address[1]
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered."""
         return bool(self._open)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -196,7 +182,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _do(self, doors: dict[str, Any], has_body: bool) -> None:
         self.close_connection = True
         try:
-            self._admit()
+            given = self.headers.get_all("Authorization") or [""]
+            if not hmac.compare_digest(given[0].encode("utf-8", "replace"), self.server.expected):
+                raise SandboxRefusal(401, "the token is not the server's")
             door = doors.get(self.path)
             if door is None:
                 raise SandboxRefusal(404, "the path does not exist")
@@ -213,11 +201,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except Exception:
             log.exception("a request failed")
             self._reply(500, wire.written({"error": "the server failed; its log says why"}))
-
-    def _admit(self) -> None:
-        given = self.headers.get_all("Authorization") or [""]
-        if not hmac.compare_digest(given[0].encode("utf-8", "replace"), self.server.expected):
-            raise SandboxRefusal(401, "the token is not the server's")
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")

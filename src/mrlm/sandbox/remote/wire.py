@@ -1,5 +1,4 @@
-"""The messages between a remote sandbox and its server, as plain JSON: requests, limits, results.
-Everything received is checked, including its type."""
+"""The messages between a remote sandbox and its server, as plain JSON, checked when received."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Calls to a server: the event loop of all channels, addresses, credentials, and the meaning of a
-refusal. It is independent of any environment."""
+"""Calls to a server: the event loop of all channels, addresses, credentials, and refusals."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 ]
-"""Options of every channel. Retries are decided in this package rather than by gRPC, and the server
-sets the largest message size."""
+"""Options of every channel. Retries are decided in this package rather than by gRPC."""
 TOKEN = "MRLM_TOKEN"
 """The environment variable that holds the token if no other is named."""
 LEAVING = 2.0
@@ -52,31 +50,23 @@ class Unreachable(EpisodeError):
 # -- the loop --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _CallLoop:
-    pid: int
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-
-
-_home: _CallLoop | None = None
+_homes: dict[int, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
+"""Process -> its loop, and the thread that runs it; a fork needs its own."""
 _lock = threading.Lock()
 
 
 def home() -> asyncio.AbstractEventLoop:
     """The event loop of this process in which all calls are made: environments are called from
     several loops and threads, and a channel belongs to one loop."""
-    global _home
     with _lock:
-        if _home is None or _home.pid != os.getpid():
+        if os.getpid() not in _homes:
             loop = asyncio.new_event_loop()
             loop.set_exception_handler(_heard)
-            thread = threading.Thread(
-                target=loop.run_forever, daemon=True, name="mrlm-remote-environments"
-            )
+            name = "mrlm-remote-environments"
+            thread = threading.Thread(target=loop.run_forever, daemon=True, name=name)
             thread.start()
-            _home = _CallLoop(os.getpid(), loop, thread)
-        return _home.loop
+            _homes[os.getpid()] = loop, thread
+        return _homes[os.getpid()][0]
 
 
 def start(job: Coroutine[Any, Any, T]) -> Future[T]:
@@ -103,8 +93,9 @@ def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 @atexit.register
 def _leave() -> None:
     """Finish the jobs already started (such as closing sessions), then stop the loop."""
-    if _home is None or _home.pid != os.getpid():
+    if os.getpid() not in _homes:
         return
+    loop, thread = _homes[os.getpid()]
 
     async def settled() -> None:
         own = asyncio.current_task()
@@ -115,14 +106,13 @@ def _leave() -> None:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    ended = asyncio.run_coroutine_threadsafe(settled(), _home.loop)
-    ended.add_done_callback(lambda _: _home and _home.loop.call_soon_threadsafe(_home.loop.stop))
-    _home.thread.join(LEAVING)
+    ended = asyncio.run_coroutine_threadsafe(settled(), loop)
+    ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    thread.join(LEAVING)
 
 
 class Pauses:
-    """Exponential backoff with jitter; its random numbers do not come from the generators that a
-    run is reproduced with."""
+    """Exponential backoff with jitter; the random numbers of a run are not touched."""
 
     _drawn = random.Random()
 
@@ -131,7 +121,6 @@ class Pauses:
         self._most = most
 
     def take(self) -> float:
-        """The next pause, in seconds."""
         pause = self.next * self._drawn.uniform(0.5, 1.5)
         self.next = min(2 * self.next, self._most)
         return pause
@@ -142,12 +131,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of a server.
-
-    Args:
-        host, port: address it listens on.
-        tls: whether the address itself requests TLS (`https://`); `None` if it does not say.
-    """
+    """The address of a server; `tls` is `None` if it does not say whether (`https://`)."""
 
     host: str
     port: int
@@ -155,12 +139,10 @@ class ServerAddress:
 
     @property
     def target(self) -> str:
-        """The address in gRPC's notation."""
         return host_and_port(self.host, self.port)
 
     @property
     def is_here(self) -> bool:
-        """Whether the server runs on this machine."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -168,8 +150,7 @@ class ServerAddress:
 
 
 def address_of(text: str) -> ServerAddress:
-    """Parse a server's address: `host:port`, `[::1]:port`, or its URL. Raises `ConfigError`: the
-    text is not an address."""
+    """Parse a server's address: `host:port`, `[::1]:port`, or its URL; else a `ConfigError`."""
     schemed = text if "://" in text else f"//{text}"
     try:
         parts = urlsplit(schemed)
@@ -214,12 +195,10 @@ class Access:
             raise ConfigError("the token of a server must be printable ASCII")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata that every call carries."""
         return bearer(self.token)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:
-        """Open a channel to a server; it belongs to the running loop. Raises `ConfigError`: the
-        token would be sent unencrypted."""
+        """A channel of the running loop. Raises `ConfigError`: the token would be unencrypted."""
         files = self.tls_ca or self.tls_cert
         if files and address.tls is False:
             raise ConfigError(f"http://{address} is not encrypted, but tls_ca or tls_cert is set")
@@ -306,8 +285,7 @@ class Broken(Exception):
         return self.code is Code.RESOURCE_EXHAUSTED and not self.too_large
 
     def final(self, address: ServerAddress) -> str | None:
-        """The reason why this server will never answer, and the fix; `None` if another try may
-        succeed."""
+        """Why this server will never answer, and the fix; `None` if another try may succeed."""
         if self.code in DENIED:
             return (
                 f"the environment server {address} refuses the token ({self.details}); give the "

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Environment, Split
@@ -37,21 +38,13 @@ STARTING = 30.0
 KEPT = 4096
 """Number of tasks that are cached."""
 TRIES = 3
-"""Times that a call is sent to one server at the start of an episode before another server is
-tried."""
+"""Times that the first call of an episode is sent before another server is tried."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """State that all instances of one remote environment share.
-
-    Args:
-        pool: the servers that host it.
-        wanted: its name and arguments.
-        description: the server's description of it.
-        deadline: seconds a call may take, including retries.
-        patience: seconds until an unanswered call is sent again.
-    """
+    """State that all instances of one remote environment share: its name and arguments (`wanted`),
+    the server's description of it, and the times of `RemoteEnvironment`."""
 
     pool: ServerPool
     wanted: pb.World
@@ -198,8 +191,7 @@ class RemoteEnvironment(Environment):
             start(_closed(session))
 
     def __deepcopy__(self, memo: object) -> RemoteEnvironment:
-        """A copy that continues from the current state; its first call waits for the server's
-        copy."""
+        """A copy that continues from the current state, once the server has made its own."""
         twin = self._copied()
         if self._session is not None:
             twin._session = start(_forked(self._session, self._shared))
@@ -217,8 +209,16 @@ class RemoteEnvironment(Environment):
                 "an environment in the middle of an episode cannot be pickled; close it first"
             )
         shared = self._shared
-        wanted = shared.wanted.SerializeToString()
-        return _again, (shared.pool, wanted, shared.deadline, shared.patience)
+        given = codec.json_of(shared.wanted.arguments_json, "arguments")
+        fresh = partial(
+            RemoteEnvironment,
+            shared.wanted.environment,
+            server=shared.pool,
+            arguments=given,
+            deadline=shared.deadline,
+            patience=shared.patience,
+        )
+        return fresh, ()
 
     # -- in the loop of all channels --
 
@@ -254,11 +254,7 @@ class RemoteEnvironment(Environment):
             try:
                 await session.open(shared.wanted, self._with_state, until, TRIES)
             except Broken as error:
-                reason = error.final(link.address)
-                if reason:
-                    link.refuses(reason)
-                else:
-                    link.busy(error.retry_after)
+                link.judge(error)
             except ConfigError as error:
                 link.refuses(str(error))
             except Unreachable as error:
@@ -297,14 +293,6 @@ async def _forked(origin: Future[ClientSession], shared: _Shared) -> ClientSessi
 async def _closed(session: Future[ClientSession]) -> None:
     with contextlib.suppress(MRLMError):  # a fork that failed needs no close
         await (await _settled(session)).close()
-
-
-def _again(pool: ServerPool, sent: bytes, deadline: float, patience: float) -> RemoteEnvironment:
-    record = pb.World.FromString(sent)
-    given = codec.json_of(record.arguments_json, "arguments")
-    return RemoteEnvironment(
-        record.environment, server=pool, arguments=given, deadline=deadline, patience=patience
-    )
 
 
 def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:

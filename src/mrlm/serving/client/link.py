@@ -1,5 +1,4 @@
-"""The client side of one environment server: its channel, its availability, and the sessions that
-are kept alive there."""
+"""The client side of one environment server: channel, availability, and sessions kept alive."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class LiveSession(Protocol):
 
 
 class Link:
-    """A connection to one server, with the credentials of this client. It lives in the loop of all
-    channels."""
+    """A connection to one server. It lives in the loop of all channels."""
 
     def __init__(self, address: ServerAddress, access: Access) -> None:
         self.address: ServerAddress = address
@@ -70,7 +68,6 @@ class Link:
 
     @property
     def stub(self) -> Any:
-        """The stub of the server's calls."""
         if self._stub is None:
             self._channel = self.access.channel(self.address)
             self._stub = service_stub(self._channel, "Environments")
@@ -112,10 +109,19 @@ class Link:
         self.problem = problem or "it did not answer"
 
     def refuses(self, reason: str) -> None:
-        """Never use this server again."""
         if not self.refused:
             log.warning("environment server %s is not used: %s", self.address, reason)
         self.refused = reason
+
+    def judge(self, error: Broken) -> None:
+        """Set the server aside after a failed call, for as long as its kind demands."""
+        reason = error.final(self.address)
+        if reason:
+            self.refuses(reason)
+        elif error.busy:
+            self.busy(error.retry_after)
+        else:
+            self.failed(str(error))
 
     def busy(self, seconds: float) -> None:
         """Open no session on this server for a while."""
@@ -153,7 +159,6 @@ class Link:
             self._beat = asyncio.get_running_loop().create_task(self._renew())
 
     async def release(self, session: LiveSession) -> None:
-        """Unregister a closed session."""
         self.sessions.discard(session)
         if not self.sessions and self._beat is not None:
             self._beat.cancel()
@@ -178,7 +183,6 @@ class Link:
                     named[name].lost = True
 
     async def close(self) -> None:
-        """Close the channel."""
         if self._probe is not None:
             self._probe.cancel()
         if self._channel is not None:

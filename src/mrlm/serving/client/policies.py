@@ -1,12 +1,11 @@
-"""Client of an MRLM policy server: requests completions and uploads weights. It depends neither on
-torch nor on the kind of policy."""
+"""Client of an MRLM policy server: requests completions and uploads weights."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +39,11 @@ FINAL = {
 """Status codes that every further request would get too, with the fix."""
 
 
-@dataclass(slots=True)
-class PolicyDescription:
-    """A policy as its server describes it."""
-
-    name: str
-    model: str
-    max_context: int
-    version: int
-    fingerprint: tuple[float, ...]
-
-
 class PolicyClient:
     """The client of one server. Calls that fail for a transient reason (no connection, no capacity)
     are repeated with exponential backoff.
 
     Args:
-        address: `host:port`.
-        token: sent with every call.
         ca: PEM file of certificates to trust; TLS is used if it is given or with `tls`.
         tls: use TLS with the certificates that the system trusts.
         timeout: seconds that one call may take.
@@ -80,23 +66,16 @@ class PolicyClient:
         self.timeout = timeout
         self._retries = Retries(max_retries, FIRST_WAIT, LONGEST_WAIT)
         self.lost: int = 0
-        """How often the server was unreachable or restarted so far: it may have its initial
-        weights."""
+        """How often the server was away or restarted: it may have its initial weights."""
         self._epoch: str = ""
 
     # -- calls -------------------------------------------------------------------------------------
 
-    async def list(self) -> tuple[dict[str, PolicyDescription], str]:
+    async def list(self) -> tuple[dict[str, pb.PolicyInfo], str]:
         """The policies by name, and the epoch of the server's start."""
         reply = await self._call("List", pb.ListRequest())
-        found = {
-            each.name: PolicyDescription(
-                each.name, each.model, each.max_context, each.version, tuple(each.fingerprint)
-            )
-            for each in reply.policies
-        }
         self._note(reply.epoch)
-        return found, reply.epoch
+        return {each.name: each for each in reply.policies}, reply.epoch
 
     async def tokenizer_files(self, policy: str) -> dict[str, bytes]:
         """The files of a policy's tokenizer, by name."""

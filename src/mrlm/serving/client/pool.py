@@ -104,24 +104,15 @@ class ServerPool:
         return [str(address) for address in self._links]
 
     def link(self, server: str) -> Link:
-        """The link to one of the servers."""
         return self._links[address_of(server)]
 
     def add(self, server: str) -> None:
-        """Use one more server from now on.
-
-        Raises:
-            ConfigError: the address is invalid.
-        """
+        """Use one more server from now on. Raises `ConfigError`: the address is invalid."""
         self._own = [*self._own, address_of(server)]
         self._set([*self._links, address_of(server)])
 
     def remove(self, server: str) -> None:
-        """Begin no more episodes on a server; running episodes finish there.
-
-        Raises:
-            ConfigError: it is not in the pool.
-        """
+        """Begin no more episodes on a server; running ones finish there."""
         address = address_of(server)
         if address not in self._links:
             known = ", ".join(self.addresses) or "none"
@@ -130,17 +121,12 @@ class ServerPool:
         self._set([each for each in self._links if each != address])
 
     def replace(self, servers: Sequence[str]) -> None:
-        """Use these servers from now on, and begin no episodes on any other.
-
-        Raises:
-            ConfigError: an address is invalid.
-        """
+        """Begin episodes on these servers only. Raises `ConfigError`: an address is invalid."""
         self._own = [address_of(each) for each in servers]
         self._set(self._own)
 
     def _set(self, wanted: Sequence[ServerAddress]) -> None:
-        """Update the links to the servers wanted now; replaced as a whole, as other threads read
-        them."""
+        """Update the links; they are replaced as a whole, as other threads read them."""
         old = self._links
         self._links = {each: old.get(each) or Link(each, self.access) for each in wanted}
         self._made.update(self._links.values())
@@ -152,8 +138,7 @@ class ServerPool:
     # -- the file of servers --
 
     def _listed(self) -> list[ServerAddress]:
-        """The servers of the file. Raises `ConfigError`: it cannot be read, or a line is not an
-        address."""
+        """The servers of the file. Raises `ConfigError`: a line is not an address."""
         assert self._file is not None
         try:
             self._stamp = self._mark()
@@ -194,8 +179,7 @@ class ServerPool:
 
     async def choose(self, until: float) -> Link:
         """The server for the next session: the available one with the fewest sessions. Raises
-        `ConfigError`: no server is usable; `Unreachable`: none was free before `until`
-        (`time.monotonic`)."""
+        `ConfigError`: no server is usable; `Unreachable`: none was free before `until`."""
         while True:
             self.look_at_file()
             links = list(self._links.values())
@@ -228,17 +212,12 @@ class ServerPool:
             try:
                 return await link.ask(name, request, seconds)
             except Broken as error:
-                reason = error.final(link.address)
-                if reason:
-                    link.refuses(reason)
-                elif error.busy:
-                    link.busy(error.retry_after)
-                elif error.failure is not None:  # the server's own answer, which is final
+                passing = error.busy or error.final(link.address)
+                if error.failure is not None and not passing:  # the server's own answer
                     bad = error.failure.kind == pb.Failure.BAD
                     kind = ConfigError if bad else EpisodeError
                     raise kind(f"{link.address}: {error.details}") from None
-                else:
-                    link.failed(str(error))
+                link.judge(error)
 
 
 def _let_go(links: set[Link]) -> None:

@@ -1,5 +1,4 @@
-"""One session on one server: the calls of an episode in sequence, each of which is executed once
-however often it is sent."""
+"""One session on one server: the calls of an episode, each executed once however often sent."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ LONGEST_WAIT = 10.0
 
 class ClientSession:
     """A remote environment and the stream of its calls. It lives in the loop of all channels.
-    `title` is the environment's name in messages; an unanswered call is sent again after `patience`
-    seconds."""
+    `title` is its name in messages; an unanswered call is repeated after `patience` seconds."""
 
     def __init__(self, link: Link, title: str, patience: float) -> None:
         self.link: Link = link
@@ -42,15 +40,13 @@ class ClientSession:
 
     @property
     def where(self) -> str:
-        """The prefix of its error messages."""
         return f"environment {self._title!r} on {self.link.address}"
 
     async def open(self, wanted: pb.World, with_state: bool, until: float, attempts: int) -> None:
         """Open the session; the server opens one however often the request is sent: `attempts`
         times at most, before `until` (`time.monotonic`). With `with_state`, every result includes
         the state. Raises `Broken`: the server has no capacity, or refuses permanently;
-        `Unreachable`: no answer arrived; `ConfigError`: the server does not offer that
-        environment."""
+        `Unreachable`: no answer arrived; `ConfigError`: it does not offer that environment."""
         call = pb.Open(world=wanted, key=secrets.token_hex(16), with_state=with_state)
         reply = await self._exchange(pb.Request(open=call), until, attempts, at_start=True)
         self._opened(reply.opened)
@@ -138,9 +134,7 @@ class ClientSession:
                 self._judge(error)
                 problem, pause = str(error), error.retry_after or pauses.take()
                 gone = gone or began
-                if began - gone > max(
-                    self._patience, ABSENT
-                ):  # no server is there, not even a slow one
+                if began - gone > max(self._patience, ABSENT):  # not even a slow server is there
                     until = began
             else:
                 if not reply.HasField("failure"):
@@ -155,8 +149,7 @@ class ClientSession:
             await asyncio.sleep(max(min(pause, until - time.monotonic()), 0))
 
     async def _once(self, request: pb.Request) -> pb.Reply:
-        """Send a request and wait for its answer; other messages on the stream are outdated. Raises
-        `Broken`: the stream ended."""
+        """Send a request and wait for its answer; other messages on the stream are outdated."""
         try:
             if self._stream is None:
                 self._stream = self.link.stub.Play(metadata=self.link.access.metadata())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import Op
@@ -23,7 +23,6 @@ NAME = "mrlm.v1.Environments"
 QUIET = 2.0
 """Leases without a request after which a stream is ended."""
 
-M = TypeVar("M", bound=Message)
 Context = Any
 Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
@@ -35,7 +34,6 @@ class EnvironmentsService:
         self._sessions, self._info = sessions, info
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register this service with a server."""
         unary = {
             "Info": self._tell_info,
             "Describe": _answering(partial(self._sessions.asked, Op.DESCRIBE)),
@@ -54,7 +52,12 @@ class EnvironmentsService:
         return self._info().SerializeToString()
 
     async def _renew(self, data: bytes, context: Context) -> bytes:
-        request = await parsed(pb.RenewRequest, data, context)
+        try:
+            request = pb.RenewRequest.FromString(data)
+        except DecodeError:
+            text = "the message is not a RenewRequest"
+            await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
+            raise
         if len(request.sessions) > self._sessions.max_sessions:
             text = f"at most {self._sessions.max_sessions} sessions can be renewed at once"
             await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
@@ -62,55 +65,21 @@ class EnvironmentsService:
         return pb.RenewReply(lost=lost, epoch=self._sessions.epoch).SerializeToString()
 
     async def _play(self, requests: Any, context: Context) -> None:
-        watch = Watch(QUIET * self._sessions.lease)
-        try:
-            async for data in requests:
-                watch.listens = False
-                try:
-                    answer = await self._sessions.answer(data)
-                except Exception as error:
-                    await _broken(context, error)
-                    raise
-                await context.write(answer.data)
-                watch.begin()
-        except asyncio.CancelledError:
-            if not watch.ended:
-                raise
-            text = f"no request arrived on this stream for {watch.seconds:g} s"
+        seconds, now = QUIET * self._sessions.lease, asyncio.get_running_loop().time
+        try:  # the stream of a client that vanished would otherwise stay open for ever
+            async with asyncio.timeout(seconds) as silence:
+                async for data in requests:
+                    silence.reschedule(None)
+                    try:
+                        answer = await self._sessions.answer(data)
+                    except Exception as error:
+                        await _broken(context, error)
+                        raise
+                    await context.write(answer.data)
+                    silence.reschedule(now() + seconds)
+        except TimeoutError:
+            text = f"no request arrived on this stream for {seconds:g} s"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
-        finally:
-            watch.close()
-
-
-class Watch:
-    """Cancels a task that has waited for a client for more than some seconds. The stream of a
-    client that vanished would otherwise stay open for ever; a live client opens another one."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds: float = seconds
-        self.listens: bool = True
-        self.ended: bool = False
-        """Whether this watch cancelled the task."""
-        self._task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
-        self.begin()
-        self._look()
-
-    def begin(self) -> None:
-        """Start the timer."""
-        self.listens, self._since = True, self._loop.time()
-
-    def close(self) -> None:
-        """Stop the timer."""
-        self._handle.cancel()
-
-    def _look(self) -> None:
-        passed = self._loop.time() - self._since if self.listens else 0.0
-        if passed >= self.seconds and self._task is not None:
-            self.ended = True
-            self._task.cancel()
-        else:
-            self._handle = self._loop.call_later(self.seconds - passed, self._look)
 
 
 def _answering(ask: Callable[[bytes], Awaitable[SerializedReply]]) -> Unary:
@@ -128,16 +97,6 @@ def _answering(ask: Callable[[bytes], Awaitable[SerializedReply]]) -> Unary:
 async def refuse(context: Context, failure: pb.Failure) -> None:
     """End a unary call with a failure."""
     await context.abort(STATUS[failure.kind], failure.message, trailers(failure))
-
-
-async def parsed(kind: type[M], data: bytes, context: Context) -> M:
-    """Parse the bytes of a request; malformed ones end the call."""
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        text = f"the message is not a {kind.DESCRIPTOR.name}"
-        await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
-        raise
 
 
 def guarded(function: Unary) -> Unary:

@@ -36,14 +36,8 @@ class End(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A request or its answer.
-
-    Args:
-        number: number of the request, which its answer repeats.
-        kind: an `Op` or an `End`.
-        session: id of the session, 16 bytes.
-        body: a protocol message, or a message between server and worker.
-    """
+    """A request with an `Op`, or its answer, with the same number and an `End`. The session's id
+    has 16 bytes; the body is a protocol message, or one between server and worker."""
 
     number: int
     kind: int
@@ -52,8 +46,7 @@ class Frame(NamedTuple):
 
 
 class Frames(asyncio.Protocol):
-    """One end of the socket: calls `heard` with every frame that arrives, and `ended` once, when
-    the other end is gone."""
+    """One end of the socket: calls `heard` with every frame, and `ended` when the other is gone."""
 
     def __init__(self, heard: Callable[[Frame], None], ended: Callable[[], None]) -> None:
         self._heard, self._ended = heard, ended
@@ -87,6 +80,5 @@ class Frames(asyncio.Protocol):
             self._transport.write(_HEADER.pack(len(body), number, kind, session) + body)
 
     def close(self) -> None:
-        """Close this end."""
         if self._transport is not None:
             self._transport.close()

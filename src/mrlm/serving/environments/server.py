@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -60,12 +61,9 @@ class Settings:
         environments: the environments to serve: names, `module:Class`, or `ServedEnvironment`.
         host: address to listen on; one reachable from other machines requires TLS and a token.
         port: port to listen on; 0 takes a free one.
-        token: required from clients.
         tls_cert, tls_key: PEM files of its certificate (with the chain) and private key.
         client_ca: PEM file of the authority that signs client certificates, which are then
             required.
-        max_sessions: most open sessions.
-        max_calls: most concurrent calls.
         lease: seconds a session lives without a call.
         workers: number of processes that run the environments.
         timeout: seconds an environment may take for one call.
@@ -102,8 +100,7 @@ class Settings:
 
     @property
     def served(self) -> dict[str, ServedEnvironment]:
-        """The environments by name. Raises `ConfigError`: two have the same name, or a name is
-        unknown."""
+        """The environments by name. Raises `ConfigError`: a name is unknown, or taken twice."""
         found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
             env = ServedEnvironment(each) if isinstance(each, str) else each
@@ -161,7 +158,6 @@ class EnvironmentServer:
 
     @property
     def address(self) -> str:
-        """The address for clients, `HOST:PORT`."""
         return host_and_port(self.settings.host, self.port)
 
     def info(self) -> pb.InfoReply:
@@ -198,8 +194,7 @@ class EnvironmentServer:
         self._sweeping = asyncio.ensure_future(self.sessions.sweep())
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, and wait until the open ones have ended, for `grace` seconds at
-        most."""
+        """Take no new sessions, and wait for the end of the open ones, at most `grace` seconds."""
         self.sessions.draining = True
         await self._health.enter_graceful_shutdown()
         deadline = time.monotonic() + grace
@@ -224,7 +219,8 @@ class EnvironmentServer:
 
     def _listen(self) -> None:
         settings = self.settings
-        token, denied = settings.token, self._metrics.denied
+        token = settings.token
+        denied = partial(self._metrics.count, "denied")
         server = grpc.aio.server(
             interceptors=[] if token is None else [TokenInterceptor(token, denied)],
             options=channels.server_options(settings.max_message_bytes),

@@ -1,5 +1,4 @@
-"""The sessions of a server: numbering and deduplication of calls, admission and leases. It handles
-raw bytes; the environments live in the workers."""
+"""The sessions of a server: numbering and deduplication of calls, admission and leases."""
 
 from __future__ import annotations
 
@@ -29,18 +28,9 @@ RETRY_AFTER = 0.5
 
 @dataclass(slots=True)
 class ServerSession:
-    """An environment instance on a worker, as seen by clients.
-
-    Args:
-        id: 16 bytes, in hexadecimal digits for clients.
-        seq: number of the last answered call.
-        key: the client's own key that opened it.
-        worker: the process of the instance.
-        expires: `time.monotonic()` after which it may be swept.
-        answer: answer to the last call.
-        running: number and job of the current call.
-        over: whether the instance is closed; the last answer can still be repeated.
-    """
+    """An environment instance on a worker, as seen by clients: `seq` is the number of the last
+    answered call, `key` the client's own that opened it. It may be swept after `expires`
+    (`time.monotonic`); when it is `over`, the last answer can still be repeated."""
 
     id: bytes
     seq: int
@@ -49,30 +39,17 @@ class ServerSession:
     expires: float = 0.0
     answer: SerializedReply | None = None
     running: tuple[int, asyncio.Task[SerializedReply]] | None = None
+    """Number and job of the current call."""
     over: bool = False
 
     def renew(self, lease: float) -> None:
-        """Renew its lease."""
         self.expires = time.monotonic() + lease
-
-    def out_of_turn(self, request: pb.Request) -> SerializedReply | None:
-        """The refusal of a call whose number is not the next one."""
-        if self.over:
-            return refused(request, pb.Failure.LOST, "the session is over")
-        if request.seq == self.seq + 1:
-            return None
-        text = f"call {request.seq} does not follow call {self.seq}, the last one answered"
-        return refused(request, pb.Failure.GAP, text)
 
 
 @dataclass(slots=True)
 class PendingSession:
-    """A session that is being opened under a key: a repeated request gets the same session.
-
-    Args:
-        origin: a digest of the request, or the session that is copied.
-        job: the job that opens it.
-    """
+    """A session that a job is opening under a key: a repeated request gets the same session. Its
+    `origin` is a digest of the request, or the session that is copied."""
 
     origin: bytes
     job: asyncio.Task[tuple[End, pb.Reply]]
@@ -87,7 +64,6 @@ class Sessions:
     call (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
 
     Args:
-        pool, metrics: those of the server.
         epoch: identifier of this start of the server.
         max_sessions: most open sessions.
         max_calls: most concurrent calls.
@@ -172,7 +148,6 @@ class Sessions:
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
-        """Drop the sessions of a worker that ended."""
         for each in ids:
             session = self._found.get(each)
             if session is not None:
@@ -191,7 +166,7 @@ class Sessions:
                     session.expires += late
                 if session.expires < now and session.running is None:
                     if not session.over:
-                        self.metrics.expired()
+                        self.metrics.count("leases_expired")
                         self._jobs.start(_close(self.pool, session))
                     self._forget(session)
 
@@ -274,8 +249,7 @@ class Sessions:
     async def _create(
         self, session: ServerSession, op: Op, whose: bytes, body: bytes
     ) -> tuple[End, pb.Reply]:
-        """Let a worker create the instance of a session. Raises `LostError`: the worker ended
-        first."""
+        """Let a worker create the instance of a session. Raises `LostError`: it ended first."""
         self._live += 1
         session.worker.sessions.add(session.id)
         try:
@@ -305,7 +279,13 @@ class Sessions:
         if session.running is None:
             if session.answer is not None and request.seq == session.seq:
                 return session.answer
-            refusal = session.out_of_turn(request) or self._no_room(request, opens=kind == "fork")
+            if session.over:
+                return refused(request, pb.Failure.LOST, "the session is over")
+            if request.seq != session.seq + 1:
+                last = f"call {session.seq}, the last one answered"
+                text = f"call {request.seq} does not follow {last}"
+                return refused(request, pb.Failure.GAP, text)
+            refusal = self._no_room(request, opens=kind == "fork")
             if refusal is not None:
                 return refusal
             job = self._jobs.start(self._perform(session, request, kind, data))

@@ -58,13 +58,11 @@ class SessionWorker:
         return End.DONE, b""
 
     async def beat(self) -> None:
-        """Send a heartbeat from the event loop."""
         while True:
             self.frames.send(0, End.DONE, NOBODY, b"")
             await asyncio.sleep(self._pause)
 
     def close(self) -> None:
-        """Close the open environments."""
         if self._host is not None:
             self._host.close()
 

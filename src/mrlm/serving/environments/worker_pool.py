@@ -1,5 +1,4 @@
-"""The worker processes of a server: started, monitored, called and restarted. It is independent of
-what their sessions do."""
+"""The worker processes of a server: started, monitored, called and restarted."""
 
 from __future__ import annotations
 
@@ -34,13 +33,8 @@ class LostError(Exception):
 
 @dataclass(eq=False, repr=False)
 class WorkerProcess:
-    """One worker process.
-
-    Args:
-        hello: its first message: the environments, and where modules are found.
-        ended: called once, when it is gone.
-        hidden: environment variables that are removed from it.
-    """
+    """One worker process. `hello` is its first message: the environments, and where modules are
+    found; `ended` is called once, when it is gone; `hidden` environment variables are removed."""
 
     hello: Mapping[str, Any]
     ended: Callable[[WorkerProcess], None]
@@ -75,8 +69,7 @@ class WorkerProcess:
         return time.monotonic() - self.heard if self._pending else 0.0
 
     async def start(self) -> None:
-        """Wait until its environments are loaded. Raises `ConfigError`: an environment does not
-        exist; `LostError`: it does not start."""
+        """Wait until its environments are loaded. Raises `ConfigError` (of one), `LostError`."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
         try:
@@ -107,7 +100,6 @@ class WorkerProcess:
         return End(frame.kind), frame.body
 
     def kill(self) -> None:
-        """Kill it at once."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self._frames.close()
@@ -139,15 +131,9 @@ class WorkerProcess:
 
 @dataclass(eq=False, repr=False)
 class WorkerPool:
-    """A fixed number of workers, restarted as needed.
-
-    Args:
-        count: number of workers; 0 if there are no environments.
-        hello: first message to each of them.
-        lost: called with the sessions of a worker that ended.
-        patience: seconds after which an unresponsive worker with a pending call is taken to hang.
-        hidden: environment variables that are removed from workers.
-    """
+    """A fixed number of workers, restarted as needed. `lost` is called with the sessions of one
+    that ended; one that is silent for `patience` seconds of a pending call is taken to hang.
+    `hello` and `hidden` are those of `WorkerProcess`."""
 
     count: int
     hello: Mapping[str, Any]
@@ -164,8 +150,7 @@ class WorkerPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start all workers. Raises `ConfigError`: an environment does not exist; `MRLMError`: they
-        do not start."""
+        """Start all workers. Raises `ConfigError`: an environment is unknown; else `MRLMError`."""
         self.workers = [WorkerProcess(*self._about) for _ in range(self.count)]
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
@@ -178,7 +163,6 @@ class WorkerPool:
         self._jobs.start(self._watch())
 
     async def stop(self) -> None:
-        """Stop all workers."""
         self._closing = True
         for job in self._jobs:
             job.cancel()
@@ -201,8 +185,7 @@ class WorkerPool:
             worker.kill()
 
     def retire(self, worker: WorkerProcess) -> None:
-        """Give a worker with a hanging environment no new sessions, and start another in its
-        place."""
+        """Give a worker with a hanging environment no new sessions, and start another one."""
         if worker.retired or self._closing:
             return
         worker.retired = True

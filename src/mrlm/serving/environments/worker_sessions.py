@@ -1,5 +1,4 @@
-"""Environments and their sessions inside a worker: decodes requests, calls the environments,
-encodes results."""
+"""Environments and their sessions inside a worker, from decoded requests to encoded results."""
 
 from __future__ import annotations
 
@@ -36,15 +35,8 @@ FORK = "fork"
 
 @dataclass(slots=True)
 class OpenSession:
-    """A session: one environment instance.
-
-    Args:
-        environment: the instance, exclusive to this session.
-        name: name of the environment.
-        timeout: seconds a call may take.
-        with_state: whether every result includes the state.
-        begun: whether it was reset.
-    """
+    """A session: one environment instance, which is its own. A call may take `timeout` seconds;
+    every result includes the state if `with_state`; `begun`: it was reset."""
 
     environment: Environment
     name: str
@@ -108,9 +100,8 @@ class Host:
             name: registry.load("environments", env["reference"]) for name, env in served.items()
         }
         self._most_bytes, self._arguments = most_bytes, arguments
-        for name, env in served.items():
-            if env["whole"]:
-                self._fitted(name, self._given(name, ""))
+        for name in (name for name, env in served.items() if env["whole"]):
+            self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
         self._closing = BackgroundJobs()
         self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
@@ -141,7 +132,6 @@ class Host:
             return self._failed(session, error, what, opening)
 
     def close(self) -> None:
-        """Close every instance."""
         for instance in self._sessions.values():
             with suppress(Exception):
                 instance.environment.close()
@@ -189,7 +179,10 @@ class Host:
         kind = request.WhichOneof("call") or "state"
         if kind != "reset" and not instance.begun:
             raise RefusedError(f"environment {instance.name!r} was not reset yet; reset it first")
-        call = CALLS[kind](instance.environment, getattr(request, kind))
+        try:
+            call = CALLS[kind](instance.environment, getattr(request, kind))
+        except EpisodeError as error:  # a malformed part of the request
+            raise RefusedError(str(error)) from error
         found = await instance.answered(kind, call)
         if kind == "reset":
             instance.begun = True
@@ -302,7 +295,7 @@ def _description(template: EnvironmentTemplate) -> bytes:
 
 
 def _reset(environment: Environment, reset: pb.Reset) -> Callable[[], Any]:
-    task = _read(lambda: codec.task_of(reset.task)) if reset.HasField("task") else None
+    task = codec.task_of(reset.task) if reset.HasField("task") else None
     seed = reset.seed if reset.HasField("seed") else None
     return lambda: environment.reset(task, seed)
 
@@ -316,35 +309,20 @@ def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
         raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {agents}")
     if not step.order:
         raise RefusedError("a step needs the message of at least one agent")
-    said = {
-        agent: _read(lambda agent=agent: codec.message_of(step.actions[agent]))
-        for agent in step.order
-    }
+    said = {agent: codec.message_of(step.actions[agent]) for agent in step.order}
     return lambda: environment.step(said)
 
 
 def _expert(environment: Environment, expert: pb.Expert) -> Callable[[], Any]:
-    seen = _read(lambda: [codec.message_of(message) for message in expert.messages])
+    seen = [codec.message_of(message) for message in expert.messages]
     return lambda: environment.expert(expert.agent, seen)
-
-
-def _read(read: Callable[[], Any]) -> Any:
-    """Decode a part of a request; a malformed one is refused."""
-    try:
-        return read()
-    except EpisodeError as error:
-        raise RefusedError(str(error)) from error
-
-
-def _state(environment: Environment, state: pb.State) -> Callable[[], Any]:
-    return environment.state
 
 
 CALLS: dict[str, Callable[[Environment, Any], Callable[[], Any]]] = {
     "reset": _reset,
     "step": _step,
     "expert": _expert,
-    "state": _state,
+    "state": lambda environment, _: environment.state,
 }
 """Kind of a request -> a function that reads it, and returns the call of the environment."""
 

@@ -46,7 +46,6 @@ class Connections:
         return True
 
     def forget(self, connection: Any, address: str) -> None:
-        """Remove a connection from the count."""
         own = self._open.get(address, {})
         own.pop(connection, None)
         if not own:

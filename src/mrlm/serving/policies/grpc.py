@@ -97,8 +97,7 @@ class Policies:
                 return pb.WeightsReply(version=await asyncio.wrap_future(done))
 
     async def _receive(self, chunks: AsyncIterator[Any], file: Path) -> Any:
-        """Write the received chunks to a file; returns the header. Raises `Refusal`: the data does
-        not match the header."""
+        """Write the chunks to a file; returns the header. Raises `Refusal`: they do not match."""
         header = (await anext(chunks, pb.WeightsChunk())).header
         served = self.hub.find(header.policy)
         if header.num_bytes > 2 * served.holder.size + SLACK:

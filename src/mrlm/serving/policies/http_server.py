@@ -13,17 +13,9 @@ from mrlm.serving.policies.openai_http import OpenAIHandler
 
 
 class HttpServer:
-    """An HTTP server for policies in a thread of this process.
-
-    Args:
-        handler: the routes.
-        host, port: address to listen on; port 0 takes a free one.
-        cert, key: PEM files, for TLS.
-        client_ca: PEM file; clients have to present a certificate that it signed.
-
-    Raises:
-        ConfigError: uvicorn is not installed, or the port is not available.
-    """
+    """An HTTP server for policies in a thread of this process, on a free port if `port` is 0. The
+    files are in PEM format; with `client_ca`, clients have to present a certificate that it signed.
+    Raises `ConfigError`: uvicorn is not installed, or the port is not available."""
 
     def __init__(
         self,
@@ -70,7 +62,6 @@ class HttpServer:
         )
 
     def start(self) -> HttpServer:
-        """Start the server."""
         self._thread.start()
         return self
 

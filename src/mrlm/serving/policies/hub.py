@@ -38,9 +38,7 @@ class Holder(Protocol):
     """The interface to the weights of one policy."""
 
     @property
-    def size(self) -> int:
-        """Size of the weights in bytes."""
-        ...
+    def size(self) -> int: ...
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when the weights do."""
@@ -48,11 +46,9 @@ class Holder(Protocol):
 
     def take_file(self, file: Path) -> None:
         """Load weights from one safetensors file: all of them, or none and an error."""
-        ...
 
     def take_folder(self, folder: Path) -> None:
         """Load weights from a Hugging Face folder of a model or an adapter."""
-        ...
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes for its tokenizer, by name."""
@@ -64,9 +60,7 @@ class ServedPolicy:
     """A policy that a server offers.
 
     Args:
-        name: its name for clients.
         engine: samples for it, under the same name.
-        chat: renders its conversations.
         holder: has its weights; passed to the engine's `load_weights`.
         model: the model's name or folder, for display.
         max_context: limit of prompt and completion tokens together.
@@ -98,7 +92,6 @@ class PolicyHub:
     of its own, so that every protocol may call it, from a thread or from another loop.
 
     Args:
-        policies: the policies.
         timeout: seconds one call of an engine may take.
         max_waiting: requests that wait or are being answered at the same time; more are refused.
         add_adapter: loads an adapter from a folder: `add_adapter(name, folder)` returns every
@@ -120,8 +113,7 @@ class PolicyHub:
         if self.weights_from is not None:
             self.weights_from = self.weights_from.resolve()
         self.epoch: str = secrets.token_hex(8)
-        """Random identifier of this start: a client that sees a different one knows that uploaded
-        weights are lost."""
+        """Random identifier of this start: with a different one, uploaded weights are lost."""
         self.asleep: bool = False
         self.waiting: int = 0
         """Requests that are being read, waiting or answered."""
@@ -131,9 +123,8 @@ class PolicyHub:
         self._counting = threading.Lock()
         self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not thread-safe
         self._weight_lock = WeightLock()
-        engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
-        self._engines = engines
-        self._batcher = Batcher(engines, self.timeout, ExternalCalls())
+        self._engines: dict[str, Engine] = {name: e.engine for name, e in self.served.items()}
+        self._batcher = Batcher(self._engines, self.timeout, ExternalCalls())
         self._engine_loop = Background("mrlm-policies")
 
     def close(self) -> None:
@@ -155,8 +146,7 @@ class PolicyHub:
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
         """Reserve capacity for a number of requests as long as the block lasts, before any of them
-        is read. Raises `Refusal`: they exceed the total capacity (`bad`), or the free capacity
-        (`busy`)."""
+        is read. Raises `Refusal`: they exceed the total (`bad`) or the free capacity (`busy`)."""
         if count > self.max_waiting:
             text = (
                 f"{count} completions are requested at once and this server answers at most "
@@ -183,8 +173,7 @@ class PolicyHub:
     async def sample(
         self, count: int, read: Callable[[], list[Request]]
     ) -> tuple[list[Request], list[Completion]]:
-        """The requests that a job reads, and their completions. `room` for `count` requests is
-        reserved before they are read."""
+        """The requests that a job reads, once there is `room` for them, and their completions."""
         with self.room(count):
             sent = await self.read(read)
             return sent, await asyncio.wrap_future(self.ask(sent))
@@ -192,8 +181,7 @@ class PolicyHub:
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
         """One completion for each request, in order, for a caller that has reserved `room` for
         them. They are batched with all other pending requests; each has random numbers of its own,
-        so batching does not change the results. Raises `Refusal`: through the future, or at
-        once."""
+        so batching does not change the results. Raises `Refusal`, also through the future."""
         return self._submit(self._ask(list(requests)))
 
     def update(
@@ -234,7 +222,6 @@ class PolicyHub:
         return self._submit(self._sleep())
 
     def wake(self) -> None:
-        """Answer requests again."""
         self.require_trainer()
         self.asleep = False
 
@@ -247,8 +234,7 @@ class PolicyHub:
             )
 
     def readable(self, path: str) -> Path:
-        """Check that a folder named by a client may be read from. Raises `Refusal`: it may not, or
-        does not exist."""
+        """A folder named by a client. Raises `Refusal`: it may not be read, or does not exist."""
         if self.weights_from is None:
             raise Refusal(
                 "forbidden",

@@ -6,7 +6,8 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mrlm.core.chat import Chat
@@ -53,45 +54,36 @@ class Fields:
             if value is not None and value not in allowed:
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
-    def whole(self, name: str, default: int, low: int, high: int) -> int:
-        """An integer from `low` to `high`."""
+    def _value(self, name: str, default: Any, good: Callable[[Any], bool], what: str) -> Any:
         value = self.body.get(name)
         if value is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise Refusal("bad", f"{name} must be a whole number from {low} to {high}", name)
+        if not good(value):
+            raise Refusal("bad", f"{name} must be {what}", name)
         return value
 
+    def whole(self, name: str, default: int, low: int, high: int) -> int:
+        """An integer from `low` to `high`."""
+        what = f"a whole number from {low} to {high}"
+        return self._value(name, default, lambda e: type(e) is int and low <= e <= high, what)
+
     def number(self, name: str, default: float) -> float:
-        """Any number."""
-        value = self.body.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise Refusal("bad", f"{name} must be a number", name)
-        return float(value)
+        return float(self._value(name, default, lambda e: type(e) in (int, float), "a number"))
 
     def flag(self, name: str) -> bool:
         """True or false; false if not given."""
-        value = self.body.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise Refusal("bad", f"{name} must be true or false", name)
-        return bool(value)
+        return self._value(name, False, lambda e: type(e) is bool, "true or false")
 
     def text(self, name: str) -> str:
-        """A required text."""
-        value = self.body.get(name)
-        if not isinstance(value, str) or not value:
+        found = self._value(name, "", lambda e: isinstance(e, str), "a text")
+        if not found:
             raise Refusal("bad", f"{name} must be a text", name)
-        return value
+        return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A text, or a list of them; none if not given."""
-        value = self.body.get(name)
-        value = [] if value is None else [value] if isinstance(value, str) else value
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise Refusal("bad", f"{name} must be a text or a list of texts", name)
-        return tuple(value)
+        found = self._value(name, [], _are_texts, "a text or a list of texts")
+        return (found,) if isinstance(found, str) else tuple(found)
 
     def choices(self) -> int:
         """Completions of each prompt."""
@@ -145,10 +137,7 @@ class Fields:
         found = [_message(each, f"messages[{place}]") for place, each in enumerate(given)]
         tools = self.tools()
         if tools:
-            first = found[0]
-            found[0] = Message(
-                first.content, first.role, tool_calls=first.tool_calls, metadata={"tools": tools}
-            )
+            found[0] = replace(found[0], metadata={"tools": tools})
         return found
 
     def tools(self) -> list[JSON]:
@@ -168,6 +157,11 @@ def is_ids(value: Any) -> bool:
     """Whether a JSON value is a list of integers with at least one."""
     plain = isinstance(value, list) and bool(value)
     return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
+
+
+def _are_texts(value: Any) -> bool:
+    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return texts or isinstance(value, str)
 
 
 def _characters(value: Any) -> int:
@@ -223,23 +217,14 @@ def head(kind: str, model: str) -> JSON:
 def usage(read: int, found: Sequence[Completion]) -> JSON:
     """Token counts of prompt and completions."""
     written = sum(len(each.token_ids) for each in found)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-    }
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def chat_logprobs(chat: Chat, found: Completion) -> JSON:
     """The log-probs of a chat completion, token by token."""
     return {
         "content": [
-            {
-                "token": text,
-                "logprob": logprob,
-                "bytes": list(text.encode()),
-                "top_logprobs": [],
-            }
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
             for text, logprob in zip(_tokens(chat, found), found.logprobs, strict=True)
         ],
         "refusal": None,
@@ -266,8 +251,7 @@ def _tokens(chat: Chat, found: Completion) -> list[str]:
 
 def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if tools were
-    given."""
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any."""
     calls, rest = _calls_in(found.text) if tools else ([], found.text)
     if not calls:
         return {"role": "assistant", "content": found.text}, found.finish_reason
@@ -276,8 +260,7 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
 
 
 def _calls_in(text: str) -> tuple[list[JSON], str]:
-    """The tool calls in a text, and the text without them, in linear time. Malformed calls stay
-    text."""
+    """The tool calls in a text, and the rest, in linear time. Malformed calls stay text."""
     first, *parts = text.split(OPENS)
     calls: list[JSON] = []
     rest = [first]

@@ -66,8 +66,7 @@ class OpenAIHandler:
         self._token = None if token is None else _digest(token)
 
     def app(self) -> Any:
-        """The application, for any ASGI server. Raises `ConfigError`: starlette is not
-        installed."""
+        """The application, for any ASGI server. Raises `ConfigError`: no starlette here."""
         try:
             from starlette.applications import Starlette
             from starlette.routing import Route as Page
@@ -93,7 +92,6 @@ class OpenAIHandler:
     # -- routes ------------------------------------------------------------------------------------
 
     async def health(self, body: JSON, request: Any) -> JSON:
-        """Whether the server answers."""
         return {"status": "asleep" if self.hub.asleep else "ok", "waiting": self.hub.waiting}
 
     async def models(self, body: JSON, request: Any) -> JSON:
@@ -102,7 +100,6 @@ class OpenAIHandler:
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
-        """A chat completion."""
         fields = Fields(body)
         served = self.hub.find(fields.text("model"))
         tools = fields.tools()

@@ -1,5 +1,4 @@
-"""Routes for trainers, with the names and shapes of vLLM's and SGLang's servers, so that a trainer
-for one of those works with this server."""
+"""Routes for trainers, with the names and shapes of vLLM's and SGLang's servers."""
 
 from __future__ import annotations
 
@@ -55,7 +54,6 @@ class SleepMode:
         """The trainer's label for the current weights."""
 
     async def sleep(self, parts: Sequence[str]) -> None:
-        """Put parts to sleep."""
         await asyncio.wrap_future(self.hub.sleep())
         self.asleep |= set(self._known(parts))
 
@@ -67,7 +65,6 @@ class SleepMode:
             self.hub.wake()
 
     def check(self) -> None:
-        """Check that weights can be changed now."""
         if "weights" in self.asleep:
             raise Refusal("bad", "the weights sleep; wake them before they are changed")
 
@@ -144,7 +141,9 @@ class Vllm(_Routes):
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         given = body.get("kwargs")
-        folder = self.hub.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
+        folder = self.hub.readable(
+            Fields(given if isinstance(given, dict) else {}).text("weights_path")
+        )
         await self.take(folder)
         return {"results": [None]}
 
@@ -155,9 +154,6 @@ class Vllm(_Routes):
 
     async def weight_info(self, body: JSON, request: Any) -> JSON:
         return {"weight_version": self.sleep_mode.mark or "default"}
-
-
-PATH = "weights_path"
 
 
 class Sglang(_Routes):

@@ -1,6 +1,5 @@
 """Both ends of gRPC connections: options of channels and servers, clients of the services in
-`mrlm.proto`, and a `Failure` of a unary call: a status, with the whole message in the trailing
-metadata."""
+`mrlm.proto`, and a `Failure` of a unary call: a status, and the message in trailing metadata."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def _options(most_bytes: int) -> Options:
 
 
 def server_options(most_bytes: int = MOST_BYTES) -> Options:
-    """Options of a server: its port is exclusive, and clients may ping as often as this package's
-    do."""
+    """Options of a server: its port is exclusive, and clients may ping as this package's do."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
         *_options(most_bytes),
@@ -69,8 +67,7 @@ def channel_options(most_bytes: int = MOST_BYTES) -> Options:
 
 
 def service_stub(channel: grpc.Channel | grpc.aio.Channel, service: str) -> Any:
-    """The methods of a service (`Environments` or `Policies`) by name, as gRPC's own compiler makes
-    them."""
+    """The methods of a service (`Environments` or `Policies`), as gRPC's compiler makes them."""
     found = SimpleNamespace()
     for method in pb.DESCRIPTOR.services_by_name[service].methods:
         sent = "stream" if method.client_streaming else "unary"

@@ -32,34 +32,28 @@ class Metrics:
         self._library = library
         self._registry = registry = library.CollectorRegistry()
         library.ProcessCollector(registry=registry)
-        self._calls: Any = library.Counter(
-            "mrlm_calls", "Calls that were answered.", ["call", "result"], registry=registry
-        )
         self._seconds: Any = library.Histogram(
             "mrlm_call_seconds", "How long they took.", ["call"], registry=registry, buckets=BUCKETS
         )
-        self._expired: Any = library.Counter(
-            "mrlm_leases_expired", "Sessions whose clients were gone.", registry=registry
-        )
-        self._denied: Any = library.Counter(
-            "mrlm_denied", "Calls without the right token.", registry=registry
-        )
+        self._counters: dict[str, Any] = {
+            name: library.Counter(f"mrlm_{name}", text, labels, registry=registry)
+            for name, text, labels in (
+                ("calls", "Calls that were answered.", ["call", "result"]),
+                ("leases_expired", "Sessions whose clients were gone.", ()),
+                ("denied", "Calls without the right token.", ()),
+            )
+        }
 
     def called(self, call: str, result: str, seconds: float) -> None:
         """Count an answered call of a kind; the result is `ok`, or the kind of the failure."""
         if self._library is not None:
-            self._calls.labels(call, result).inc()
+            self._counters["calls"].labels(call, result).inc()
             self._seconds.labels(call).observe(seconds)
 
-    def expired(self) -> None:
-        """Count a session that was freed because its lease had expired."""
+    def count(self, name: str) -> None:
+        """Count an expired session (`leases_expired`), or a call without a token (`denied`)."""
         if self._library is not None:
-            self._expired.inc()
-
-    def denied(self) -> None:
-        """Count a call without a valid token."""
-        if self._library is not None:
-            self._denied.inc()
+            self._counters[name].inc()
 
     def serve(self, port: int, readings: Readings) -> int:
         """Serve `http://127.0.0.1:PORT/metrics` (0 takes a free port); returns the port. `readings`
@@ -74,7 +68,6 @@ class Metrics:
         return self._http.server_port
 
     def close(self) -> None:
-        """Stop serving."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()

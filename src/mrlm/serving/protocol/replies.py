@@ -14,8 +14,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class SlowError(Exception):
-    """An environment took longer than its deadline, in seconds; `hung`: a thread of it still
-    runs."""
+    """An environment took longer than its deadline; `hung`: a thread of it still runs."""
 
     def __init__(self, seconds: float, hung: bool) -> None:
         super().__init__(f"it took longer than {seconds:g} s")
