@@ -52,7 +52,7 @@ class ScriptedEngine:
         else:
             text = self.script[self._said % len(self.script)]
             self._said += 1
-        ids = self._control.encode_text(text)
+        ids = self._control.encode(self._control.guard(text))
         limit = request.sampling.max_new_tokens
         if len(ids) >= limit:
             cut = ids[:limit]

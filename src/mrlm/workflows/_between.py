@@ -125,7 +125,7 @@ class Between(Workflow):
             return
         prompt = "\n".join(message.content for message in task.prompt)
         async with env.working():
-            found = await dialogue.following(self._transition, prompt, task.id)
+            found = await self._transition(dialogue, prompt, task.id)
         where = f"{self._transition.where}, task {task.id!r}"
         mode = self.transition_mode
         written = {name: observed(row_messages(o, where), mode) for name, o in found.items()}

@@ -37,8 +37,8 @@ class Conference:
 
     def show(self, name: str, words: str | Iterable[Message]) -> None:
         """Append messages that no agent wrote to an agent's conversation; empty text is skipped."""
-        messages = [Message(words)] * bool(words) if isinstance(words, str) else words
-        self.seen[name].extend(messages)
+        if words:
+            self.seen[name] += [Message(words)] if isinstance(words, str) else words
 
     def tell(self, name: str, messages: Iterable[Message]) -> None:
         """Append completions to an agent's conversation; its own remain its own messages."""
@@ -196,15 +196,10 @@ async def play_alone(
         The agent's last message, and the result of every step.
     """
     limit = env.num_steps + (max_turns or env.environment.max_turns or 64)
-    seen, results = [*shown(await env.reset(task)), *hints], list[StepResult]()
+    seen, results = [*(await env.reset(task)).messages, *hints], list[StepResult]()
     while True:
         message = await agent.act(seen)
         results.append(await env.step({agent.name: message}, share))
         if results[-1].done or results[-1].truncated or env.num_steps >= limit:
             return message, results
-        seen += [message, *shown(results[-1])]
-
-
-def shown(result: StepResult) -> list[Message]:
-    """All messages of a step's observations."""
-    return [message for each in result.observations.values() for message in each.messages]
+        seen += [message, *results[-1].messages]

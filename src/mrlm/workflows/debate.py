@@ -72,8 +72,8 @@ class Debate(Workflow):
                 f"agents, and the team is {', '.join(names)}; for environments with a role for "
                 "each agent use the workflow turns"
             )
-        (observation,) = (await env.reset()).observations.values()
-        seen = {name: list(observation.messages) for name in names}
+        messages = (await env.reset()).messages
+        seen = {name: list(messages) for name in names}
         latest: dict[str, Message] = {}
         together = [names] if self.order == "simultaneous" else [[name] for name in names]
         for number in range(self.rounds):
@@ -85,7 +85,9 @@ class Debate(Workflow):
                 for name in speakers:
                     seen[name].append(latest[name])
                 if self.score == "every" or number + 1 == self.rounds:
-                    await self._score(env, {name: latest[name] for name in speakers})
+                    for name in speakers:  # each in a freshly reset environment
+                        await env.reset()
+                        await env.step({name: latest[name]})
         env.end(truncated=not env.result.done)
 
     def read_by(self, name: str, names: Sequence[str]) -> list[str]:
@@ -104,15 +106,9 @@ class Debate(Workflow):
             for name in read
             if name in latest
         ]
-        question = [self.question] if again and self.question else []
-        parts = [*answers, *question]
-        return [Message("\n\n".join(parts))] if parts else []
-
-    async def _score(self, env: EpisodeRunner, answers: dict[str, Message]) -> None:
-        """Score each answer in a freshly reset environment."""
-        for name, message in answers.items():
-            await env.reset()
-            await env.step({name: message})
+        if again and self.question:
+            answers.append(self.question)
+        return [Message("\n\n".join(answers))] if answers else []
 
 
 PLUGIN = Debate

@@ -53,9 +53,7 @@ class MajorityVote(ConferringTeam):
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents * self.samples
 
-    def sequences(self, agents: int, turns: int) -> int:
-        """Maximum number of separate sequences: an answer that did not win is not continued."""
-        return turns * agents * self.samples
+    sequences = completions  # an answer that did not win is not continued
 
     async def answer(self, talk: Conference) -> Message:
         for name in talk.names:

@@ -41,15 +41,11 @@ class Malt(Workflow):
         """Number of model calls in the tree that grows from one completion of the first agent."""
         return sum(self.branches**depth for depth in range(agents))
 
-    def sequences(self, agents: int, turns: int) -> int:
-        """Number of separate sequences: no agent continues its own text."""
-        return self.completions(agents, turns)
+    sequences = completions  # no agent continues its own text
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         check_single_agent(env, "workflow malt")
-        result = await env.reset()
-        (observation,) = result.observations.values()
-        await self._grow(env, list(observation.messages), list(agents))
+        await self._grow(env, (await env.reset()).messages, list(agents))
 
     async def _grow(self, env: EpisodeRunner, seen: list[Message], order: list[str]) -> None:
         """Sample the first agent of `order`, then the subtree of the later agents."""

@@ -15,7 +15,7 @@ from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._team import Conference, ConferringTeam, Paid, play_alone, shown
+from mrlm.workflows._team import Conference, ConferringTeam, Paid, play_alone
 
 Checker = Callable[[Task, str], Task | str]
 """Turns the environment's own task and an agent's completion into the posed task, or returns the
@@ -78,7 +78,7 @@ class ProposeSolve(ConferringTeam):
         share = self.check(agents, env)
         proposer, solver = list(agents.values())[:2]
         talk = Conference(agents, self.template)
-        talk.show(proposer.name, shown(await env.reset()))
+        talk.show(proposer.name, (await env.reset()).messages)
         talk.show(proposer.name, self.ask)
         posed = self._checked(task, (await talk.say(proposer.name)).content)
         if isinstance(posed, Task):

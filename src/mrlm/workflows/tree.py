@@ -6,6 +6,7 @@ or only the best of them, is continued `branches` times."""
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -30,7 +31,7 @@ class TreeState:
     def forked(self, env: EpisodeRunner) -> TreeState:
         """The same state in a copy of the environment."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
-        return TreeState(env, seen, self.dialogue and self.dialogue.fork())
+        return TreeState(env, seen, copy.deepcopy(self.dialogue))
 
 
 @dataclass
@@ -74,8 +75,7 @@ class Tree(Between):
             raise ConfigError(
                 f"workflow tree: select={self.select!r} is not known; use 'all' or 'best'"
             )
-        pruned = self.select == "best"
-        self.spec = replace(self.spec, branches=self.branches, prunes=pruned)
+        self.spec = replace(self.spec, branches=self.branches, prunes=self.select == "best")
 
     def check_leaves(self, count: int, why: str) -> None:
         """Raise `ConfigError` if `count` episodes are too many."""
@@ -88,9 +88,8 @@ class Tree(Between):
 
     def check_size(self, group_size: int, turns: int) -> None:
         if self.termination_threshold is None:
-            more = self.branches - 1
-            grown = group_size + more * (turns - 1)
-            leaves = grown if self.spec.prunes else group_size * self.branches ** (turns - 1)
+            pruned = group_size + (self.branches - 1) * (turns - 1)
+            leaves = pruned if self.spec.prunes else group_size * self.branches ** (turns - 1)
             self.check_leaves(
                 leaves, f"group_size={group_size}, branches={self.branches} and {turns} turns"
             )
@@ -134,20 +133,17 @@ class Tree(Between):
 
     async def _tried(self, state: TreeState) -> bool:
         """Play one joint step; returns whether it succeeded. An error ends this branch."""
+        env = state.env
         try:
-            await self._step(state)
+            result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
+            if result.done or result.truncated or env.num_steps >= self.limit(env):
+                env.end(truncated=not result.done)
         except ConfigError:
             raise
         except Exception as error:
-            state.env.fail(error)
+            env.fail(error)
             return False
         return True
-
-    async def _step(self, state: TreeState) -> None:
-        env = state.env
-        result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
-        if result.done or result.truncated or env.num_steps >= self.limit(env):
-            env.end(truncated=not result.done)
 
 
 PLUGIN = Tree
