@@ -179,11 +179,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 class Background:
     """An event loop in its own thread, for concurrent work. The thread is a daemon: it does not
-    keep the process alive.
-
-    Args:
-        name: name of the thread.
-    """
+    keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -206,14 +202,6 @@ class Background:
     async def call(self, job: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine run in the thread, without blocking the caller's loop."""
         return await asyncio.wrap_future(self.start(job))
-
-    def run(self, function: Callable[[], T]) -> T:
-        """The result of a function run in the thread's event loop."""
-
-        async def inside() -> T:
-            return function()
-
-        return self.start(inside()).result()
 
     def close(self) -> None:
         """Cancel all work in the thread, and end it."""

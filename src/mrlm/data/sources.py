@@ -186,12 +186,8 @@ def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any
 def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]]:
     """Split -> its data files, in a folder with one file per split (`train.jsonl`), possibly in
     parts (`train-00000-of-00002.parquet`), or in a snapshot of a hub repository: according to its
-    README, else in the folder of the configuration, in `data/`, or in the folder itself.
-
-    Args:
-        folder: the folder.
-        config: the configuration, if the snapshot has several.
-    """
+    README, else in the folder of the configuration `config`, in `data/`, or in the folder
+    itself."""
     listed = _listed_files(folder, config)
     if listed:
         return listed
@@ -267,8 +263,7 @@ def _saved(folder: Path, split: str | None) -> Iterator[Located]:
 
 def _on_hub(name: str) -> DataSource:
     identifier, _, config = name.partition(":")
-    columns: dict[str, str] = {}
-    bare = DatasetPreset("", identifier, "", columns, config=config or None)
+    bare = DatasetPreset("", identifier, "", columns={}, config=config or None)
     return DataSource(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
 
 

@@ -1,9 +1,6 @@
 """Samples from any Hugging Face causal language model in this process, with the live weights of the
-learner.
-
-One batched loop with a key-value cache. Every request has random numbers of its own, so that its
-result does not depend on the batch. The only text it handles is stop strings.
-"""
+learner. Every request has random numbers of its own, so that its result does not depend on the
+batch. The only text it handles is stop strings."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ weights reloaded after every update, sleep mode between batches."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -14,15 +15,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
+from mrlm.core.types import JSON
 from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
-from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
-from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
+from mrlm.engines.shared.heads import is_tied, write_head
+from mrlm.engines.shared.server_engine import ServerEngine, httpx
 from mrlm.play.engine import Request
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 FRESH = 1.0
 """Seconds for which a check of a server's weights is valid."""
+PACKED: str = hashlib.sha256(b"").hexdigest()
+"""Checksum of a weight that a server has moved into a packed format."""
 
 
 @dataclass(eq=False, repr=False)
@@ -148,8 +152,8 @@ class VllmEngine(ServerEngine):
             except EndpointError:
                 return False
             checksums = found["checksums"]
-            self._heads_apart[url] = has_head(checksums)
-            if not has_head(checksums) and is_packed(checksums):
+            self._heads_apart[url] = apart = any("lm_head." in name for name in checksums)
+            if not apart and PACKED in checksums.values():
                 raise EngineError(
                     f"the vLLM server at {url} packs its weights when it starts (as it does on a "
                     "processor) and would keep the old output head, which this model shares with "

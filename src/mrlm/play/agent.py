@@ -1,9 +1,5 @@
-"""The agents of an episode. `await agent.act(messages)` requests a completion from the agent's
-policy and records the turn.
-
-An agent knows its name, its prompt and its sampling parameters; it is independent of the model, of
-the other agents, and of training.
-"""
+"""The agents of an episode, independent of the model, of each other, and of training. `await
+agent.act(messages)` requests a completion from the agent's policy and records the turn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Several agents answer one question, read each other, and answer again.
-
-Works with any single-agent environment; the environment is reset for every answer it scores."""
+"""Several agents answer one question, read each other, and answer again."""
 
 from __future__ import annotations
 
@@ -24,7 +22,8 @@ class Debate(Workflow):
     """A debate about a question (arXiv 2305.14325): in the first round all agents answer it, in
     every further round all answer again after reading each other. The reward of an answer goes to
     the agent that gave it; any sharing of rewards is left to the algorithm (`maporl`) or the
-    environment. Requires a single-agent environment in which one message is an answer.
+    environment. Requires a single-agent environment in which one message is an answer; it is reset
+    for every answer that it scores.
 
     Args:
         rounds: answers of every agent.

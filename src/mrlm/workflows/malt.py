@@ -1,7 +1,4 @@
-"""Generator, verifier, refiner: agents in sequence, each sampled several times on its context.
-
-The first agent answers the environment's question, the next agents read all earlier messages, and
-the environment scores the last agent's message."""
+"""Generator, verifier, refiner: agents in sequence, each sampled several times on its context."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ class Malt(Workflow):
     """A search tree of generators, verifiers and refiners (arXiv 2412.01928), or of any agents in
     their order: the first agent is sampled `group_size` times, and every further agent `branches`
     times on each of the contexts before it. The number of episodes grows as `branches ** (agents -
-    1)`. In an evaluation every agent is sampled once. Every agent receives the team's reward.
-    Requires a single-agent environment.
+    1)`. In an evaluation every agent is sampled once. Requires a single-agent environment, which
+    scores the last agent's message; every agent receives the team's reward.
 
     Args:
         branches: completions of every agent after the first, per context.

@@ -1,7 +1,4 @@
-"""Many turns, with several answers sampled from every state: a tree of episodes.
-
-The first answers are the siblings of the group (`group_size`); after every joint step each of them,
-or only the best of them, is continued `branches` times."""
+"""Many turns, with several answers sampled from every state: a tree of episodes."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ class TreeState:
 @dataclass
 class Tree(Between):
     """The `turns` workflow with `branches` different continuations of every joint step (the turn
-    trees of arXiv 2508.04652). Each turn is sampled once and trained on once. An evaluation plays
-    a single path.
+    trees of arXiv 2508.04652); the first answers are the siblings of the group (`group_size`). Each
+    turn is sampled once and trained on once. An evaluation plays a single path.
 
     With `select="all"` every answer is continued, and the number of episodes grows as `branches **
     (turns - 1)`. With `select="best"` the answers to one state are ranked by the team's reward for

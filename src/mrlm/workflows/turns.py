@@ -1,6 +1,4 @@
-"""Many turns in any environment: agents with an observation act until the environment is done.
-
-Joint steps are limited by `max_turns`; an episode that reaches the limit ends as truncated."""
+"""Many turns in any environment: agents with an observation act until the environment is done."""
 
 from __future__ import annotations
 

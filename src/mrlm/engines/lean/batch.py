@@ -132,13 +132,10 @@ class DecodingBatch:
             if self.running and not self.queue and self.running <= COMPACT * self.rows:
                 tokens = tokens[self._compact()]
             if self.running:
-                self._step(tokens)
-
-    def _step(self, tokens: Tensor) -> None:
-        n = self.rows
-        self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.adapters)
-        self.position[:n] += 1
-        self.stats.steps += 1
+                n = self.rows
+                self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.adapters)
+                self.position[:n] += 1
+                self.stats.steps += 1
 
     def _draw(self) -> Tensor:
         """Sample the next token of every row, and release the rows that end with it."""
@@ -266,11 +263,9 @@ class DecodingBatch:
             self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
     def _vacant(self) -> int:
-        for number, prefix in enumerate(self.prefixes):
-            if prefix is None:
-                return number
-        self.prefixes.append(None)
-        return len(self.prefixes) - 1
+        if None not in self.prefixes:
+            self.prefixes.append(None)
+        return self.prefixes.index(None)
 
     def _prefix(self, number: int) -> _Prefix:
         prefix = self.prefixes[number]

@@ -63,13 +63,7 @@ class AnswerLog:
         return entry.completion
 
     def note(self, request: Request, completion: Completion, round: int) -> None:
-        """Logs an answer.
-
-        Args:
-            request: the request.
-            completion: its answer.
-            round: engine rounds until then, this one included.
-        """
+        """Logs an answer; `round` counts the engine's rounds until then, this one included."""
         self._note(request.key, LoggedAnswer(_digest(request), round, completion))
 
     def forget(self, group: Key) -> None:
