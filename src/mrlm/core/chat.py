@@ -106,16 +106,11 @@ class Chat:
         """Text of sampled ids, without special tokens."""
         return self._words(tuple(ids))
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        generate: bool = True,
-        trained: Callable[[int], bool] = lambda index: True,
-    ) -> str:
+    def render(self, messages: Sequence[Message], generate: bool = True) -> str:
         """Text of a conversation, for `encode`: control tokens spelled in messages are guarded.
         Messages that a strict template rejects (a system message in the middle, two of one role in
         a row) are merged or given another role, with one log message."""
-        return self._acceptable(messages, trained, generate)[1]
+        return self._acceptable(messages, lambda index: True, generate)[1]
 
     def _text(self, messages: Sequence[Message]) -> str:
         """Like `render`, with a cache for conversations determined by roles and contents alone."""
@@ -166,7 +161,6 @@ class Chat:
             if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
         ]
         spans: list[Span] | None = None
-        ids: list[int] = []
         if self.marked:
             ids, spans = self._marked_spans(acceptable, text)
         if spans is None:
@@ -267,14 +261,12 @@ class Chat:
             message.role is Role.TOOL and not self._knows_tools
         ):
             role = "user"
-        guard, guard_all = self.control.guard, self.control.guard_all
-        entry: dict[str, Any] = {"role": role, "content": guard(message.content)}
-        entry["sources"] = [index]
-        if message.tool_calls:
-            entry["tool_calls"] = guard_all(message.tool_calls)
-        if message.metadata.get("tools"):
-            entry["tools"] = guard_all(message.metadata["tools"])
-        return entry
+        entry: dict[str, Any] = {"role": role, "content": self.control.guard(message.content)}
+        tools = message.metadata.get("tools")
+        for name, value in (("tool_calls", message.tool_calls), ("tools", tools)):
+            if value:
+                entry[name] = self.control.guard_all(value)
+        return entry | {"sources": [index]}
 
     # -- assistant messages ------------------------------------------------------------------------
 

@@ -96,20 +96,15 @@ def run_async(job: Awaitable[T]) -> T:
 
     async def wait() -> T:
         _contain_tasks(asyncio.get_running_loop())
-        try:
-            return await job
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if is_interrupt(error):
-                raise
-            raise as_failure(error) from error
+        return await job
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(wait())
+        return asyncio.run(_Contained(wait()))
     with ThreadPoolExecutor(max_workers=1) as pool:
         context = contextvars.copy_context()
-        return pool.submit(context.run, lambda: asyncio.run(wait())).result()
+        return pool.submit(context.run, asyncio.run, _Contained(wait())).result()
 
 
 class BackgroundJobs(set["asyncio.Task[Any]"]):

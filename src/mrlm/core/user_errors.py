@@ -126,7 +126,7 @@ def in_user_code(error: BaseException) -> bool:
 
 
 def _is_in(file: str, folder: str) -> bool:
-    return file.startswith(folder + "/") or file.startswith(folder + "\\")
+    return file.startswith((folder + "/", folder + "\\"))
 
 
 def _clipped(text: str) -> str:

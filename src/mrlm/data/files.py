@@ -28,7 +28,7 @@ def read_file(path: Path) -> Iterator[Located]:
     Raises:
         DataError: the file type is unknown, or the file cannot be read.
     """
-    readers = dict(zip(FILE_TYPES, (_jsonl, _json, _csv, _parquet), strict=True))
+    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"data set {str(path)!r}: a file must end in {', '.join(FILE_TYPES)}")

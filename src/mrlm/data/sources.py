@@ -273,14 +273,10 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
     called = preset.name or name
     datasets = _datasets(f"data set {called!r}")
     wanted = split or preset.train
-    options: dict[str, Any] = {"split": wanted}
-    if preset.revision:
-        options["revision"] = preset.revision
-    if preset.files:
-        options["data_files"] = dict(preset.files)
-    load = partial(
-        datasets.load_dataset, preset.hub, None if preset.files else preset.config, **options
-    )
+    options = {"split": wanted, "revision": preset.revision, "data_files": preset.files}
+    given = {name: value for name, value in options.items() if value}
+    config = None if preset.files else preset.config
+    load = partial(datasets.load_dataset, preset.hub, config, **given)
     try:
         try:
             loaded = load(streaming=True) if lazy else load()

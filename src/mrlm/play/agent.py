@@ -239,12 +239,8 @@ class Agent:
 @dataclass(eq=False, repr=False)
 class TextAgent(Agent):
     """An agent whose messages are tokenised text instead of samples: those of an expert, a human
-    player or another function.
-
-    Args:
-        settings, episode, batcher, key: those of `Agent`; the batcher is `None`.
-        write: returns the agent's message for the conversation that the workflow shows it.
-    """
+    player or another function. `write` returns the agent's message for the conversation that the
+    workflow shows it."""
 
     write: Callable[[Agent, Sequence[Message]], str]
 

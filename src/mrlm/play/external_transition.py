@@ -124,11 +124,8 @@ def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, 
 
 
 class Dialogue:
-    """The prompts and answers of every agent of one episode, as texts.
-
-    Args:
-        agents: agents in the order of the function's arguments.
-    """
+    """The prompts and answers of every agent of one episode, as texts; the agents are in the order
+    of the function's arguments."""
 
     def __init__(self, agents: Sequence[str]) -> None:
         self.agents: tuple[str, ...] = tuple(agents)

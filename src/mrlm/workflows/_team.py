@@ -21,12 +21,7 @@ Paid = Literal["team", "last"] | dict[str, float]
 class Conference:
     """The conversations of a team, one per agent: its prompts and completions so far, in order.
     Completions of other agents are inserted as user messages formatted by `template`: they are
-    context, and never trained on.
-
-    Args:
-        agents: the team.
-        template: format of another agent's completion.
-    """
+    context, and never trained on."""
 
     def __init__(self, agents: Agents, template: str) -> None:
         self.agents = agents

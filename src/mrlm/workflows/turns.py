@@ -21,18 +21,14 @@ class Turns(Between):
         limit, dialogue = self.limit(env), self.dialogue(env)
         seen: Seen = {name: [] for name in agents}
         result = await env.reset()
+        enough = self.termination_threshold if env.forking else None
         solved = False
         while not (result.done or result.truncated or solved) and env.num_steps < limit:
             result = await self.joint_step(env, agents, seen, dialogue)
-            solved = self.solved(env)
+            solved = enough is not None and env.episode.step_rewards[-1] > enough
             if not (result.done or result.truncated or solved) and env.num_steps < limit:
                 await self.following(task, env, dialogue)
         env.end(truncated=not (result.done or solved))
-
-    def solved(self, env: EpisodeRunner) -> bool:
-        """Whether the last step's reward ends the episode; an evaluation plays all turns."""
-        limit = self.termination_threshold
-        return limit is not None and env.forking and env.episode.step_rewards[-1] > limit
 
 
 PLUGIN = Turns

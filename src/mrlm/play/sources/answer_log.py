@@ -22,13 +22,8 @@ EPISODE = 5
 
 @dataclass(slots=True)
 class LoggedAnswer:
-    """One answer.
-
-    Args:
-        asked: digest of the request.
-        round: engine rounds until then, this one included.
-        completion: the answer.
-    """
+    """An answer, with the digest of the request, and the engine's rounds until then, this one
+    included."""
 
     asked: str
     round: int

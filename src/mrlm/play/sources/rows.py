@@ -153,13 +153,8 @@ class Grouping:
 
 @dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
-    """Groups made of the rows of a data set in memory, epoch after epoch.
-
-    Args:
-        rows: the rows, as `Grouping` takes them.
-        grouping: makes groups of them.
-        seed: of the order, which is new in every epoch.
-        shuffle: whether rows are put in random order.
+    """Groups made of the rows of a data set in memory, epoch after epoch; if they are shuffled, in
+    a new order in every epoch, which follows from the seed.
 
     Raises:
         ConfigError: a row lacks a column or names an unknown agent.
