@@ -149,23 +149,19 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # abandoned
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    def settle(put: Callable[[Any], None], value: object) -> None:
+        if not future.done():  # else it was abandoned
+            put(value)
 
     def work() -> None:
         _INSIDE.set(True)
-        result, failure = None, None
+        put, value = future.set_result, None
         try:
-            result = function()
+            value = function()
         except BaseException as error:  # passed to the caller
-            failure = as_failure(error)
+            put, value = future.set_exception, as_failure(error)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
+            loop.call_soon_threadsafe(settle, put, value)
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()

@@ -81,9 +81,6 @@ def resolve_model(name: str) -> str:
     return default_model() if name == NAME else name
 
 
-# -- the cache -------------------------------------------------------------------------------------
-
-
 def cache_folder() -> Path | None:
     """The user's cache folder; `None` without a home folder."""
     try:
@@ -148,9 +145,6 @@ def _build_into(root: Path, name: str) -> None:
             if not _is_complete(target):
                 raise
             # another process was faster; its folder contains the same model
-
-
-# -- the files -------------------------------------------------------------------------------------
 
 
 def _write(folder: Path) -> None:

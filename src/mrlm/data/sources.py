@@ -60,8 +60,8 @@ def find(source: Any) -> DataSource:
     if isinstance(source, str | Path):
         return _local(source) or _on_hub(str(source))
     if isinstance(source, Mapping):
-        rows = _picker(source, "the data set")
-        return DataSource("the data set", lambda split, _: items(rows(split), "row"))
+        title = "the data set"
+        return DataSource(title, lambda split, _: items(_picked(source, split, title), "row"))
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
             f"a data set must be a list of dictionaries, a Dataset, a path or a hub id, not "
@@ -166,18 +166,14 @@ def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | 
     return replace(preset, train=train, held_out=held)
 
 
-def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any]:
-    """A function that selects one of several splits."""
-
-    def pick(split: str | None) -> Any:
-        name = split or "train"
-        if name not in splits:
-            raise DataError(
-                f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
-            )
-        return splits[name]
-
-    return pick
+def _picked(splits: Mapping[str, Any], split: str | None, title: str) -> Any:
+    """One of several splits."""
+    name = split or "train"
+    if name not in splits:
+        raise DataError(
+            f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
+        )
+    return splits[name]
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -254,7 +250,7 @@ def _folder(folder: Path, files: dict[str, list[Path]], split: str | None) -> It
 def _saved(folder: Path, split: str | None) -> Iterator[Located]:
     loaded = _datasets(f"data set {str(folder)!r}").load_from_disk(str(folder))
     if isinstance(loaded, Mapping):
-        loaded = _picker(loaded, str(folder))(split)
+        loaded = _picked(loaded, split, str(folder))
     return ((f"{folder}, row {index}", row) for index, row in enumerate(loaded))
 
 

@@ -182,9 +182,6 @@ def question_of(row: Mapping[str, Any]) -> Any:
     return next((row[name] for name in QUESTIONS if row.get(name) is not None), None)
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
 def _checked(
     where: str,
     value: Any,

@@ -67,15 +67,12 @@ class HFEngine(PolicyEngine):
             range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
         )
         answers: dict[int, Completion] = {}
-        start = 0
-        while start < len(order):
-            name = requests[order[start]].policy
-            chosen = [
-                i for i in order[start : start + self.batch_size] if requests[i].policy == name
-            ]
+        while order:
+            name = requests[order[0]].policy
+            chosen = [i for i in order[: self.batch_size] if requests[i].policy == name]
             completions = self._decode(name, [requests[i] for i in chosen])
             answers.update(zip(chosen, completions, strict=True))
-            start += len(chosen)
+            order = order[len(chosen) :]
         return [answers[index] for index in range(len(requests))]
 
     def _decode(self, name: str, requests: list[Request]) -> list[Completion]:

@@ -78,8 +78,6 @@ class SglangEngine(ServerEngine):
         elif url in self._marking:
             raise Missing(f"{url} has other weights than it was sent")
 
-    # -- weights -----------------------------------------------------------------------------------
-
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
         url = self.url_of[name]
         if self.policies[name].adapter:

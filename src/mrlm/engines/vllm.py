@@ -8,9 +8,8 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,16 +49,12 @@ class VllmEngine(ServerEngine):
 
     model: str | None = None
 
-    def __post_init__(
-        self, base_url: str | None, servers: Mapping[str, str] | None, api_key_env: str | None
-    ) -> None:
-        super().__post_init__(base_url, servers, api_key_env)
-        self._models: dict[str, str] = {}
-        self._heads_apart: dict[str, bool] = {}
-        """Server -> whether it stores a tied output head separately from the embedding."""
-        self._marks: dict[str, tuple[str, float] | None] = {}
-        """Server -> the label of its weights, and when they were last labelled; `None` if it does
-        not support labels."""
+    _models: dict[str, str] = field(default_factory=dict, init=False)
+    _heads_apart: dict[str, bool] = field(default_factory=dict, init=False)
+    """Server -> whether it stores a tied output head separately from the embedding."""
+    _marks: dict[str, tuple[str, float] | None] = field(default_factory=dict, init=False)
+    """Server -> the label of its weights, and when they were last labelled; `None` if it does not
+    support labels."""
 
     def _body(self, request: Request) -> JSON:
         name = request.policy
@@ -79,8 +74,6 @@ class VllmEngine(ServerEngine):
         ids = [int(each) for each in choice["token_ids"]]
         logprobs = [float(each) for each in choice["logprobs"]["token_logprobs"]]
         return ids, logprobs, reason
-
-    # -- weights -----------------------------------------------------------------------------------
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
         url = self.url_of[name]

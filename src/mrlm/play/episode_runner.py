@@ -216,11 +216,6 @@ class EpisodeRunner:
         """Close the episode. `truncated`: it was cut short by a limit."""
         return self.episode.close("truncated" if truncated or self.result.truncated else "done")
 
-    def prune(self) -> Episode:
-        """Close the episode because a sibling is continued instead."""
-        self.episode.pruned = True
-        return self.end(truncated=True)
-
     def fail(self, error: Exception) -> None:
         """Close the episode because of an error: a prompt that is too long truncates it, any other
         error makes it a failed one."""

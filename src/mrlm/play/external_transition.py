@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, accepted_parameters
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation
 
@@ -146,14 +147,6 @@ def observed(shown: Sequence[Message], mode: Mode) -> Observation:
     return Observation(list(shown), info={"new_conversation": mode == "replace"})
 
 
-def check_mode(mode: str, where: str) -> None:
-    """Refuse an unknown `transition_mode`."""
-    if mode not in ("replace", "append"):
-        raise ConfigError(
-            f"{where}: transition_mode={mode!r} is unknown; use 'replace' or 'append'"
-        )
-
-
 @dataclass
 class Turning:
     """The turn settings of an environment without turn rules of its own.
@@ -170,7 +163,7 @@ class Turning:
     external_prompt_passthrough: bool = False
 
     def __post_init__(self) -> None:
-        check_mode(self.transition_mode, "environment reward")
+        check_choices(self, "environment reward")
         most, given = self.max_turns, self.external_transition
         if most is not None and (isinstance(most, bool) or most < 1):
             raise ConfigError(f"environment reward: max_turns must be at least 1, not {most}")

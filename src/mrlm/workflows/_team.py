@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.workflows._between import hear
+from mrlm.workflows.turns import hear
 
 Paid = Literal["team", "last"] | dict[str, float]
 
@@ -88,6 +89,8 @@ class ConferringTeam(Workflow):
     spec = WorkflowSpec(single_agent=True)
     least: ClassVar[int] = 1
     """Minimum number of agents."""
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = ()
+    """Settings with their minimum."""
 
     @property
     def title(self) -> str:
@@ -95,6 +98,7 @@ class ConferringTeam(Workflow):
         return f"workflow {type(self).__module__.rsplit('.', 1)[-1]}"
 
     def __post_init__(self) -> None:
+        check_choices(self, self.title)
         if self.reward not in ("team", "last") and not isinstance(self.reward, Mapping):
             raise ConfigError(
                 f"{self.title}: reward={self.reward!r} is not known; use 'team', 'last', or a "
@@ -105,12 +109,10 @@ class ConferringTeam(Workflow):
                 f"{self.title}: template={self.template!r} has no placeholder for the answer; "
                 "put {answer} into it"
             )
-
-    def at_least(self, name: str, least: int) -> None:
-        """Raise `ConfigError` if a setting is below `least`."""
-        value = getattr(self, name)
-        if value < least:
-            raise ConfigError(f"{self.title}: {name}={value} must be at least {least}")
+        for name, lowest in self.lowest:
+            value = getattr(self, name)
+            if value < lowest:
+                raise ConfigError(f"{self.title}: {name}={value} must be at least {lowest}")
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents

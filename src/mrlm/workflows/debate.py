@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-
-Order = Literal["simultaneous", "sequential"]
-Topology = Literal["all", "ring", "star"]
 
 
 @dataclass
@@ -38,8 +36,8 @@ class Debate(Workflow):
     """
 
     rounds: int = 2
-    order: Order = "simultaneous"
-    topology: Topology = "all"
+    order: Literal["simultaneous", "sequential"] = "simultaneous"
+    topology: Literal["all", "ring", "star"] = "all"
     score: Literal["every", "last"] = "every"
     template: str = "{name} answered:\n{answer}"
     question: str = "Answer again, with the reasons of the others in mind."
@@ -47,13 +45,7 @@ class Debate(Workflow):
     spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def __post_init__(self) -> None:
-        known = {"order": Order, "topology": Topology, "score": Literal["every", "last"]}
-        for name, choices in known.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ConfigError(
-                    f"workflow debate: {name} must be one of {', '.join(get_args(choices))}, not "
-                    f"{getattr(self, name)!r}"
-                )
+        check_choices(self, "workflow debate")
         if self.rounds < 1 or "{answer}" not in self.template:
             raise ConfigError(
                 "workflow debate: rounds must be at least 1, and template must contain {answer}"

@@ -40,9 +40,10 @@ class MajorityVote(ConferringTeam):
     weighted: bool = False
     ask: str = ""
 
+    lowest = (("samples", 1),)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least("samples", 1)
         try:
             re.compile(self.pattern or "")
         except re.error as error:

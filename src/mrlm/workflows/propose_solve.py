@@ -59,13 +59,9 @@ class ProposeSolve(ConferringTeam):
         ),
     }
 
-    least: ClassVar[int] = 2
+    least = 2
+    lowest = (("attempts", 2), ("penalty", 0))
     spec = WorkflowSpec(single_agent=True, repeats=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least("attempts", 2)
-        self.at_least("penalty", 0)
 
     def completions(self, agents: int, turns: int) -> int:
         return 1 + self.attempts * turns

@@ -14,7 +14,7 @@ from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._between import Between, Seen
+from mrlm.workflows.turns import Seen, Turns
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class TreeState:
 
 
 @dataclass
-class Tree(Between):
+class Tree(Turns):
     """The `turns` workflow with `branches` different continuations of every joint step (the turn
     trees of arXiv 2508.04652); the first answers are the siblings of the group (`group_size`). Each
     turn is sampled once and trained on once. An evaluation plays a single path.
@@ -49,7 +49,7 @@ class Tree(Between):
         select: answers that are continued: `all`, or the `best` to each state.
         max_leaves: maximum number of episodes of one task.
 
-    The other settings are those of `Between`.
+    The other settings are those of `turns`.
 
     Raises:
         ConfigError: a tree would have more leaves than `max_leaves`, or a setting is out of range.
@@ -67,10 +67,6 @@ class Tree(Between):
             raise ConfigError(
                 f"workflow tree: branches={self.branches} must be at least 2; for a single path "
                 "use the workflow turns"
-            )
-        if self.select not in ("all", "best"):
-            raise ConfigError(
-                f"workflow tree: select={self.select!r} is not known; use 'all' or 'best'"
             )
         self.spec = replace(self.spec, branches=self.branches, prunes=self.select == "best")
 
@@ -108,7 +104,8 @@ class Tree(Between):
                 if not followed:
                     state.env.end()
                 elif state.env not in followed:
-                    state.env.prune()
+                    state.env.episode.pruned = True
+                    state.env.end(truncated=True)
             going = [state for state in going if state.env in followed]
         more = (self.branches - 1) * len(going) if root.forking else 0
         self.check_leaves(len(root.family) + more, f"branches={self.branches}")

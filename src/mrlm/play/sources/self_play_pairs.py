@@ -85,8 +85,6 @@ class SelfPlayPairs(EpisodeSource):
         turn, place = divmod(index, size)
         return int(shuffled((self.seed, "pairs", number, turn), size)[place])
 
-    # -- answers -----------------------------------------------------------------------------------
-
     async def _begin(self, number: int) -> None:
         """Samples the answers of a round; answers older than the round before are dropped."""
         first = number * self.rounds.rows
@@ -126,8 +124,6 @@ class SelfPlayPairs(EpisodeSource):
         request = Request(settings.policy, turn.prompt_ids, settings.sampling, seed_of(key), key)
         completion = await self.batcher.generate(request)
         return completion.token_ids if completion.finish_reason != "abort" else []
-
-    # -- pairs -------------------------------------------------------------------------------------
 
     def _pair(self, number: int, row: int) -> Group:
         """The group of a row: its own answer, and the one that was sampled in a round."""
