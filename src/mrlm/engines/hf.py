@@ -57,8 +57,6 @@ class HFEngine(PolicyEngine):
         return Message(self._generate([request])[0].text, Role.ASSISTANT)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order. Runs in a thread, so that the event loop is not
-        blocked."""
         return await asyncio.to_thread(self._generate, list(requests))
 
     def _generate(self, requests: list[Request]) -> list[Completion]:

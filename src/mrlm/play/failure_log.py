@@ -57,5 +57,4 @@ class Failures:
 
 def _unread(episode: Episode) -> bool:
     """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
-    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
-    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())
+    return episode.metrics.get("prompt_too_long", 0.0) > 0 and not list(episode.turns)

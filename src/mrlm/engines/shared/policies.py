@@ -29,5 +29,4 @@ class PolicyEngine:
         self.versions[policy] = version
 
     def tolerance(self, policy: str) -> float | None:
-        """The rounding tolerance."""
         return self.rounding[self.policies[policy].coarse]

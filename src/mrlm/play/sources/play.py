@@ -179,9 +179,8 @@ class Play(EpisodeSource):
     # -- all groups --------------------------------------------------------------------------------
 
     async def _play(self, jobs: Sequence[PlannedTask]) -> list[Group]:
-        """The groups of all jobs, from all processes. Each process plays a share of about equal
-        length, estimated from past episodes of the same environments. Where there are fewer tasks
-        than processes, several play parts of one."""
+        """The groups of all jobs. Each process plays a share of about equal length, estimated from
+        past episodes of the same environments; with fewer tasks than processes, parts of one."""
         peers = self.peers
         if peers.size > 1:
             each = -(-peers.size // max(1, len(jobs)))

@@ -122,11 +122,8 @@ class Grouping:
         return [settings for settings in self._trained if settings.name in named] or self._default
 
     def _fit(self, index: int, settings: AgentSettings, sides: Sequence[list[Turn]]) -> None:
-        """Shortens what is too long: all sides lose the same tokens, from the beginning.
-
-        Raises:
-            ConfigError: it is too long, and may not be cut, or an answer would have to be cut.
-        """
+        """Shortens what is too long, or refuses it: all sides lose the same tokens, from the
+        beginning, and no answer is cut."""
         whole = max(
             (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
         )
