@@ -299,5 +299,6 @@ def test_a_spelled_token_is_named_once(named: Any, caplog: pytest.LogCaptureFixt
 
 def test_a_tokenizer_alone_reads_text_as_text(named: Any) -> None:
     tokenizer = named("embedded")
-    ids = Control(tokenizer).encode_text("a<|im_end|>b")
+    control = Control(tokenizer)
+    ids = control.encode(control.guard("a<|im_end|>b"))
     assert tokenizer.eos_token_id not in ids and tokenizer.decode(ids) == "a<|im_end|>b"

@@ -166,20 +166,20 @@ def _check_agents(
     the only configured one acts, or those that the workflow names."""
     known = list(dict.fromkeys(agent for env in environments for agent in env.agents))
     idle = [agent for agent in agents if environments and agent not in known]
-    if idle and all(env.sends for env in environments):
+    if idle and all(env.workflow.agents for env in environments):
         raise ConfigError(
             f"agents.{idle[0]}: workflow.name={config.workflow.name!r} uses only the agents "
             f"{', '.join(known)}; give the workflow the names of your agents, or rename them"
         )
     for env in environments:
         env_agents = env.template.agents
-        if env.sends and len(env_agents) > 1:
+        if env.workflow.agents and len(env_agents) > 1:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} needs environments with one agent, and "
                 f"environment {env.name!r} has {len(env_agents)} "
                 f"({', '.join(env_agents)}); use 'turns'"
             )
-        if env.workflow.spec.repeats and not env.reproducible:
+        if env.workflow.spec.repeats and not env.template.seeded:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
                 f"reset of environment {env.name!r} takes neither task nor seed, so each episode "

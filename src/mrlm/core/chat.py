@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +106,11 @@ class Chat:
         """Text of sampled ids, without special tokens."""
         return self._words(tuple(ids))
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        generate: bool = True,
-        trained: Callable[[int], bool] = lambda index: True,
-    ) -> str:
+    def render(self, messages: Sequence[Message], generate: bool = True) -> str:
         """Text of a conversation, for `encode`: control tokens spelled in messages are guarded.
         Messages that a strict template rejects (a system message in the middle, two of one role in
         a row) are merged or given another role, with one log message."""
-        return self._acceptable(messages, trained, generate)[1]
+        return self._acceptable(messages, lambda index: True, generate)[1]
 
     def _text(self, messages: Sequence[Message]) -> str:
         """Like `render`, with a cache for conversations determined by roles and contents alone."""
@@ -142,12 +138,8 @@ class Chat:
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
             )
             return Prompt(text, self.encode(text), forked=True)
-        if turn.completion_ids:
-            tail = (
-                tail.removeprefix(self.tokenizer.decode(turn.completion_ids[-1:]))
-                if turn.finish_reason == "stop"
-                else tail
-            )
+        if turn.completion_ids and turn.finish_reason == "stop":
+            tail = tail.removeprefix(self.tokenizer.decode(turn.completion_ids[-1:]))
         return Prompt(text, [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)])
 
     def transcript(
@@ -169,7 +161,6 @@ class Chat:
             if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
         ]
         spans: list[Span] | None = None
-        ids: list[int] = []
         if self.marked:
             ids, spans = self._marked_spans(acceptable, text)
         if spans is None:
@@ -233,25 +224,19 @@ class Chat:
         """The first of three forms of the conversation that the template accepts, and its text."""
         found = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
-        for attempt, rewrite in enumerate(
-            (
-                lambda: found,
-                lambda: alternating(found, trained),
-                lambda: without_system(alternating(found, trained)),
-            )
-        ):
-            candidate = rewrite()
+        for rewrite in (list, lambda found: alternating(found, trained), without_system):
+            found = rewrite(found)
             try:
-                text = self._apply(candidate, generate)
+                text = self._apply(found, generate)
             except TemplateError as error:
                 refused = error
                 continue
-            if attempt:
+            if refused is not None:
                 self._say(
                     f"the chat template refused the conversation ({refused}); messages were merged "
                     "or given another role"
                 )
-            return candidate, text
+            return found, text
         place = _place(self.tokenizer)
         raise ChatTemplateError(f"{place} refuses the conversation: {refused}") from refused
 
@@ -276,14 +261,12 @@ class Chat:
             message.role is Role.TOOL and not self._knows_tools
         ):
             role = "user"
-        guard, guard_all = self.control.guard, self.control.guard_all
-        entry: dict[str, Any] = {"role": role, "content": guard(message.content)}
-        entry["sources"] = [index]
-        if message.tool_calls:
-            entry["tool_calls"] = guard_all(message.tool_calls)
-        if message.metadata.get("tools"):
-            entry["tools"] = guard_all(message.metadata["tools"])
-        return entry
+        entry: dict[str, Any] = {"role": role, "content": self.control.guard(message.content)}
+        tools = message.metadata.get("tools")
+        for name, value in (("tool_calls", message.tool_calls), ("tools", tools)):
+            if value:
+                entry[name] = self.control.guard_all(value)
+        return entry | {"sources": [index]}
 
     # -- assistant messages ------------------------------------------------------------------------
 
@@ -310,17 +293,11 @@ class Chat:
             else:
                 ids = [each for part in parts for each in part]
                 mask = [bit for bit, part in zip(mask, parts, strict=True) for _ in part]
-        starts = [i for i, bit in enumerate(mask) if bit and (i == 0 or not mask[i - 1])]
-        ends = [
-            i + 1 for i, bit in enumerate(mask) if bit and (i + 1 == len(mask) or not mask[i + 1])
-        ]
+        edges = [i for i, (a, b) in enumerate(pairwise([0, *mask, 0])) if a != b]
         writers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        if len(writers) != len(starts):
+        if len(edges) != 2 * len(writers):
             return ids, None
-        return ids, [
-            Span(writer, start, end)
-            for writer, start, end in zip(writers, starts, ends, strict=True)
-        ]
+        return ids, [*map(Span, writers, edges[::2], edges[1::2])]
 
     def _prefix_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
@@ -330,10 +307,8 @@ class Chat:
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before, until = (
-                self._apply(messages[:index], generate=True),
-                self._apply(messages[: index + 1], generate=False),
-            )
+            before = self._apply(messages[:index], generate=True)
+            until = self._apply(messages[: index + 1], generate=False)
             if not (
                 before.startswith(text) and until.startswith(before) and whole.startswith(until)
             ):
@@ -341,11 +316,11 @@ class Chat:
                     _unusable(f"message {index} changes what was rendered before it")
                 )
             ids += self.encode(before[len(text) :])
-            written = until[len(before) :]
-            own = self.encode(self._up_to_end(written, message["content"]))
+            written = self._up_to_end(until[len(before) :], message["content"])
+            own = self.encode(written)
             spans.append(Span(index, len(ids), len(ids) + len(own)))
             ids += own
-            text = before + self._up_to_end(written, message["content"])
+            text = before + written
         return ids + self.encode(whole[len(text) :]), spans
 
     def _up_to_end(self, written: str, content: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import accumulate, islice
 from typing import Any
 
 GUARD = "\ufdd0"
@@ -54,7 +54,8 @@ class Control:
         self._ids: dict[str, int] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in names if name
         }
-        self._known: frozenset[int] = frozenset(self._ids.values())
+        self.ids: frozenset[int] = frozenset(self._ids.values())
+        """Ids of the control tokens."""
         self._pattern: re.Pattern[str] = _any_of(self._ids)
         markers = [
             text
@@ -62,18 +63,12 @@ class Control:
             if text.strip() and not self._pattern.search(text)
         ]
         self._marker: re.Pattern[str] | None = _markers(markers)
-        self._spellings: dict[str, list[int] | None] = {}
+        self._spelling = lru_cache(None)(self._spell)
         self._matched_normal = any(added[name].normalized for name in names if name in added)
-
-    @property
-    def ids(self) -> frozenset[int]:
-        """Ids of the control tokens."""
-        return self._known
 
     def guard(self, text: str) -> str:
         """The text with a guard in every spelled control token."""
-        if GUARD in text:
-            text = text.replace(GUARD, "")
+        text = text.replace(GUARD, "")
         found = self._pattern.search(text)
         if found is None and self._normal is not None:
             normal = self._normal(text)
@@ -106,10 +101,6 @@ class Control:
             return self._plain(self.escape(guarded))
         return [each for part in parts for each in part]
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of a text without control tokens."""
-        return self.encode(self.guard(text))
-
     def spelled(self, ids: Sequence[int], guarded: str) -> list[list[int]] | None:
         """For each id of a text, the id itself, or the ids of the spelling if a message spelled it.
         `None` if the tokenizer has no ordinary tokens for it, or finds unexpected tokens: then the
@@ -119,11 +110,11 @@ class Control:
             ids: ids of the text without guards.
             guarded: the text with guards.
         """
-        *places, length = _places(guarded)
+        *places, length = accumulate(map(len, guarded.split(GUARD)))
         forged = {place for place in places if place < length}
         text = unguarded(guarded)
         found = [(match.group(), match.start() + 1) for match in self._pattern.finditer(text)]
-        held = [place for place, each in enumerate(ids) if each in self._known]
+        held = [place for place, each in enumerate(ids) if each in self.ids]
         if [self._ids[name] for name, _ in found] != [ids[place] for place in held]:
             return None
         parts = [[each] for each in ids]
@@ -153,17 +144,12 @@ class Control:
         normalizer = getattr(backend, "normalizer", None)
         return normalizer.normalize_str if self._matched_normal and normalizer else None
 
-    def _spelling(self, name: str) -> list[int] | None:
-        if name not in self._spellings:
-            self._spellings[name] = self._spell(name)
-        return self._spellings[name]
-
     def _spell(self, name: str) -> list[int] | None:
         """The ids of a control token's characters, tokenised in two halves so that neither is a
         control token."""
         for cut in range(1, len(name)):
             ids = [*self._within(name[:cut]), *self._within(name[cut:])]
-            if not self._known.intersection(ids) and name in self.tokenizer.decode(ids):
+            if not self.ids.intersection(ids) and name in self.tokenizer.decode(ids):
                 return ids
         return None
 
@@ -230,12 +216,3 @@ def _escaped(match: re.Match[str]) -> str:
     text = match.group()
     start = len(text) - len(text.lstrip())
     return f"{text[:start]}\\{text[start:]}"
-
-
-def _places(guarded: str) -> list[int]:
-    """Positions of the guards in the text without them, followed by its length."""
-    found, place = [], 0
-    for part in guarded.split(GUARD):
-        place += len(part)
-        found.append(place)
-    return found

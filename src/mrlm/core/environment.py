@@ -7,6 +7,7 @@ import copy
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import zip_longest
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
@@ -251,7 +252,7 @@ def validated_reward(reward: object, where: str) -> Reward:
         return Reward(0.0, known=False)
     if isinstance(reward, bool | int | float):
         reward = Reward(float(reward))
-    if not isinstance(reward, Reward) or isinstance(reward.value, str) or not _finite(reward.value):
+    if not isinstance(reward, Reward) or not _finite(reward.value):
         value = reward.value if isinstance(reward, Reward) else reward
         raise RewardError(f"{where}: the reward must be a finite number, not {value!r}")
     reward.value = float(reward.value)
@@ -267,13 +268,7 @@ def check_environment(env: object, seed: int = 0, max_steps: int = 100) -> None:
     """
     first, second = (_play_fixed(as_environment(env).spawn(), seed, max_steps) for _ in range(2))
     if first != second:
-        differing = next(
-            i
-            for i, (a, b) in enumerate(
-                zip([*first, "<nothing>"], [*second, "<nothing>"], strict=False)
-            )
-            if a != b
-        )
+        differing = next(i for i, (a, b) in enumerate(zip_longest(first, second)) if a != b)
         raise ConfigError(
             f"{_title(env)}: two episodes with seed {seed} differ at step {differing}; they must "
             "be determined by (task, seed), so draw random numbers from random.Random(seed)"
@@ -286,49 +281,53 @@ def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str
         raise ConfigError(
             f"{title}.agents must name at least one agent, each once, not {environment.agents!r}"
         )
-    task = _called(title, "task", lambda: environment.task(seed))
-    result, trace = _answer(environment, "reset", lambda: environment.reset(task, seed)), []
+    task = _called(environment, "task", seed)
+    result, trace = _answer(environment, "reset", task, seed), []
     for count in range(max_steps + 1):
-        _check_result(result, environment, f"{title}, step {count}")
+        where = f"{title}, step {count}"
+        for agent, reward in result.rewards.items():
+            validated_reward(reward, f"{where}, agent {agent!r}")
         trace.append(repr(result))
-        if result.done or result.truncated or not result.observations:
+        if result.done or result.truncated:
             break
+        if not result.observations:
+            raise ConfigError(
+                f"{where}: no agent has an observation, so none can act, but the environment is "
+                "not done; set StepResult.done"
+            )
         speakers = [agent for agent, seen in result.observations.items() if not seen.done]
         if not speakers:
             raise ConfigError(
-                f"{title}, step {count}: every observation is done but the environment is not; "
-                "set StepResult.done"
+                f"{where}: every observation is done but the environment is not; set "
+                "StepResult.done"
             )
         words = {agent: Message("yes", Role.ASSISTANT, agent=agent) for agent in speakers}
-        result = _answer(environment, "step", lambda words=words: environment.step(words))
+        result = _answer(environment, "step", words)
     environment.close()
     return trace
 
 
-def _answer(environment: Environment, method: str, call: Callable[[], Any]) -> StepResult:
+def _answer(environment: Environment, method: str, *arguments: object) -> StepResult:
     """The result of `reset` or `step`, with checked types."""
-    result = _called(_title(environment), method, call)
+    result = _called(environment, method, *arguments)
     problem = contract_problem(result, environment, method)
     if problem is not None:
         raise ConfigError(problem)
     return result
 
 
-def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
-    """The result of a method that may be a coroutine.
-
-    Raises:
-        ConfigError: it raised an error; the message contains the user's lines.
-    """
+def _called(environment: Environment, method: str, *arguments: object) -> Any:
+    """The result of a method that may be a coroutine; its errors become a `ConfigError` with the
+    user's lines."""
     try:
-        answer = call()
+        answer = getattr(environment, method)(*arguments)
         return run_async(answer) if is_pending(answer) else answer
     except (ConfigError, RewardError):
         raise
     except EpisodeError as error:
         raise ConfigError(str(error)) from error
     except Exception as error:
-        raise ConfigError(f"{title}.{method} raised {explain(error)}") from error
+        raise ConfigError(f"{_title(environment)}.{method} raised {explain(error)}") from error
 
 
 def contract_problem(result: object, environment: Environment, method: str) -> str | None:
@@ -354,23 +353,13 @@ def contract_problem(result: object, environment: Environment, method: str) -> s
                 f"{title}.{method}: the observation of {agent!r} must be an Observation of "
                 "Messages: `Observation([Message(text)])`"
             )
-    unknown = [agent for agent in result.rewards if agent not in environment.agents]
-    if unknown:
-        return (
-            f"{title}.{method}: reward for {unknown[0]!r}, which is not in "
-            f"agents={environment.agents!r}"
-        )
+    for agent in result.rewards:
+        if agent not in environment.agents:
+            return (
+                f"{title}.{method}: reward for {agent!r}, which is not in "
+                f"agents={environment.agents!r}"
+            )
     return None
-
-
-def _check_result(result: StepResult, environment: Environment, where: str) -> None:
-    for agent, reward in result.rewards.items():
-        validated_reward(reward, f"{where}, agent {agent!r}")
-    if not result.done and not result.truncated and not result.observations:
-        raise ConfigError(
-            f"{where}: no agent has an observation, so none can act, but the environment is not "
-            "done; set StepResult.done"
-        )
 
 
 def _title(env: Any) -> str:

@@ -90,8 +90,33 @@ class Episode:
         """
         self.status = status
         if not self.failed:
-            settle(self)
+            self._settle()
         return self
+
+    def _settle(self) -> None:
+        """Complete the rewards of joint steps with 0, check that they are consistent, and make the
+        turns of agents with missing rewards context."""
+        last = max((turn.step for turn in self.turns), default=-1)
+        if not self.step_rewards and self.reward:
+            self.step_rewards = [0.0] * max(last, 0) + [self.reward]
+        paid = self.step_rewards
+        paid += [0.0] * (last + 1 - len(paid))
+        where = f"episode {self.id!r} of task {self.task.id!r}"
+        total = sum(paid)
+        if not abs(total - self.reward) <= 1e-6 * (1 + sum(map(abs, paid))):
+            raise EpisodeError(
+                f"{where}: step_rewards sum to {total:g}, but reward is {self.reward:g}; "
+                "give one finite reward per joint step, and their sum as the reward"
+            )
+        for agent, rollout in self.rollouts.items():
+            steps = [turn.step for turn in rollout.turns]
+            if steps != sorted(steps) or (steps and steps[0] < 0):
+                raise EpisodeError(
+                    f"{where}: the turns of agent {agent!r} are of the joint steps {steps}; "
+                    "Turn.step counts joint steps from 0 and must not decrease"
+                )
+            for turn in rollout.turns if agent in self.missing else ():
+                turn.trained = False
 
     @property
     def failed(self) -> bool:
@@ -166,33 +191,3 @@ def team_rewards(turns: Sequence[Turn], reward: float | None = None) -> list[flo
     for step, own in by_step.items():
         steps[step] = sum(own.values()) / len(own)
     return steps
-
-
-def settle(episode: Episode) -> None:
-    """Complete the rewards of joint steps with 0 for incomplete ones, and check their consistency;
-    turns of agents with missing rewards become context.
-
-    Raises:
-        EpisodeError: inconsistent rewards, or turns out of order.
-    """
-    last = max((turn.step for turn in episode.turns), default=-1)
-    if not episode.step_rewards and episode.reward:
-        episode.step_rewards = [0.0] * max(last, 0) + [episode.reward]
-    paid = episode.step_rewards
-    paid += [0.0] * (last + 1 - len(paid))
-    where = f"episode {episode.id!r} of task {episode.task.id!r}"
-    total = sum(paid)
-    if not abs(total - episode.reward) <= 1e-6 * (1 + sum(map(abs, paid))):
-        raise EpisodeError(
-            f"{where}: step_rewards sum to {total:g}, but reward is {episode.reward:g}; "
-            "give one finite reward per joint step, and their sum as the reward"
-        )
-    for agent, rollout in episode.rollouts.items():
-        steps = [turn.step for turn in rollout.turns]
-        if steps != sorted(steps) or (steps and steps[0] < 0):
-            raise EpisodeError(
-                f"{where}: the turns of agent {agent!r} are of the joint steps {steps}; "
-                "Turn.step counts joint steps from 0 and must not decrease"
-            )
-        for turn in rollout.turns if agent in episode.missing else ():
-            turn.trained = False

@@ -52,8 +52,6 @@ class LLMEnvironment:
         if isinstance(self.model, Mapping):  # a model behind an API cannot be trained
             self.mode = EnvironmentMode.CLIENT
 
-    # -- queries -----------------------------------------------------------------------------------
-
     def respond(self, messages: Message | Sequence[Message], **sampling: Any) -> Message:
         """The model's response to a conversation (or to one message).
 
@@ -68,8 +66,6 @@ class LLMEnvironment:
         if isinstance(self.model, Mapping):
             return registry.load("engines", "openai").of(self.model).respond(seen, params)
         return registry.load("engines", "lean").of(self.model, self.tokenizer).respond(seen, params)
-
-    # -- an environment ----------------------------------------------------------------------------
 
     @property
     def environment(self) -> Any:
@@ -120,9 +116,9 @@ class LLMEnvironment:
         Raises:
             ConfigError: one of them is set.
         """
-        given = [name for name in AS_ENVIRONMENT if getattr(self, name) is not None]
-        if given:
-            raise ConfigError(
-                f"LLMEnvironment: {given[0]} applies to a model used as an environment, and this "
-                "one is a policy; remove it"
-            )
+        for name in AS_ENVIRONMENT:
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"LLMEnvironment: {name} applies to a model used as an environment, and this "
+                    "one is a policy; remove it"
+                )

@@ -1,11 +1,13 @@
 """Conditions under which settings have an effect, which algorithms, sections, workflows and
-environments declare as `matters`."""
+environments declare as `matters`, and the check of their choices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from mrlm.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,15 @@ SEVERAL_TURNS = Matters(
 SEVERAL_AGENTS = Matters(
     lambda settings, run: run.agents > 1, "there is one agent; remove it, or play with several"
 )
+
+
+def check_choices(settings: object, title: str) -> None:
+    """Raise `ConfigError` if a setting of type `Literal` has another value."""
+    for name, hint in get_type_hints(type(settings)).items():
+        if get_origin(hint) is Literal and getattr(settings, name) not in get_args(hint):
+            choices = " or ".join(map(repr, get_args(hint)))
+            value = getattr(settings, name)
+            raise ConfigError(f"{title}: {name}={value!r} is not known; use {choices}")
 
 
 def conditions(cls: type[Any]) -> dict[str, Matters]:

@@ -18,7 +18,6 @@ from mrlm.core.errors import PluginError
 PACKAGE = Path(__file__).parent.parent
 WINGS = ("algorithms", "environments", "workflows", "engines", "trackers")
 
-
 REFUSED = {
     ("algorithms", name): f"{name} moves continuous actions along the gradient of a critic, and a "
     "language model's actions are tokens, which have none; use sac, which is its sibling for "

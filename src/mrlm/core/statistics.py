@@ -114,12 +114,8 @@ def summarize(
     for n in sorted({1, k}):
         shares = [pass_at_k(count, total, n) for count, total in passed if total >= n]
         rows[f"pass@{n}"] = (share_interval(shares), len(shares))
-    return {
-        title: {**dict(zip(("value", "low", "high"), map(_known, interval), strict=True))}
-        | {"tasks": count}
-        for title, (interval, count) in rows.items()
-    }
-
-
-def _known(number: float) -> float | None:
-    return None if math.isnan(number) else number
+    found: dict[str, dict[str, float | None]] = {}
+    for title, (interval, count) in rows.items():
+        known = [None if math.isnan(number) else number for number in interval]
+        found[title] = dict(zip(("value", "low", "high"), known, strict=True)) | {"tasks": count}
+    return found

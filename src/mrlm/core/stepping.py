@@ -33,10 +33,11 @@ def by_hand(kind: type) -> None:
             setattr(kind, name, _wrapped(method, forms))
 
 
-Forms = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a call, by position and by name."""
 
 
-def _wrapped(method: Callable[..., Any], forms: Forms) -> Any:
+def _wrapped(method: Callable[..., Any], forms: Callable[..., Call]) -> Any:
     takes_task = "task" in inspect.signature(method).parameters
 
     @functools.wraps(method)
@@ -51,9 +52,7 @@ def _wrapped(method: Callable[..., Any], forms: Forms) -> Any:
     return call
 
 
-def _reset_arguments(
-    environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _reset_arguments(environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
     """The arguments of `reset`, where `reset(7)` and `reset(seed=7)` select the task of seed 7."""
     if len(arguments) == 1 and isinstance(arguments[0], int) and "seed" not in named:
         return (environment.task(arguments[0]), arguments[0]), named
@@ -62,9 +61,7 @@ def _reset_arguments(
     return arguments, named
 
 
-def _step_arguments(
-    environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _step_arguments(environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
     """The arguments of `step`, where `step(message)` is the message of the only agent, or of the
     one it names."""
     given = arguments[0] if arguments else named.get("actions")

@@ -96,20 +96,15 @@ def run_async(job: Awaitable[T]) -> T:
 
     async def wait() -> T:
         _contain_tasks(asyncio.get_running_loop())
-        try:
-            return await job
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if is_interrupt(error):
-                raise
-            raise as_failure(error) from error
+        return await job
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(wait())
+        return asyncio.run(_Contained(wait()))
     with ThreadPoolExecutor(max_workers=1) as pool:
         context = contextvars.copy_context()
-        return pool.submit(context.run, lambda: asyncio.run(wait())).result()
+        return pool.submit(context.run, asyncio.run, _Contained(wait())).result()
 
 
 class BackgroundJobs(set["asyncio.Task[Any]"]):
@@ -154,23 +149,19 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # abandoned
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    def settle(put: Callable[[Any], None], value: object) -> None:
+        if not future.done():  # else it was abandoned
+            put(value)
 
     def work() -> None:
         _INSIDE.set(True)
-        result, failure = None, None
+        put, value = future.set_result, None
         try:
-            result = function()
+            value = function()
         except BaseException as error:  # passed to the caller
-            failure = as_failure(error)
+            put, value = future.set_exception, as_failure(error)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
+            loop.call_soon_threadsafe(settle, put, value)
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()
@@ -179,11 +170,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 class Background:
     """An event loop in its own thread, for concurrent work. The thread is a daemon: it does not
-    keep the process alive.
-
-    Args:
-        name: name of the thread.
-    """
+    keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -206,14 +193,6 @@ class Background:
     async def call(self, job: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine run in the thread, without blocking the caller's loop."""
         return await asyncio.wrap_future(self.start(job))
-
-    def run(self, function: Callable[[], T]) -> T:
-        """The result of a function run in the thread's event loop."""
-
-        async def inside() -> T:
-            return function()
-
-        return self.start(inside()).result()
 
     def close(self) -> None:
         """Cancel all work in the thread, and end it."""

@@ -129,12 +129,8 @@ def profiling(wait: Callable[[], object] | None = None) -> Iterator[Profile]:
 
 @contextmanager
 def beside(name: str) -> Iterator[None]:
-    """A context whose spans belong to concurrent work and report to its own profile, including
-    those of tasks and threads started in it.
-
-    Args:
-        name: name of the work.
-    """
+    """A context whose spans belong to concurrent work of this name and report to its own profile,
+    including those of tasks and threads started in it."""
     profile = _current.get()
     if profile is None:
         yield

@@ -64,7 +64,8 @@ def default_model() -> str:
                 "folder, or unset it to use the embedded model"
             )
         return str(folder.absolute())
-    name = f"tiny-{_content_version()}"
+    content = json.dumps([_RECIPE, ARCHITECTURE, CHAT_TEMPLATE, PAD, START, END])
+    name = f"tiny-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
     cache = cache_folder()
     if cache is not None and _is_complete(cache / name):
         return str(cache / name)
@@ -78,14 +79,6 @@ def resolve_model(name: str) -> str:
     """`name` for Hugging Face loaders: `mrlm/tiny` becomes the folder of `default_model()`, every
     other name is unchanged."""
     return default_model() if name == NAME else name
-
-
-# -- the cache -------------------------------------------------------------------------------------
-
-
-def _content_version() -> str:
-    content = json.dumps([_RECIPE, ARCHITECTURE, CHAT_TEMPLATE, PAD, START, END])
-    return hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
 
 
 def cache_folder() -> Path | None:
@@ -152,9 +145,6 @@ def _build_into(root: Path, name: str) -> None:
             if not _is_complete(target):
                 raise
             # another process was faster; its folder contains the same model
-
-
-# -- the files -------------------------------------------------------------------------------------
 
 
 def _write(folder: Path) -> None:

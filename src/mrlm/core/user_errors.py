@@ -119,14 +119,12 @@ def _is_users(file: str) -> bool:
 
 def in_user_code(error: BaseException) -> bool:
     """Whether the frame that raised an error is in the user's files."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and _is_users(trace.tb_frame.f_code.co_filename)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and _is_users(frames[-1].f_code.co_filename)
 
 
 def _is_in(file: str, folder: str) -> bool:
-    return file.startswith(folder + "/") or file.startswith(folder + "\\")
+    return file.startswith((folder + "/", folder + "\\"))
 
 
 def _clipped(text: str) -> str:

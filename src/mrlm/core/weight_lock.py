@@ -52,8 +52,7 @@ class WeightLock:
             self._wake()
 
     def _enter(self, alone: bool) -> asyncio.Future[None] | None:
-        """Acquire the lock as the writer or as a reader, or return a future that is done when the
-        lock's state has changed."""
+        """Acquire the lock, or return a future that is done when its state has changed."""
         with self._lock:
             if self._alone or (self._inside if alone else self._wanting):
                 loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,7 @@ def read_file(path: Path) -> Iterator[Located]:
     Raises:
         DataError: the file type is unknown, or the file cannot be read.
     """
-    readers: dict[str, Callable[[Path], Iterator[Located]]] = {
-        ".jsonl": _jsonl,
-        ".json": _json,
-        ".csv": _csv,
-        ".parquet": _parquet,
-    }
+    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"data set {str(path)!r}: a file must end in {', '.join(FILE_TYPES)}")
@@ -44,36 +39,32 @@ def _jsonl(path: Path) -> Iterator[Located]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                where = f"{path}, line {number}"
-                yield (
-                    where,
-                    _parsed(line, lambda error, where=where: f"{where}, column {error.colno}"),
-                )
+                yield f"{path}, line {number}", _parsed(line.rstrip(), path, number)
 
 
 def _json(path: Path) -> Iterator[Located]:
-    value = _parsed(
-        path.read_bytes(), lambda error: f"{path}, line {error.lineno}, column {error.colno}"
-    )
+    value = _parsed(path.read_bytes(), path)
     if isinstance(value, DataError):
         raise value
     if not isinstance(value, list):
         raise DataError(
             f"{path}: expected a list of objects, not {type(value).__name__}; one object per line "
-            f"is .jsonl"
+            "is .jsonl"
         )
     yield from items(value, f"{path}, item")
 
 
-def _parsed(text: bytes, where: Callable[[json.JSONDecodeError], str]) -> Any:
-    """The JSON value, or a `DataError`."""
+def _parsed(text: bytes, path: Path, first: int = 1) -> Any:
+    """The JSON value of a text that begins in line `first` of a file, or a `DataError`."""
+    line, column, problem = 1, 1, ""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        return DataError(f"{where(error)}: not valid JSON ({error.msg})")
+        line, column, problem = error.lineno, error.colno, error.msg
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        at = where(json.JSONDecodeError("", "", 0))
-        return DataError(f"{at}: not valid JSON ({error})")
+        problem = str(error)
+    place = f"{path}, line {first + line - 1}, column {column}"
+    return DataError(f"{place}: not valid JSON ({problem})")
 
 
 def _csv(path: Path) -> Iterator[Located]:
@@ -102,13 +93,12 @@ def _parquet(path: Path) -> Iterator[Located]:
         import pyarrow.parquet
     except ImportError as error:
         raise DataError(f"{path}: reading parquet {NEEDS_EXTRA}") from error
-    index = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    yield f"{path}, row {index}", row
-                    index += 1
+            rows = (
+                row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist()
+            )
+            yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as parquet ({error})") from error
 

@@ -55,11 +55,7 @@ class DatasetPreset:
         return (self.train, self.held_out) if self.held_out else (self.train,)
 
     def row(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """A row under our names.
-
-        Args:
-            value: the original row.
-            where: its location, for errors.
+        """A row under our names; `where` is its location, for errors.
 
         Raises:
             DataError: a column is missing, or contains no answer.
@@ -84,18 +80,14 @@ class DatasetPreset:
         return row | {name: value[name] for name in self.keep if value.get(name) is not None}
 
 
-def _hashes(text: str) -> str:
-    found = after_hashes(text)
-    if found is None:
-        raise ValueError("no answer after '####'")
-    return found
+def _found(search: Callable[[str], str | None], place: str) -> Extract:
+    def extract(text: str) -> str:
+        answer = search(text)
+        if not answer:
+            raise ValueError(f"no answer {place}")
+        return answer
 
-
-def _box(text: str) -> str:
-    found = boxed(text)
-    if not found:
-        raise ValueError("no answer in a \\boxed{}")
-    return found
+    return extract
 
 
 def _answers(value: Any) -> list[str]:
@@ -112,24 +104,17 @@ def _first_program(value: str) -> str | None:
 
 
 EXTRACTS: dict[str, Extract] = {
-    "after_hashes": _hashes,
-    "boxed": _box,
+    "after_hashes": _found(after_hashes, "after '####'"),
+    "boxed": _found(boxed, "in a \\boxed{}"),
     "answers": _answers,
     "first_program": _first_program,
 }
 """The names of functions in the table."""
 
 
-def _preset(name: str, row: Mapping[str, Any]) -> DatasetPreset:
-    """A preset from its row in the table."""
-    extract = {ours: EXTRACTS[how] for ours, how in row.get("extract", {}).items()}
-    return DatasetPreset(name, **{**row, "keep": tuple(row.get("keep", ())), "extract": extract})
-
-
-PRESETS: dict[str, DatasetPreset] = {
-    name: _preset(name, row)
-    for name, row in yaml.safe_load(
-        Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    ).items()
-}
+PRESETS: dict[str, DatasetPreset] = {}
 """Name -> data set (`presets.yaml`)."""
+
+for name, row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items():
+    row["extract"] = {ours: EXTRACTS[how] for ours, how in row.get("extract", {}).items()}
+    PRESETS[name] = DatasetPreset(name, **{**row, "keep": tuple(row.get("keep", ()))})

@@ -60,8 +60,8 @@ def find(source: Any) -> DataSource:
     if isinstance(source, str | Path):
         return _local(source) or _on_hub(str(source))
     if isinstance(source, Mapping):
-        rows = _picker(source, "the data set")
-        return DataSource("the data set", lambda split, _: items(rows(split), "row"))
+        title = "the data set"
+        return DataSource(title, lambda split, _: items(_picked(source, split, title), "row"))
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
             f"a data set must be a list of dictionaries, a Dataset, a path or a hub id, not "
@@ -166,18 +166,14 @@ def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | 
     return replace(preset, train=train, held_out=held)
 
 
-def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any]:
-    """A function that selects one of several splits."""
-
-    def pick(split: str | None) -> Any:
-        name = split or "train"
-        if name not in splits:
-            raise DataError(
-                f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
-            )
-        return splits[name]
-
-    return pick
+def _picked(splits: Mapping[str, Any], split: str | None, title: str) -> Any:
+    """One of several splits."""
+    name = split or "train"
+    if name not in splits:
+        raise DataError(
+            f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
+        )
+    return splits[name]
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -186,12 +182,8 @@ def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any
 def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]]:
     """Split -> its data files, in a folder with one file per split (`train.jsonl`), possibly in
     parts (`train-00000-of-00002.parquet`), or in a snapshot of a hub repository: according to its
-    README, else in the folder of the configuration, in `data/`, or in the folder itself.
-
-    Args:
-        folder: the folder.
-        config: the configuration, if the snapshot has several.
-    """
+    README, else in the folder of the configuration `config`, in `data/`, or in the folder
+    itself."""
     listed = _listed_files(folder, config)
     if listed:
         return listed
@@ -258,7 +250,7 @@ def _folder(folder: Path, files: dict[str, list[Path]], split: str | None) -> It
 def _saved(folder: Path, split: str | None) -> Iterator[Located]:
     loaded = _datasets(f"data set {str(folder)!r}").load_from_disk(str(folder))
     if isinstance(loaded, Mapping):
-        loaded = _picker(loaded, str(folder))(split)
+        loaded = _picked(loaded, split, str(folder))
     return ((f"{folder}, row {index}", row) for index, row in enumerate(loaded))
 
 
@@ -267,8 +259,7 @@ def _saved(folder: Path, split: str | None) -> Iterator[Located]:
 
 def _on_hub(name: str) -> DataSource:
     identifier, _, config = name.partition(":")
-    columns: dict[str, str] = {}
-    bare = DatasetPreset("", identifier, "", columns, config=config or None)
+    bare = DatasetPreset("", identifier, "", columns={}, config=config or None)
     return DataSource(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
 
 
@@ -278,14 +269,10 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
     called = preset.name or name
     datasets = _datasets(f"data set {called!r}")
     wanted = split or preset.train
-    options: dict[str, Any] = {"split": wanted}
-    if preset.revision:
-        options["revision"] = preset.revision
-    if preset.files:
-        options["data_files"] = dict(preset.files)
-    load = partial(
-        datasets.load_dataset, preset.hub, None if preset.files else preset.config, **options
-    )
+    options = {"split": wanted, "revision": preset.revision, "data_files": preset.files}
+    given = {name: value for name, value in options.items() if value}
+    config = None if preset.files else preset.config
+    load = partial(datasets.load_dataset, preset.hub, config, **given)
     try:
         try:
             loaded = load(streaming=True) if lazy else load()

@@ -182,9 +182,6 @@ def question_of(row: Mapping[str, Any]) -> Any:
     return next((row[name] for name in QUESTIONS if row.get(name) is not None), None)
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
 def _checked(
     where: str,
     value: Any,
@@ -197,16 +194,15 @@ def _checked(
     if not isinstance(value, Mapping):
         raise DataError(f"{where}: expected an object with named columns, not {_short(value)}")
     row = dict(value) if preset is None else preset.row(value, where)
+    if preset is None:
+        row = {name: item for name, item in row.items() if name not in columns.values()}
     for ours, theirs in columns.items():
         if theirs not in value:
             raise DataError(
                 f"{where}, column {theirs!r}: missing, but columns renames it to {ours!r}; the row "
                 f"has {', '.join(value)}"
             )
-    moved = {ours: value[theirs] for ours, theirs in columns.items()}
-    if preset is None:
-        row = {name: item for name, item in row.items() if name not in set(columns.values())}
-    row |= moved
+        row[ours] = value[theirs]
     for name in required:
         if row.get(name) is None:
             raise DataError(

@@ -1,9 +1,6 @@
 """Samples from any Hugging Face causal language model in this process, with the live weights of the
-learner.
-
-One batched loop with a key-value cache. Every request has random numbers of its own, so that its
-result does not depend on the batch. The only text it handles is stop strings.
-"""
+learner. Every request has random numbers of its own, so that its result does not depend on the
+batch. The only text it handles is stop strings."""
 
 from __future__ import annotations
 
@@ -60,8 +57,6 @@ class HFEngine(PolicyEngine):
         return Message(self._generate([request])[0].text, Role.ASSISTANT)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order. Runs in a thread, so that the event loop is not
-        blocked."""
         return await asyncio.to_thread(self._generate, list(requests))
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
@@ -70,15 +65,12 @@ class HFEngine(PolicyEngine):
             range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
         )
         answers: dict[int, Completion] = {}
-        start = 0
-        while start < len(order):
-            name = requests[order[start]].policy
-            chosen = [
-                i for i in order[start : start + self.batch_size] if requests[i].policy == name
-            ]
+        while order:
+            name = requests[order[0]].policy
+            chosen = [i for i in order[: self.batch_size] if requests[i].policy == name]
             completions = self._decode(name, [requests[i] for i in chosen])
             answers.update(zip(chosen, completions, strict=True))
-            start += len(chosen)
+            order = order[len(chosen) :]
         return [answers[index] for index in range(len(requests))]
 
     def _decode(self, name: str, requests: list[Request]) -> list[Completion]:

@@ -86,7 +86,6 @@ class MrlmEngine(PolicyEngine):
         return [next(answers[request.policy]) for request in requests]
 
     async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
-        """Send new weights of a policy."""
         await super().load_weights(policy, weights, version)
         await self._place(policy)
 

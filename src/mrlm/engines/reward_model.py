@@ -91,7 +91,8 @@ class RewardModel:
             answers: list[str] = []
             for start in range(0, len(prompts), count):
                 shown = [row_messages(each, "prompt") for each in prompts[start : start + count]]
-                texts = [_text(each) for each in completions[start : start + count]]
+                said = (row_messages(c, "completion") for c in completions[start : start + count])
+                texts = ["\n".join(message.content for message in each) for each in said]
                 distinct = [each for i, each in enumerate(shown) if each not in shown[:i]]
                 asked.append([message for each in distinct for message in each])
                 answers.append(joint_answer(dict(zip(agents, texts, strict=True))))
@@ -176,12 +177,6 @@ class RewardModel:
 def _talk(prompt: Any, completion: Any) -> list[Message]:
     said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
     return [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
-
-
-def _text(completion: Any) -> str:
-    if isinstance(completion, str):
-        return completion
-    return "\n".join(message.content for message in row_messages(completion, "completion"))
 
 
 def _classifies(path: str) -> bool:

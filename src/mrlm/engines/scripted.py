@@ -35,12 +35,10 @@ class ScriptedEngine:
         self._control = Control(self.tokenizer)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order."""
         self.batches.append(list(requests))
         return [self._answer(request) for request in requests]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Record the version; there are no weights."""
         self._version = version
 
     def tolerance(self, policy: str) -> None:
@@ -52,7 +50,7 @@ class ScriptedEngine:
         else:
             text = self.script[self._said % len(self.script)]
             self._said += 1
-        ids = self._control.encode_text(text)
+        ids = self._control.encode(self._control.guard(text))
         limit = request.sampling.max_new_tokens
         if len(ids) >= limit:
             cut = ids[:limit]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EngineError
+from mrlm.core.types import JSON
 from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
-from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
+from mrlm.engines.shared.server_engine import ServerEngine, httpx
 from mrlm.play.engine import Request
 
 
@@ -76,8 +77,6 @@ class SglangEngine(ServerEngine):
             self._marking.add(url)
         elif url in self._marking:
             raise Missing(f"{url} has other weights than it was sent")
-
-    # -- weights -----------------------------------------------------------------------------------
 
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
         url = self.url_of[name]

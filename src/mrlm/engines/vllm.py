@@ -4,25 +4,28 @@ weights reloaded after every update, sleep mode between batches."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
+from mrlm.core.types import JSON
 from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
-from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
-from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
+from mrlm.engines.shared.heads import is_tied, write_head
+from mrlm.engines.shared.server_engine import ServerEngine, httpx
 from mrlm.play.engine import Request
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 FRESH = 1.0
 """Seconds for which a check of a server's weights is valid."""
+PACKED: str = hashlib.sha256(b"").hexdigest()
+"""Checksum of a weight that a server has moved into a packed format."""
 
 
 @dataclass(eq=False, repr=False)
@@ -46,16 +49,12 @@ class VllmEngine(ServerEngine):
 
     model: str | None = None
 
-    def __post_init__(
-        self, base_url: str | None, servers: Mapping[str, str] | None, api_key_env: str | None
-    ) -> None:
-        super().__post_init__(base_url, servers, api_key_env)
-        self._models: dict[str, str] = {}
-        self._heads_apart: dict[str, bool] = {}
-        """Server -> whether it stores a tied output head separately from the embedding."""
-        self._marks: dict[str, tuple[str, float] | None] = {}
-        """Server -> the label of its weights, and when they were last labelled; `None` if it does
-        not support labels."""
+    _models: dict[str, str] = field(default_factory=dict, init=False)
+    _heads_apart: dict[str, bool] = field(default_factory=dict, init=False)
+    """Server -> whether it stores a tied output head separately from the embedding."""
+    _marks: dict[str, tuple[str, float] | None] = field(default_factory=dict, init=False)
+    """Server -> the label of its weights, and when they were last labelled; `None` if it does not
+    support labels."""
 
     def _body(self, request: Request) -> JSON:
         name = request.policy
@@ -75,8 +74,6 @@ class VllmEngine(ServerEngine):
         ids = [int(each) for each in choice["token_ids"]]
         logprobs = [float(each) for each in choice["logprobs"]["token_logprobs"]]
         return ids, logprobs, reason
-
-    # -- weights -----------------------------------------------------------------------------------
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
         url = self.url_of[name]
@@ -148,8 +145,8 @@ class VllmEngine(ServerEngine):
             except EndpointError:
                 return False
             checksums = found["checksums"]
-            self._heads_apart[url] = has_head(checksums)
-            if not has_head(checksums) and is_packed(checksums):
+            self._heads_apart[url] = apart = any("lm_head." in name for name in checksums)
+            if not apart and PACKED in checksums.values():
                 raise EngineError(
                     f"the vLLM server at {url} packs its weights when it starts (as it does on a "
                     "processor) and would keep the old output head, which this model shares with "

@@ -23,12 +23,7 @@ from mrlm.play.engine import Batcher, ExternalCalls, Request
 
 @dataclass(slots=True)
 class WorldModelDialogue:
-    """The conversation of an agent with a world model.
-
-    Args:
-        messages: the conversation so far.
-        last: the agent's last prompt, and its turn.
-    """
+    """The conversation of an agent with a world model, and the agent's last prompt and turn."""
 
     messages: list[Message] = field(default_factory=list)
     last: tuple[Prompt, Turn] | None = None

@@ -181,9 +181,10 @@ class RewardEnvironment(RowTasks):
         reward = Reward(self._processed(value) if known else 0.0, dict(components), known=known)
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
-        if self._turns.transition is None or self._turn >= self._turns.count:
+        transition = self._turns.external_transition
+        if transition is None or self._turn >= self._turns.count:
             return StepResult(rewards=rewards, done=True)
-        return StepResult(await self._following(self._turns.transition, actions), rewards)
+        return StepResult(await self._following(transition, actions), rewards)
 
     def _processed(self, value: float) -> float:
         if self._processor is None:
@@ -203,12 +204,12 @@ class RewardEnvironment(RowTasks):
             self._dialogue.answer(agent, actions[agent])
         row, name = self._row(self._task), self._task.id
         prompt = "\n".join(message.content for message in row_messages(row["prompt"], name))
-        found = await self._dialogue.following(transition, prompt, name)
+        found = await transition(self._dialogue, prompt, name)
         for agent, given in found.items():
             if self._formatters and self._turns.formatted:
                 given = self._formatted(agent, {**row, "prompt": given}, name, given)
             self._prompts[agent] = row_messages(given, f"{transition.where}, task {name!r}")
-        mode = self._turns.mode
+        mode = self._turns.transition_mode
         return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
 
     def state(self) -> str:

@@ -1,16 +1,12 @@
-"""The agents of an episode. `await agent.act(messages)` requests a completion from the agent's
-policy and records the turn.
-
-An agent knows its name, its prompt and its sampling parameters; it is independent of the model, of
-the other agents, and of training.
-"""
+"""The agents of an episode, independent of the model, of each other, and of training. `await
+agent.act(messages)` requests a completion from the agent's policy and records the turn."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +15,7 @@ from mrlm.core.chat import Chat, Prompt
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import EpisodeError, MRLMError
 from mrlm.core.timing import count, span
-from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
+from mrlm.core.types import JSON, Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
 
 Ask = Callable[[str, Sequence[Message]], str]
@@ -145,17 +141,29 @@ class Agent:
                 f"agent {self.name!r}: its prompt is empty; give it a system_prompt, "
                 "or a chat template with a generation prompt"
             )
-        turn = await self._answer(prompt, seen, params, index)
-        turn.step, turn.index = step, index
-        turn.opening, turn.order = order == 0, order
-        turn.node = "/".join(map(str, self.episode.path[:-1]))
+        turn = Turn(
+            self.name,
+            self.settings.policy,
+            prompt.ids,
+            [],
+            step=step,
+            index=index,
+            node="/".join(map(str, self.episode.path[:-1])),
+            sampling=params,
+            trained=self.settings.trained,
+            opening=order == 0,
+            order=order,
+            read=prompt.text if self.settings.chat is None else "",
+        )
+        text, metadata = await self._answer(turn, seen)
+        message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
+        turn.message = message
         self._prompts[id(turn)] = prompt
         self.rollout.turns.append(turn)
         self.rollout.turns.sort(key=lambda each: each.index)  # in the order of requests
         self.episode.rollouts.setdefault(self.name, self.rollout)
-        self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
-        assert turn.message is not None
-        return turn.message
+        self.rollout.messages = [*seen, message]
+        return message
 
     def _overflows(self, seen: Sequence[Message]) -> bool:
         """Whether a conversation cannot fit, whatever its tokens are: checked before tokenisation,
@@ -173,37 +181,19 @@ class Agent:
         fresh = seen[own[-1] + 1 :] if own else seen
         return Prompt("\n".join(message.content for message in fresh), [])
 
-    async def _answer(
-        self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
-    ) -> Turn:
+    async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
+        """Fill the completion of a turn; returns its text, and the metadata of the message."""
         if self.batcher is None:
             raise EpisodeError(f"agent {self.name!r} has no engine")
-        key = (*self.key, self.name, index)
+        key = (*self.key, self.name, turn.index)
         completion = await self.batcher.generate(
-            Request(self.settings.policy, prompt.ids, params, seed_of(key), key, seen)
+            Request(turn.policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
         )
-        count("read", self.name, len(prompt.ids))
+        count("read", self.name, len(turn.prompt_ids))
         count("sampled", self.name, len(completion.token_ids))
-        turn = Turn(
-            agent=self.name,
-            policy=self.settings.policy,
-            prompt_ids=prompt.ids,
-            completion_ids=completion.token_ids,
-            logprobs=completion.logprobs,
-            version=completion.policy_version,
-            finish_reason=completion.finish_reason,
-            sampling=params,
-            trained=self.settings.trained,
-            read=prompt.text if self.settings.chat is None else "",
-        )
-        turn.message = Message(
-            completion.text,
-            Role.ASSISTANT,
-            agent=self.name,
-            metadata={} if completion.usage is None else {"usage": completion.usage},
-            turn=turn,
-        )
-        return turn
+        turn.completion_ids, turn.logprobs = completion.token_ids, completion.logprobs
+        turn.version, turn.finish_reason = completion.policy_version, completion.finish_reason
+        return completion.text, {} if completion.usage is None else {"usage": completion.usage}
 
     def fork(self, episode: Episode, branch: int) -> Agent:
         """A copy of the agent in a forked episode: it keeps its history, and its next message is
@@ -249,12 +239,8 @@ class Agent:
 @dataclass(eq=False, repr=False)
 class TextAgent(Agent):
     """An agent whose messages are tokenised text instead of samples: those of an expert, a human
-    player or another function.
-
-    Args:
-        settings, episode, batcher, key: those of `Agent`; the batcher is `None`.
-        write: returns the agent's message for the conversation that the workflow shows it.
-    """
+    player or another function. `write` returns the agent's message for the conversation that the
+    workflow shows it."""
 
     write: Callable[[Agent, Sequence[Message]], str]
 
@@ -262,47 +248,22 @@ class TextAgent(Agent):
         self._seen = list(messages)
         return await super().act(messages, **sampling)
 
-    async def _answer(
-        self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
-    ) -> Turn:
+    async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
         text, chat = self.write(self, self._seen), self.settings.chat
-        ids = [] if chat is None else [*chat.encode_text(text), chat.tokenizer.eos_token_id]
-        turn = Turn(
-            self.name,
-            self.settings.policy,
-            prompt.ids,
-            ids,
-            sampling=params,
-            trained=self.settings.trained,
-        )
-        turn.read = prompt.text if chat is None else ""
-        turn.message = Message(text, Role.ASSISTANT, agent=self.name, turn=turn)
-        return turn
+        if chat is not None:
+            turn.completion_ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+        return text, {}
 
 
-@dataclass(slots=True)
-class Agents(Mapping[str, Agent]):
+class Agents(dict[str, Agent]):
     """The agents of an episode by name: `agents["writer"]`, `agents.writer`, or in order with
     `list(agents.values())`."""
 
-    by_name: dict[str, Agent] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Agent:
-        return self.by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_name)
-
-    def __len__(self) -> int:
-        return len(self.by_name)
-
     def fork(self, episode: Episode, branch: int) -> Agents:
         """The agents of a forked episode."""
-        return Agents({name: agent.fork(episode, branch) for name, agent in self.by_name.items()})
+        return Agents({name: agent.fork(episode, branch) for name, agent in self.items()})
 
     def __getattr__(self, name: str) -> Agent:
-        if name.startswith("_") or name not in self.by_name:
-            raise AttributeError(
-                f"agent {name!r} does not exist; the agents are {', '.join(self.by_name)}"
-            )
-        return self.by_name[name]
+        if name.startswith("_") or name not in self:
+            raise AttributeError(f"agent {name!r} does not exist; the agents are {', '.join(self)}")
+        return self[name]

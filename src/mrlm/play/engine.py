@@ -1,8 +1,5 @@
-"""The `Engine` protocol for samplers, and the batcher that joins the concurrent requests of agents
-into one call.
-
-Independent of agents, chat templates and training; it handles token ids.
-"""
+"""The `Engine` protocol for samplers of token ids, and the batcher that joins the concurrent
+requests of agents into one call."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.errors import EngineError
+from mrlm.core.sync_async import BackgroundJobs
 from mrlm.core.timing import span
 from mrlm.core.types import Completion, Message, SamplingParams
 
@@ -205,7 +203,7 @@ class Batcher:
         """The log of completions, if they are recorded."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
-        self._lingering: set[asyncio.Task[None]] = set()
+        self._lingering = BackgroundJobs()
 
     async def generate(self, request: Request) -> Completion:
         """Await the completion of one request.
@@ -218,9 +216,7 @@ class Batcher:
         """
         known = None if self.answers is None else self.answers.recall(request)
         if known is not None:
-            lingering = asyncio.create_task(self._linger())
-            self._lingering.add(lingering)
-            lingering.add_done_callback(self._lingering.discard)
+            self._lingering.start(self._linger())
             return known
         completion = await self._asked(request)
         if self.answers is not None:
@@ -312,12 +308,11 @@ class Batcher:
                 completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
         except TimeoutError:
             failure: Exception = EngineError(_too_slow(requests[0].policy, self.timeout))
-        except Exception as error:  # every waiting episode gets the error
-            failure = (
-                error
-                if isinstance(error, EngineError)
-                else EngineError(f"the engine of policy {requests[0].policy!r} failed: {error!r}")
-            )
+        except EngineError as error:  # every waiting episode gets the error
+            failure = error
+        except Exception as error:
+            text = f"the engine of policy {requests[0].policy!r} failed: {error!r}"
+            failure = EngineError(text)
             failure.__cause__ = error
         else:
             self.tokens += sum(len(completion.token_ids) for completion in completions)

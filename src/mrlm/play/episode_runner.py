@@ -57,7 +57,8 @@ class EpisodeRunner:
     _forks: list[EpisodeRunner] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._roles = Roles({name: name for name in self.environment.agents})
+        self._agent_of = {name: name for name in self.environment.agents}
+        """Role in the environment -> the agent that plays it."""
         self.working: Callable[[], AbstractAsyncContextManager[None]] = self.pulse.working
         """A context for a call of the user's code outside the environment: batches of requests wait
         for it, as they do for the environment."""
@@ -132,7 +133,7 @@ class EpisodeRunner:
             path=path,
         )
         twin.agents = self.agents.fork(twin.episode, branch)
-        twin._roles, twin._forks = Roles(dict(self._roles.agent_of)), []
+        twin._agent_of, twin._forks = dict(self._agent_of), []
         return twin
 
     @property
@@ -157,11 +158,8 @@ class EpisodeRunner:
                 heir.trained, turn.trained = True, False
 
     async def reset(self, posed: Task | None = None) -> StepResult:
-        """Reset the environment; returns the first observations: agent -> observation.
-
-        Args:
-            posed: a task that an agent of the episode has posed, instead of the episode's own.
-        """
+        """Reset the environment; returns the first observations: agent -> observation. `posed` is a
+        task that an agent of the episode has posed, instead of the episode's own."""
         result = self.opening if posed is None else None
         if result is None:
             task = posed or self.episode.task
@@ -171,24 +169,16 @@ class EpisodeRunner:
         return self.result
 
     def assign_roles(self, order: Sequence[str]) -> None:
-        """Assign agents to other roles than those of their names, before the reset.
-
-        Args:
-            order: the agent in the environment's first role, its second, and so on.
-        """
-        self._roles = Roles(dict(zip(self.environment.agents, order, strict=True)))
-        for role, agent in self._roles.agent_of.items():
+        """Assign agents to other roles than those of their names, before the reset: `order` names
+        the agent in the environment's first role, in its second, and so on."""
+        self._agent_of = dict(zip(self.environment.agents, order, strict=True))
+        for role, agent in self._agent_of.items():
             self.agents[agent].place = role
 
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
         """Send one message per agent, book the rewards, and return the next observations. `share`
         as for `finish`."""
-        name = self.episode.environment
-        if not actions:
-            raise EpisodeError(
-                f"environment {name!r}: step requires the message of at least one agent"
-            )
-        inward = self._roles.inward(actions, self.environment, name)
+        inward = self._by_role(actions)
         result = await self._call("step", lambda: self.environment.step(inward))
         self.result = self._by_agent(result, "step")
         _pay(self.episode, self.agents, self.result.rewards, share)
@@ -201,14 +191,9 @@ class EpisodeRunner:
         return self.result
 
     def pay(self, agent: str, amount: float, name: str) -> None:
-        """Give an agent an extra reward for its last turn, after the joint step of that turn; the
-        team's reward of the step changes by the same amount.
-
-        Args:
-            agent: the agent.
-            amount: the reward; a penalty if it is below 0.
-            name: name of the reward component in the log.
-        """
+        """Give an agent an extra reward (a penalty below 0) for its last turn, after the joint step
+        of that turn; the team's reward of the step changes by the same amount. `name` is that of
+        the reward component in the log."""
         turn = self.episode.rollouts[agent].turns[-1]
         turn.reward += amount
         turn.components = _summed(turn.components, {name: amount})
@@ -231,11 +216,6 @@ class EpisodeRunner:
         """Close the episode. `truncated`: it was cut short by a limit."""
         return self.episode.close("truncated" if truncated or self.result.truncated else "done")
 
-    def prune(self) -> Episode:
-        """Close the episode because a sibling is continued instead."""
-        self.episode.pruned = True
-        return self.end(truncated=True)
-
     def fail(self, error: Exception) -> None:
         """Close the episode because of an error: a prompt that is too long truncates it, any other
         error makes it a failed one."""
@@ -254,12 +234,44 @@ class EpisodeRunner:
             states += [None] * (now - len(states))
             states[now:] = [await self._call("state", self.environment.state)]
 
+    def _by_role(self, actions: Mapping[str, Message]) -> dict[str, Message]:
+        """The messages by role in the environment; its only role takes the message of any agent."""
+        name, roles = self.episode.environment, self.environment.agents
+        if not actions:
+            raise EpisodeError(
+                f"environment {name!r}: step requires the message of at least one agent"
+            )
+        if len(roles) == 1:
+            if len(actions) > 1:
+                raise ConfigError(
+                    f"environment {name!r} takes the message of one agent, but {len(actions)} "
+                    f"spoke at once ({', '.join(actions)}); use a workflow that decides whose "
+                    "message counts"
+                )
+            self._agent_of = dict(zip(roles, actions, strict=True))
+        role_of = {agent: role for role, agent in self._agent_of.items()}
+        unknown = [agent for agent in actions if agent not in role_of]
+        if unknown:
+            raise ConfigError(
+                f"environment {name!r} has no agent {unknown[0]!r}; its agents are "
+                f"{', '.join(roles)}"
+            )
+        return {role_of[agent]: message for agent, message in actions.items()}
+
     def _by_agent(self, result: StepResult, method: str) -> StepResult:
-        """The checked result of the environment, with the names of the episode's agents."""
+        """The checked result of the environment by agent; of one role, that of the agent that spoke
+        last, or of the first."""
         problem = contract_problem(result, self.environment, method)
         if problem is not None:
             raise EpisodeError(f"environment {self.episode.environment!r}: {problem}")
-        return self._roles.outward(result, self.environment, list(self.agents))
+        names = self._agent_of
+        if len(names) == 1 and len(self.environment.agents) == 1:
+            (role,) = self.environment.agents
+            agent = names.get(role, role)
+            names[role] = agent if agent in self.agents else next(iter(self.agents))
+        result.observations = {names.get(s, s): o for s, o in result.observations.items()}
+        result.rewards = {names.get(s, s): reward for s, reward in result.rewards.items()}
+        return result
 
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
@@ -291,59 +303,6 @@ def _lost(runner: EpisodeRunner) -> list[tuple[str, Turn]]:
         return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
     missing = {name for name in episode.missing if runner.agents[name].settings.trained}
     return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
-
-
-@dataclass(slots=True)
-class Roles:
-    """The agents of an episode in the roles of its environment. An environment with one role takes
-    the message of any agent.
-
-    Args:
-        agent_of: role -> the agent that plays it.
-    """
-
-    agent_of: dict[str, str]
-
-    def inward(
-        self, actions: Mapping[str, Message], environment: Environment, name: str
-    ) -> dict[str, Message]:
-        """The messages by role.
-
-        Raises:
-            ConfigError: an agent has no role in the environment `name`, or several spoke in one.
-        """
-        roles = environment.agents
-        if len(roles) == 1:
-            if len(actions) > 1:
-                raise ConfigError(
-                    f"environment {name!r} takes the message of one agent, but {len(actions)} "
-                    f"spoke at once ({', '.join(actions)}); use a workflow that decides whose "
-                    "message counts"
-                )
-            ((agent, message),) = actions.items()
-            self.agent_of = {roles[0]: agent}
-            return {roles[0]: message}
-        role_of = {agent: role for role, agent in self.agent_of.items()}
-        unknown = [agent for agent in actions if agent not in role_of]
-        if unknown:
-            raise ConfigError(
-                f"environment {name!r} has no agent {unknown[0]!r}; its agents are "
-                f"{', '.join(roles)}"
-            )
-        return {role_of[agent]: message for agent, message in actions.items()}
-
-    def outward(
-        self, result: StepResult, environment: Environment, agents: Sequence[str]
-    ) -> StepResult:
-        """The result by agent; of one role, that of the agent that spoke last, or of the first."""
-        names = self.agent_of
-        if len(names) == 1 and len(environment.agents) == 1:
-            (role,) = environment.agents
-            agent = names.get(role, role)
-            names[role] = agent if agent in agents else agents[0]
-        result.observations = {names.get(s, s): o for s, o in result.observations.items()}
-        result.rewards = {names.get(s, s): reward for s, reward in result.rewards.items()}
-        return result
 
 
 def _pay(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share: Share) -> None:

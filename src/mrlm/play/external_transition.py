@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, accepted_parameters
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation
 
@@ -58,38 +59,26 @@ class Transition:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Transition) and other.function == self.function
 
-    def __hash__(self) -> int:
-        return id(self.function)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Transition:
         return self
 
-    async def __call__(
-        self,
-        prompt: str,
-        agents: Sequence[str],
-        prompts: Mapping[str, Sequence[str]],
-        answers: Mapping[str, Sequence[str]],
-        task: str,
-    ) -> dict[str, Any]:
-        """The function's result: agent -> text or messages.
+    async def __call__(self, dialogue: Dialogue, prompt: str, task: str) -> dict[str, Any]:
+        """The prompts of the next turn: agent -> text or messages.
 
         Args:
+            dialogue: all prompts and answers so far.
             prompt: the task's text.
-            agents: agents in the order of the function's arguments.
-            prompts, answers: agent -> its prompts and answers so far.
             task: id of the task, for errors.
 
         Raises:
             ConfigError: the function raised an error, or did not return one prompt per agent.
         """
-        shown, said = ([list(part[name]) for name in agents] for part in (prompts, answers))
-        last = [each[-1] if each else "" for each in said]
-        given: dict[str, Any] = dict(
-            zip(ARGUMENTS, (prompt, last, len(agents), shown, said), strict=True)
-        )
+        agents = dialogue.agents
+        shown, said = copy.deepcopy((dialogue.prompts, dialogue.answers))
+        last = [each[-1] if each else "" for each in said.values()]
+        given = (prompt, last, len(agents), list(shown.values()), list(said.values()))
         try:
-            found = await self._called(given)
+            found = await self._called(dict(zip(ARGUMENTS, given, strict=True)))
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(f"{self.where}, task {task!r}: it raised {error!r}") from error
         if isinstance(found, str) or not isinstance(found, Sequence) or len(found) != len(agents):
@@ -136,20 +125,13 @@ def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, 
 
 
 class Dialogue:
-    """The prompts and answers of every agent of one episode, as texts.
-
-    Args:
-        agents: agents in the order of the function's arguments.
-    """
+    """The prompts and answers of every agent of one episode, as texts; the agents are in the order
+    of the function's arguments."""
 
     def __init__(self, agents: Sequence[str]) -> None:
         self.agents: tuple[str, ...] = tuple(agents)
         self.prompts: dict[str, list[str]] = {name: [] for name in agents}
         self.answers: dict[str, list[str]] = {name: [] for name in agents}
-
-    def fork(self) -> Dialogue:
-        """An independent copy."""
-        return copy.deepcopy(self)
 
     def show(self, agent: str, messages: Sequence[Message]) -> None:
         """Record the prompt of an agent."""
@@ -159,22 +141,10 @@ class Dialogue:
         """Record an agent's answer."""
         self.answers[agent].append(message.content)
 
-    async def following(self, transition: Transition, prompt: str, task: str) -> dict[str, Any]:
-        """The prompts of the next turn: agent -> text or messages."""
-        return await transition(prompt, self.agents, self.prompts, self.answers, task)
-
 
 def observed(shown: Sequence[Message], mode: Mode) -> Observation:
     """An agent's observation in the next turn."""
     return Observation(list(shown), info={"new_conversation": mode == "replace"})
-
-
-def check_mode(mode: str, where: str) -> None:
-    """Refuse an unknown `transition_mode`."""
-    if mode not in ("replace", "append"):
-        raise ConfigError(
-            f"{where}: transition_mode={mode!r} is unknown; use 'replace' or 'append'"
-        )
 
 
 @dataclass
@@ -193,15 +163,14 @@ class Turning:
     external_prompt_passthrough: bool = False
 
     def __post_init__(self) -> None:
-        check_mode(self.transition_mode, "environment reward")
+        check_choices(self, "environment reward")
         most, given = self.max_turns, self.external_transition
         if most is not None and (isinstance(most, bool) or most < 1):
             raise ConfigError(f"environment reward: max_turns must be at least 1, not {most}")
-        self.transition: Transition | None = None if given is None else Transition(given)
-        self.external_transition = self.transition
+        self.external_transition = None if given is None else Transition(given)
         self.count: int = most or 1
-        self.mode: Mode = self.transition_mode
-        self.formatted: bool = self.mode == "replace" and not self.external_prompt_passthrough
+        replaces = self.transition_mode == "replace"
+        self.formatted: bool = replaces and not self.external_prompt_passthrough
 
     def joined(self, others: Mapping[str, Any]) -> Turning:
         """These settings, with defaults replaced by those of the workflow.
@@ -209,14 +178,10 @@ class Turning:
         Raises:
             ConfigError: a setting has two values.
         """
-        function = others.get("external_transition")
-        given = {
-            **others,
-            "external_transition": None if function is None else Transition(function),
-        }
+        workflow = Turning(**others)
         found: dict[str, Any] = {}
         for name, default in TURN_SETTINGS.items():
-            own, other = getattr(self, name), given.get(name, default)
+            own, other = getattr(self, name), getattr(workflow, name)
             if default not in (own, other) and own != other:
                 raise ConfigError(
                     f"environment reward: {name} is {own!r} here and {other!r} in the workflow; "
@@ -231,13 +196,13 @@ class Turning:
         Raises:
             ConfigError: the setting to change.
         """
-        if self.count > 1 and self.transition is None:
+        if self.count > 1 and self.external_transition is None:
             raise ConfigError(
                 f"environment reward: max_turns (num_turns)={self.count} needs "
                 "external_transition, the function that writes the prompts of the next turn; "
                 "give one, or set 1"
             )
-        if self.count == 1 and self.transition is not None:
+        if self.count == 1 and self.external_transition is not None:
             raise ConfigError(
                 "environment reward: external_transition writes the prompts of later turns, and "
                 "max_turns (num_turns) is 1, so it would never be called; set num_turns=2 or more"

@@ -14,24 +14,17 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class AllFailedError(EpisodeError):
-    """No episode of a batch succeeded.
-
-    Attributes:
-        episodes: all of them.
-    """
+    """No episode of a batch succeeded."""
 
     episodes: Sequence[Episode] = ()
 
 
 class Failures:
-    """The failures of the episodes of one `Play`.
-
-    Attributes:
-        latest: the exception of the last failed episode.
-    """
+    """The failures of the episodes of one `Play`."""
 
     def __init__(self) -> None:
         self.latest: BaseException | None = None
+        """The exception of the last failed episode."""
         self._known: set[Hashable] = set()
 
     def checked(self, groups: list[Group]) -> list[Group]:
@@ -64,5 +57,4 @@ class Failures:
 
 def _unread(episode: Episode) -> bool:
     """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
-    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
-    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())
+    return episode.metrics.get("prompt_too_long", 0.0) > 0 and not list(episode.turns)

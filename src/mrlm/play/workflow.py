@@ -106,15 +106,11 @@ class Workflow(ABC):
         raise NotImplementedError(f"workflow {self.label} has no turn settings")
 
 
+@dataclass(frozen=True)
 class FunctionWorkflow(Workflow):
-    """A plain function as a workflow.
+    """A plain function as a workflow, awaited once for every episode."""
 
-    Args:
-        function: awaited once for every episode.
-    """
-
-    def __init__(self, function: WorkflowFunction) -> None:
-        self.function = function
+    function: WorkflowFunction
 
     def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> Awaitable[object]:
         return self.function(task, agents, env)
@@ -123,21 +119,8 @@ class FunctionWorkflow(Workflow):
     def label(self) -> str:
         return _name_of(self.function)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FunctionWorkflow) and other.function == self.function
 
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-
-DECLARED: tuple[str, ...] = (
-    "spec",
-    "agents",
-    "max_turns",
-    "completions",
-    "sequences",
-    "check_size",
-)
+DECLARED = ("spec", "agents", "max_turns", "completions", "sequences", "check_size")
 """Attributes that count only if the class is a `Workflow`."""
 
 

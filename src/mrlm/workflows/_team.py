@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.workflows._between import hear
+from mrlm.workflows.turns import hear
 
 Paid = Literal["team", "last"] | dict[str, float]
 
@@ -21,12 +22,7 @@ Paid = Literal["team", "last"] | dict[str, float]
 class Conference:
     """The conversations of a team, one per agent: its prompts and completions so far, in order.
     Completions of other agents are inserted as user messages formatted by `template`: they are
-    context, and never trained on.
-
-    Args:
-        agents: the team.
-        template: format of another agent's completion.
-    """
+    context, and never trained on."""
 
     def __init__(self, agents: Agents, template: str) -> None:
         self.agents = agents
@@ -37,8 +33,8 @@ class Conference:
 
     def show(self, name: str, words: str | Iterable[Message]) -> None:
         """Append messages that no agent wrote to an agent's conversation; empty text is skipped."""
-        messages = [Message(words)] * bool(words) if isinstance(words, str) else words
-        self.seen[name].extend(messages)
+        if words:
+            self.seen[name] += [Message(words)] if isinstance(words, str) else words
 
     def tell(self, name: str, messages: Iterable[Message]) -> None:
         """Append completions to an agent's conversation; its own remain its own messages."""
@@ -93,6 +89,8 @@ class ConferringTeam(Workflow):
     spec = WorkflowSpec(single_agent=True)
     least: ClassVar[int] = 1
     """Minimum number of agents."""
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = ()
+    """Settings with their minimum."""
 
     @property
     def title(self) -> str:
@@ -100,6 +98,7 @@ class ConferringTeam(Workflow):
         return f"workflow {type(self).__module__.rsplit('.', 1)[-1]}"
 
     def __post_init__(self) -> None:
+        check_choices(self, self.title)
         if self.reward not in ("team", "last") and not isinstance(self.reward, Mapping):
             raise ConfigError(
                 f"{self.title}: reward={self.reward!r} is not known; use 'team', 'last', or a "
@@ -110,12 +109,10 @@ class ConferringTeam(Workflow):
                 f"{self.title}: template={self.template!r} has no placeholder for the answer; "
                 "put {answer} into it"
             )
-
-    def at_least(self, name: str, least: int) -> None:
-        """Raise `ConfigError` if a setting is below `least`."""
-        value = getattr(self, name)
-        if value < least:
-            raise ConfigError(f"{self.title}: {name}={value} must be at least {least}")
+        for name, lowest in self.lowest:
+            value = getattr(self, name)
+            if value < lowest:
+                raise ConfigError(f"{self.title}: {name}={value} must be at least {lowest}")
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents
@@ -196,15 +193,10 @@ async def play_alone(
         The agent's last message, and the result of every step.
     """
     limit = env.num_steps + (max_turns or env.environment.max_turns or 64)
-    seen, results = [*shown(await env.reset(task)), *hints], list[StepResult]()
+    seen, results = [*(await env.reset(task)).messages, *hints], list[StepResult]()
     while True:
         message = await agent.act(seen)
         results.append(await env.step({agent.name: message}, share))
         if results[-1].done or results[-1].truncated or env.num_steps >= limit:
             return message, results
-        seen += [message, *shown(results[-1])]
-
-
-def shown(result: StepResult) -> list[Message]:
-    """All messages of a step's observations."""
-    return [message for each in result.observations.values() for message in each.messages]
+        seen += [message, *results[-1].messages]

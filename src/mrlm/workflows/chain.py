@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
 from mrlm.workflows._team import Conference, ConferringTeam
 
@@ -21,12 +20,7 @@ class Chain(ConferringTeam):
 
     sees: Literal["last", "all"] = "last"
 
-    least: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sees not in ("last", "all"):
-            raise ConfigError(f"{self.title}: sees={self.sees!r} is not known; use 'last' or 'all'")
+    least = 2
 
     async def answer(self, talk: Conference) -> Message:
         messages: list[Message] = []

@@ -1,22 +1,18 @@
-"""Several agents answer one question, read each other, and answer again.
-
-Works with any single-agent environment; the environment is reset for every answer it scores."""
+"""Several agents answer one question, read each other, and answer again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import check_choices
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-
-Order = Literal["simultaneous", "sequential"]
-Topology = Literal["all", "ring", "star"]
 
 
 @dataclass
@@ -24,7 +20,8 @@ class Debate(Workflow):
     """A debate about a question (arXiv 2305.14325): in the first round all agents answer it, in
     every further round all answer again after reading each other. The reward of an answer goes to
     the agent that gave it; any sharing of rewards is left to the algorithm (`maporl`) or the
-    environment. Requires a single-agent environment in which one message is an answer.
+    environment. Requires a single-agent environment in which one message is an answer; it is reset
+    for every answer that it scores.
 
     Args:
         rounds: answers of every agent.
@@ -39,8 +36,8 @@ class Debate(Workflow):
     """
 
     rounds: int = 2
-    order: Order = "simultaneous"
-    topology: Topology = "all"
+    order: Literal["simultaneous", "sequential"] = "simultaneous"
+    topology: Literal["all", "ring", "star"] = "all"
     score: Literal["every", "last"] = "every"
     template: str = "{name} answered:\n{answer}"
     question: str = "Answer again, with the reasons of the others in mind."
@@ -48,13 +45,7 @@ class Debate(Workflow):
     spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def __post_init__(self) -> None:
-        known = {"order": Order, "topology": Topology, "score": Literal["every", "last"]}
-        for name, choices in known.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ConfigError(
-                    f"workflow debate: {name} must be one of {', '.join(get_args(choices))}, not "
-                    f"{getattr(self, name)!r}"
-                )
+        check_choices(self, "workflow debate")
         if self.rounds < 1 or "{answer}" not in self.template:
             raise ConfigError(
                 "workflow debate: rounds must be at least 1, and template must contain {answer}"
@@ -72,8 +63,8 @@ class Debate(Workflow):
                 f"agents, and the team is {', '.join(names)}; for environments with a role for "
                 "each agent use the workflow turns"
             )
-        (observation,) = (await env.reset()).observations.values()
-        seen = {name: list(observation.messages) for name in names}
+        messages = (await env.reset()).messages
+        seen = {name: list(messages) for name in names}
         latest: dict[str, Message] = {}
         together = [names] if self.order == "simultaneous" else [[name] for name in names]
         for number in range(self.rounds):
@@ -85,7 +76,9 @@ class Debate(Workflow):
                 for name in speakers:
                     seen[name].append(latest[name])
                 if self.score == "every" or number + 1 == self.rounds:
-                    await self._score(env, {name: latest[name] for name in speakers})
+                    for name in speakers:  # each in a freshly reset environment
+                        await env.reset()
+                        await env.step({name: latest[name]})
         env.end(truncated=not env.result.done)
 
     def read_by(self, name: str, names: Sequence[str]) -> list[str]:
@@ -104,15 +97,9 @@ class Debate(Workflow):
             for name in read
             if name in latest
         ]
-        question = [self.question] if again and self.question else []
-        parts = [*answers, *question]
-        return [Message("\n\n".join(parts))] if parts else []
-
-    async def _score(self, env: EpisodeRunner, answers: dict[str, Message]) -> None:
-        """Score each answer in a freshly reset environment."""
-        for name, message in answers.items():
-            await env.reset()
-            await env.step({name: message})
+        if again and self.question:
+            answers.append(self.question)
+        return [Message("\n\n".join(answers))] if answers else []
 
 
 PLUGIN = Debate

@@ -40,9 +40,10 @@ class MajorityVote(ConferringTeam):
     weighted: bool = False
     ask: str = ""
 
+    lowest = (("samples", 1),)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least("samples", 1)
         try:
             re.compile(self.pattern or "")
         except re.error as error:
@@ -53,9 +54,7 @@ class MajorityVote(ConferringTeam):
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents * self.samples
 
-    def sequences(self, agents: int, turns: int) -> int:
-        """Maximum number of separate sequences: an answer that did not win is not continued."""
-        return turns * agents * self.samples
+    sequences = completions  # an answer that did not win is not continued
 
     async def answer(self, talk: Conference) -> Message:
         for name in talk.names:

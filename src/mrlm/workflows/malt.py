@@ -1,7 +1,4 @@
-"""Generator, verifier, refiner: agents in sequence, each sampled several times on its context.
-
-The first agent answers the environment's question, the next agents read all earlier messages, and
-the environment scores the last agent's message."""
+"""Generator, verifier, refiner: agents in sequence, each sampled several times on its context."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ class Malt(Workflow):
     """A search tree of generators, verifiers and refiners (arXiv 2412.01928), or of any agents in
     their order: the first agent is sampled `group_size` times, and every further agent `branches`
     times on each of the contexts before it. The number of episodes grows as `branches ** (agents -
-    1)`. In an evaluation every agent is sampled once. Every agent receives the team's reward.
-    Requires a single-agent environment.
+    1)`. In an evaluation every agent is sampled once. Requires a single-agent environment, which
+    scores the last agent's message; every agent receives the team's reward.
 
     Args:
         branches: completions of every agent after the first, per context.
@@ -41,15 +38,11 @@ class Malt(Workflow):
         """Number of model calls in the tree that grows from one completion of the first agent."""
         return sum(self.branches**depth for depth in range(agents))
 
-    def sequences(self, agents: int, turns: int) -> int:
-        """Number of separate sequences: no agent continues its own text."""
-        return self.completions(agents, turns)
+    sequences = completions  # no agent continues its own text
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         check_single_agent(env, "workflow malt")
-        result = await env.reset()
-        (observation,) = result.observations.values()
-        await self._grow(env, list(observation.messages), list(agents))
+        await self._grow(env, (await env.reset()).messages, list(agents))
 
     async def _grow(self, env: EpisodeRunner, seen: list[Message], order: list[str]) -> None:
         """Sample the first agent of `order`, then the subtree of the later agents."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mrlm.core.types import Message
 from mrlm.workflows._team import Conference, ConferringTeam
@@ -34,11 +33,8 @@ class Manager(ConferringTeam):
     merge: str = ""
     penalty: float = 0.1
 
-    least: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least("penalty", 0)
+    least = 2
+    lowest = (("penalty", 0),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * (agents + 1)

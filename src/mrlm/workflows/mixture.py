@@ -21,9 +21,7 @@ class Mixture(ConferringTeam):
 
     layers: int = 3
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least("layers", 2)
+    lowest = (("layers", 2),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * ((self.layers - 1) * max(1, agents - 1) + 1)

@@ -1,6 +1,4 @@
-"""One agent answers, and another answers the same question after reading that answer.
-
-Works with any single-agent environment; the environment is reset for the second agent."""
+"""One agent answers, and another answers the same question after reading that answer."""
 
 from __future__ import annotations
 

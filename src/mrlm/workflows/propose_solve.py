@@ -15,7 +15,7 @@ from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._team import Conference, ConferringTeam, Paid, play_alone, shown
+from mrlm.workflows._team import Conference, ConferringTeam, Paid, play_alone
 
 Checker = Callable[[Task, str], Task | str]
 """Turns the environment's own task and an agent's completion into the posed task, or returns the
@@ -59,13 +59,9 @@ class ProposeSolve(ConferringTeam):
         ),
     }
 
-    least: ClassVar[int] = 2
+    least = 2
+    lowest = (("attempts", 2), ("penalty", 0))
     spec = WorkflowSpec(single_agent=True, repeats=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least("attempts", 2)
-        self.at_least("penalty", 0)
 
     def completions(self, agents: int, turns: int) -> int:
         return 1 + self.attempts * turns
@@ -78,7 +74,7 @@ class ProposeSolve(ConferringTeam):
         share = self.check(agents, env)
         proposer, solver = list(agents.values())[:2]
         talk = Conference(agents, self.template)
-        talk.show(proposer.name, shown(await env.reset()))
+        talk.show(proposer.name, (await env.reset()).messages)
         talk.show(proposer.name, self.ask)
         posed = self._checked(task, (await talk.say(proposer.name)).content)
         if isinstance(posed, Task):

@@ -25,9 +25,10 @@ class Refine(ConferringTeam):
     critique: str = "What is wrong with this answer?"
     revise: str = "Answer again."
 
+    lowest = (("rounds", 1),)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least("rounds", 1)
         if not (self.critique and self.revise):
             raise ConfigError(
                 f"{self.title}: critique and revise are prompts and may not be empty; set both"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
@@ -30,11 +29,8 @@ class Router(ConferringTeam):
     penalty: float = 0.1
     fallback: str | None = None
 
-    least: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least("penalty", 0)
+    least = 2
+    lowest = (("penalty", 0),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * 2

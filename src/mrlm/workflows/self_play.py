@@ -28,7 +28,7 @@ class SelfPlay(Turns):
         roles = env.environment.agents
         if len(roles) < 2:
             raise ConfigError(
-                f"workflow self_play requires a multi-agent environment, and environment "
+                "workflow self_play requires a multi-agent environment, and environment "
                 f"{env.episode.environment!r} has one agent; use the workflow turns"
             )
         shift = task.seed % len(roles) if self.rotate else 0

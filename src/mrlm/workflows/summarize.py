@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mrlm.core.types import Message
 from mrlm.workflows._team import Conference, ConferringTeam
@@ -21,7 +20,7 @@ class Summarize(ConferringTeam):
 
     ask: str = ""
 
-    least: ClassVar[int] = 2
+    least = 2
 
     async def answer(self, talk: Conference) -> Message:
         *workers, summarizer = talk.names

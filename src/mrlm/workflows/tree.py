@@ -1,11 +1,9 @@
-"""Many turns, with several answers sampled from every state: a tree of episodes.
-
-The first answers are the siblings of the group (`group_size`); after every joint step each of them,
-or only the best of them, is continued `branches` times."""
+"""Many turns, with several answers sampled from every state: a tree of episodes."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +14,7 @@ from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.workflows._between import Between, Seen
+from mrlm.workflows.turns import Seen, Turns
 
 
 @dataclass(slots=True)
@@ -30,14 +28,14 @@ class TreeState:
     def forked(self, env: EpisodeRunner) -> TreeState:
         """The same state in a copy of the environment."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
-        return TreeState(env, seen, self.dialogue and self.dialogue.fork())
+        return TreeState(env, seen, copy.deepcopy(self.dialogue))
 
 
 @dataclass
-class Tree(Between):
+class Tree(Turns):
     """The `turns` workflow with `branches` different continuations of every joint step (the turn
-    trees of arXiv 2508.04652). Each turn is sampled once and trained on once. An evaluation plays
-    a single path.
+    trees of arXiv 2508.04652); the first answers are the siblings of the group (`group_size`). Each
+    turn is sampled once and trained on once. An evaluation plays a single path.
 
     With `select="all"` every answer is continued, and the number of episodes grows as `branches **
     (turns - 1)`. With `select="best"` the answers to one state are ranked by the team's reward for
@@ -51,7 +49,7 @@ class Tree(Between):
         select: answers that are continued: `all`, or the `best` to each state.
         max_leaves: maximum number of episodes of one task.
 
-    The other settings are those of `Between`.
+    The other settings are those of `turns`.
 
     Raises:
         ConfigError: a tree would have more leaves than `max_leaves`, or a setting is out of range.
@@ -70,12 +68,7 @@ class Tree(Between):
                 f"workflow tree: branches={self.branches} must be at least 2; for a single path "
                 "use the workflow turns"
             )
-        if self.select not in ("all", "best"):
-            raise ConfigError(
-                f"workflow tree: select={self.select!r} is not known; use 'all' or 'best'"
-            )
-        pruned = self.select == "best"
-        self.spec = replace(self.spec, branches=self.branches, prunes=pruned)
+        self.spec = replace(self.spec, branches=self.branches, prunes=self.select == "best")
 
     def check_leaves(self, count: int, why: str) -> None:
         """Raise `ConfigError` if `count` episodes are too many."""
@@ -88,9 +81,8 @@ class Tree(Between):
 
     def check_size(self, group_size: int, turns: int) -> None:
         if self.termination_threshold is None:
-            more = self.branches - 1
-            grown = group_size + more * (turns - 1)
-            leaves = grown if self.spec.prunes else group_size * self.branches ** (turns - 1)
+            pruned = group_size + (self.branches - 1) * (turns - 1)
+            leaves = pruned if self.spec.prunes else group_size * self.branches ** (turns - 1)
             self.check_leaves(
                 leaves, f"group_size={group_size}, branches={self.branches} and {turns} turns"
             )
@@ -112,7 +104,8 @@ class Tree(Between):
                 if not followed:
                     state.env.end()
                 elif state.env not in followed:
-                    state.env.prune()
+                    state.env.episode.pruned = True
+                    state.env.end(truncated=True)
             going = [state for state in going if state.env in followed]
         more = (self.branches - 1) * len(going) if root.forking else 0
         self.check_leaves(len(root.family) + more, f"branches={self.branches}")
@@ -134,20 +127,17 @@ class Tree(Between):
 
     async def _tried(self, state: TreeState) -> bool:
         """Play one joint step; returns whether it succeeded. An error ends this branch."""
+        env = state.env
         try:
-            await self._step(state)
+            result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
+            if result.done or result.truncated or env.num_steps >= self.limit(env):
+                env.end(truncated=not result.done)
         except ConfigError:
             raise
         except Exception as error:
-            state.env.fail(error)
+            env.fail(error)
             return False
         return True
-
-    async def _step(self, state: TreeState) -> None:
-        env = state.env
-        result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
-        if result.done or result.truncated or env.num_steps >= self.limit(env):
-            env.end(truncated=not result.done)
 
 
 PLUGIN = Tree

@@ -43,7 +43,6 @@ class Stats:
     """Of these, found in the prefix cache."""
     read: int = 0
     """Of these, run through the model."""
-    sampled: int = 0
     steps: int = 0
     """Decode steps."""
 
@@ -64,16 +63,8 @@ class _Prefix:
 
 @dataclass(eq=False, repr=False)
 class DecodingBatch:
-    """The running and the waiting rows of one call.
-
-    Args:
-        decoder: runs the model.
-        cache: the prefix cache.
-        policies: by name; they share the decoder's base.
-        requests: the requests of the call.
-        batch_size: most rows that run at once.
-        stats: counts to update.
-    """
+    """The running and the waiting rows of one call, of which `batch_size` run at once; the policies
+    share the decoder's base."""
 
     decoder: Decoder
     cache: PrefixCache
@@ -132,13 +123,10 @@ class DecodingBatch:
             if self.running and not self.queue and self.running <= COMPACT * self.rows:
                 tokens = tokens[self._compact()]
             if self.running:
-                self._step(tokens)
-
-    def _step(self, tokens: Tensor) -> None:
-        n = self.rows
-        self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.adapters)
-        self.position[:n] += 1
-        self.stats.steps += 1
+                n = self.rows
+                self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.adapters)
+                self.position[:n] += 1
+                self.stats.steps += 1
 
     def _draw(self) -> Tensor:
         """Sample the next token of every row, and release the rows that end with it."""
@@ -148,7 +136,6 @@ class DecodingBatch:
         self.tokens[:n].scatter_(1, count, tokens[:, None])
         self.logprobs[:n].scatter_(1, count, logprobs[:, None])
         count += 1
-        self.stats.sampled += self.running
         ended = self.ends[self.policy[:n], tokens] | (count[:, 0] >= self.limit[:n])
         count.clamp_(max=self.width - 1)
         done = {row for row in ended.nonzero()[:, 0].tolist() if self.who[row] >= 0}
@@ -266,11 +253,9 @@ class DecodingBatch:
             self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
     def _vacant(self) -> int:
-        for number, prefix in enumerate(self.prefixes):
-            if prefix is None:
-                return number
-        self.prefixes.append(None)
-        return len(self.prefixes) - 1
+        if None not in self.prefixes:
+            self.prefixes.append(None)
+        return self.prefixes.index(None)
 
     def _prefix(self, number: int) -> _Prefix:
         prefix = self.prefixes[number]

@@ -1,7 +1,5 @@
-"""Samples from Llama-like models in this process with a decoder of its own: shared prompts are
-stored once, finished rows are replaced by waiting ones, and a prefix cache persists between calls.
-All policies of one base decode in one batch. Models that the decoder does not support, or computes
-differently from their own forward pass, are sampled by the general engine."""
+"""The lean engine: all policies of one base decode in one batch. Models that the decoder does not
+support, or computes differently from their own forward pass, are sampled by the general engine."""
 
 from __future__ import annotations
 

@@ -49,10 +49,7 @@ class Blocks:
     The own block has one column per decode step for all rows alike; a row that was added later does
     not see the columns before its first one. So every step writes one column, whichever rows run.
 
-    Args:
-        decoder: the decoder.
-        rows: most rows.
-        width: most tokens that a row samples.
+    There are `rows` rows at most, and each samples `width` tokens at most.
     """
 
     def __init__(self, decoder: Decoder, rows: int, width: int) -> None:

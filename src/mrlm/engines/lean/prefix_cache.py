@@ -72,21 +72,15 @@ class PrefixCache:
         root = self._roots.get(key)
         if root is None:
             return np.empty(0, dtype=np.int64)
-        path, _, _ = self._walk(root, ids)
-        rows = [part for _, part in path]
-        return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+        rows, _, _ = self._walk(root, ids)
+        return np.concatenate([*rows, np.empty(0, dtype=np.int64)])
 
     def read(self, rows: np.ndarray) -> Tensor:
         """Keys and values (n, *shape) of rows."""
         return self.pool[torch.from_numpy(rows).to(self.pool.device)]
 
     def add(self, key: Key, ids: Ids, start: int) -> tuple[int, np.ndarray]:
-        """Allocate rows for a text.
-
-        Args:
-            key: key of the text.
-            ids: (N,) the whole text.
-            start: tokens from here on are available.
+        """Allocate rows for a text (N,) whose tokens are available from `start` on.
 
         Returns:
             The first token that is not cached, and the rows to `write` the tokens from there into,
@@ -109,10 +103,10 @@ class PrefixCache:
         """Store keys and values (n, *shape) in rows (n,)."""
         self.pool[torch.from_numpy(rows).to(self.pool.device)] = values
 
-    def _walk(self, root: _Node, ids: Ids) -> tuple[list[tuple[_Node, np.ndarray]], _Node, int]:
-        """Follow a text as far as it is cached: the nodes with their rows, the last of them, and
-        their number of tokens. A node that agrees only in part is split."""
-        path: list[tuple[_Node, np.ndarray]] = []
+    def _walk(self, root: _Node, ids: Ids) -> tuple[list[np.ndarray], _Node, int]:
+        """Follow a text as far as it is cached: the rows of the nodes, the last of them, and their
+        number of tokens. A node that agrees only in part is split."""
+        rows: list[np.ndarray] = []
         node, at = root, 0
         node.used = self._clock
         while at < len(ids):
@@ -125,9 +119,9 @@ class PrefixCache:
             if same < len(child.ids):
                 child = self._cut(child, same)
             child.used = self._clock
-            path.append((child, child.rows))
+            rows.append(child.rows)
             node, at = child, at + same
-        return path, node, at
+        return rows, node, at
 
     @staticmethod
     def _cut(node: _Node, at: int) -> _Node:

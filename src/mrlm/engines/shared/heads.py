@@ -4,16 +4,12 @@ software."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from mrlm.core.errors import EngineError
 
 HEAD = "lm_head.weight"
-EMPTY: str = hashlib.sha256(b"").hexdigest()
-"""Checksum of a weight that a server has moved into a packed format."""
 
 
 def is_tied(folder: Path) -> bool:
@@ -45,16 +41,6 @@ def write_head(folder: Path) -> None:
         known = json.loads(index.read_text(encoding="utf-8"))
         known["weight_map"][HEAD] = "lm_head.safetensors"
         index.write_text(json.dumps(known), encoding="utf-8")
-
-
-def has_head(checksums: Mapping[str, str]) -> bool:
-    """Whether a server with these weights stores its output head separately from the embedding."""
-    return any("lm_head." in name for name in checksums)
-
-
-def is_packed(checksums: Mapping[str, str]) -> bool:
-    """Whether a server has moved weights into a packed format."""
-    return EMPTY in checksums.values()
 
 
 def _file_of(folder: Path, weight: str) -> Path | None:

@@ -9,11 +9,8 @@ from mrlm.learn.policy.policy import Policy
 
 
 class PolicyEngine:
-    """An engine of policies with learners in this run.
-
-    Args:
-        policies: name -> policy of the learner; they may share a base model and a tokenizer.
-    """
+    """An engine of policies with learners in this run, which may share a base model and a
+    tokenizer."""
 
     rounding: ClassVar[tuple[float, float]] = (1e-3, 0.25)
     """Tolerances of log-probs against the trainer's, in 32 and in 16 bits, for another order of
@@ -32,5 +29,4 @@ class PolicyEngine:
         self.versions[policy] = version
 
     def tolerance(self, policy: str) -> float | None:
-        """The rounding tolerance."""
         return self.rounding[self.policies[policy].coarse]

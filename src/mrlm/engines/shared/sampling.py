@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Completion, SamplingParams
+from mrlm.engines.shared.calls import cut
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -39,9 +40,7 @@ class Draft:
             self.finish_reason = "length"
 
     def completion(self, version: int) -> Completion:
-        text = self.text
-        if text is None:
-            text = self.policy.chat.decode(self.token_ids)
+        text = self.policy.chat.decode(self.token_ids) if self.text is None else self.text
         reason = "length" if self.finish_reason == "length" else "stop"
         return Completion(self.token_ids, self.logprobs, text, reason, version)
 
@@ -52,9 +51,7 @@ class Draft:
         tail = decode(self.token_ids[-window:])
         if not any(each in tail for each in stop):
             return False
-        text = decode(self.token_ids)
-        found = [text.find(each) for each in stop if each in text]
-        self.text = text[: min(found)] if found else text
+        self.text = cut(decode(self.token_ids), stop)
         return True
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.retries import Passing, Retries, one_line
-from mrlm.core.types import Completion
+from mrlm.core.types import JSON, Completion
 from mrlm.core.weight_lock import WeightLock
 from mrlm.engines.shared.calls import LoopClients, Missing, cut, judged, secret
 from mrlm.engines.shared.policies import PolicyEngine
@@ -36,7 +36,6 @@ except ImportError as error:
 
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""
-JSON = dict[str, Any]
 
 
 @dataclass(eq=False, repr=False)

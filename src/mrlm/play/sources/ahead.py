@@ -139,11 +139,7 @@ class Ahead(EpisodeSource):
 
     async def rest(self, versions: Mapping[str, int]) -> None:
         """Returns when the next groups are complete and sampling is paused, so that weights may be
-        updated; it continues when groups are taken.
-
-        Args:
-            versions: policy -> version of the weights that engines are about to load.
-        """
+        updated; it continues when groups are taken."""
         if self._thread is not None:
             with self._age.waiting(), span("waiting"):
                 await self._there(self._rest())
@@ -189,8 +185,12 @@ class Ahead(EpisodeSource):
 
     def close(self) -> None:
         """Ends the thread. Groups that were running are started again when groups are taken."""
+
+        async def state() -> dict[str, Any]:
+            return self.state_dict()
+
         if self._thread is not None:
-            self.load_state_dict(self._thread.run(self.state_dict))
+            self.load_state_dict(self._thread.start(state()).result())
 
     # -- in the thread of the rollouts -------------------------------------------------------------
 

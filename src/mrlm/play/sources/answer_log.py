@@ -22,13 +22,8 @@ EPISODE = 5
 
 @dataclass(slots=True)
 class LoggedAnswer:
-    """One answer.
-
-    Args:
-        asked: digest of the request.
-        round: engine rounds until then, this one included.
-        completion: the answer.
-    """
+    """An answer, with the digest of the request, and the engine's rounds until then, this one
+    included."""
 
     asked: str
     round: int
@@ -63,13 +58,7 @@ class AnswerLog:
         return entry.completion
 
     def note(self, request: Request, completion: Completion, round: int) -> None:
-        """Logs an answer.
-
-        Args:
-            request: the request.
-            completion: its answer.
-            round: engine rounds until then, this one included.
-        """
+        """Logs an answer; `round` counts the engine's rounds until then, this one included."""
         self._note(request.key, LoggedAnswer(_digest(request), round, completion))
 
     def forget(self, group: Key) -> None:

@@ -22,7 +22,7 @@ class Collected(EpisodeSource):
         batch: tasks per collection.
         every: calls of `take` between collections; 0 collects once.
         min_reward: episodes with less are dropped; `None` keeps all.
-        most: maximal number that is kept, newest first; `None` is no limit.
+        most: maximal number that is kept; `None` is no limit.
     """
 
     play: Play
@@ -32,7 +32,6 @@ class Collected(EpisodeSource):
     most: int | None = None
     kept: list[Episode] = field(default_factory=list)
     calls: int = 0
-    collections: int = 0
     cursor: int = 0
 
     def num_tasks(self) -> int | None:
@@ -52,23 +51,18 @@ class Collected(EpisodeSource):
         groups = await self.play.take(self.batch)
         played = [episode for group in groups for episode in group if not episode.failed]
         good = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
-        self.kept = good + self.kept if self.every == 0 else good
-        if self.most is not None:
-            self.kept = self.kept[: self.most]
-        self.collections += 1
+        self.kept = good[: self.most]
         self.cursor = 0
         if not self.kept:
             best = max(episode.reward for episode in played)
             raise EpisodeError(
                 f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} "
-                f"(the best had {best:g}); "
-                "lower it, or play more episodes"
+                f"(the best had {best:g}); lower it, or play more episodes"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        kept = [episode_record(episode) for episode in self.kept]
         state = {"play": self.play.state_dict(), "calls": self.calls, "cursor": self.cursor}
-        return state | {"kept": kept}
+        return state | {"kept": [episode_record(episode) for episode in self.kept]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.play.load_state_dict(state["play"])

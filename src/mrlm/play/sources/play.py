@@ -88,11 +88,10 @@ class Play(EpisodeSource):
         if self.surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
         for env in self.environments:
-            if not env.reproducible:
+            if not env.template.seeded:
                 log.warning(
                     "environment %r: its reset takes neither seed nor task, so episodes cannot be "
-                    "reproduced; "
-                    "the episodes of a group are copies of one reset",
+                    "reproduced; the episodes of a group are copies of one reset",
                     env.name,
                 )
 
@@ -118,11 +117,9 @@ class Play(EpisodeSource):
     def _next(self) -> PlannedTask:
         """The next task, for any process."""
         env, index = self.deck.deal()
-        settings_of = (
-            self.settings_of
-            if self.assign_opponents is None
-            else self.assign_opponents(env, index, self.settings_of)
-        )
+        settings_of = self.settings_of
+        if self.assign_opponents is not None:
+            settings_of = self.assign_opponents(env, index, settings_of)
         keep = self.group_size if self.surplus else None
         return PlannedTask(
             env, "train", index, [settings_of] * (self.group_size + self.surplus), keep=keep
@@ -131,11 +128,7 @@ class Play(EpisodeSource):
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Plays held-out tasks, always the same ones: about `episodes` of them over all
         environments, each `samples` times."""
-        settings_of = (
-            {name: settings.greedy() for name, settings in self.settings_of.items()}
-            if greedy
-            else self.settings_of
-        )
+        settings_of = _greedy(self.settings_of) if greedy else self.settings_of
         jobs = []
         for number, env in enumerate(self.environments):
             share = (episodes + len(self.environments) - 1 - number) // len(self.environments)
@@ -169,9 +162,7 @@ class Play(EpisodeSource):
         """Plays held-out tasks of an environment, always the same ones, each with every one of
         `lineups`: the episodes of a group differ in the policies of their agents."""
         if greedy:
-            lineups = [
-                {name: s.greedy() for name, s in settings_of.items()} for settings_of in lineups
-            ]
+            lineups = list(map(_greedy, lineups))
         known = env.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
         return await self._play(
@@ -188,9 +179,8 @@ class Play(EpisodeSource):
     # -- all groups --------------------------------------------------------------------------------
 
     async def _play(self, jobs: Sequence[PlannedTask]) -> list[Group]:
-        """The groups of all jobs, from all processes. Each process plays a share of about equal
-        length, estimated from past episodes of the same environments. Where there are fewer tasks
-        than processes, several play parts of one."""
+        """The groups of all jobs. Each process plays a share of about equal length, estimated from
+        past episodes of the same environments; with fewer tasks than processes, parts of one."""
         peers = self.peers
         if peers.size > 1:
             each = -(-peers.size // max(1, len(jobs)))
@@ -200,10 +190,10 @@ class Play(EpisodeSource):
         mine = [jobs[place] for place in places[peers.rank]]
         played = await asyncio.gather(*(self._group(job) for job in mine))
         if peers.size == 1:
-            return self.failures.checked(list(played))
+            return self.failures.checked(played)
         found: dict[int, Group] = {}
-        for chosen, groups in zip(places, await peers.exchange(list(played)), strict=True):
-            found |= dict(zip(chosen, groups, strict=True))
+        for chosen, groups in zip(places, await peers.exchange(played), strict=True):
+            found |= zip(chosen, groups, strict=True)
         whole: list[Group] = []
         for place, job in enumerate(jobs):
             self._note(job.env, found[place])
@@ -230,9 +220,7 @@ class Play(EpisodeSource):
         where not all are kept."""
         env, lineups, task = job.env, job.lineups, self.deck.task(job)
         key = self.deck.key(job)
-        opening: tuple[Environment, StepResult] | None = None
-        if not env.reproducible:
-            opening = await _opened(env, task)
+        opening = None if env.template.seeded else await _opened(env, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
         play = partial(self._episode, env, task, opening)
@@ -243,8 +231,8 @@ class Play(EpisodeSource):
         if job.keep is not None:
             jobs = [self._first(jobs, job.keep, key)]
         if self.greedy and job.split == "train" and job.first:
-            own = lineups[0].items()
-            calm = {name: replace(settings.greedy(), trained=False) for name, settings in own}
+            own = _greedy(lineups[0]).items()
+            calm = {name: replace(settings, trained=False) for name, settings in own}
             jobs.append(self._tried(env.retries, partial(play, (*key, size), calm), greedy=True))
         played = await asyncio.gather(*jobs)
         if opening is not None:
@@ -301,22 +289,17 @@ class Play(EpisodeSource):
         settings_of: Mapping[str, AgentSettings],
         siblings: int = 1,
     ) -> list[Episode]:
-        number = key[-1]
-        assert isinstance(number, int)
         episode = Episode(
             "/".join(map(str, key[1:])),
             task,
             environment=env.name,
-            path=(number,),
+            path=(int(key[-1]),),
             policies={name: settings.policy for name, settings in settings_of.items()},
         )
         environment, first = copy.deepcopy(opening) if opening else (env.make(), None)
-        agents = Agents(
-            {
-                name: self._agent(settings, episode, environment, key)
-                for name, settings in settings_of.items()
-            }
-        )
+        agents = Agents()
+        for name, settings in settings_of.items():
+            agents[name] = self._agent(settings, episode, environment, key)
         runner = EpisodeRunner(
             environment,
             episode,
@@ -367,6 +350,10 @@ class Play(EpisodeSource):
         if stops != settings.sampling.stop:
             settings = replace(settings, sampling=replace(settings.sampling, stop=stops))
         return Agent(settings, episode, self.batcher, key)
+
+
+def _greedy(settings_of: Mapping[str, AgentSettings]) -> Mapping[str, AgentSettings]:
+    return {name: settings.greedy() for name, settings in settings_of.items()}
 
 
 def _expert(

@@ -122,11 +122,8 @@ class Grouping:
         return [settings for settings in self._trained if settings.name in named] or self._default
 
     def _fit(self, index: int, settings: AgentSettings, sides: Sequence[list[Turn]]) -> None:
-        """Shortens what is too long: all sides lose the same tokens, from the beginning.
-
-        Raises:
-            ConfigError: it is too long, and may not be cut, or an answer would have to be cut.
-        """
+        """Shortens what is too long, or refuses it: all sides lose the same tokens, from the
+        beginning, and no answer is cut."""
         whole = max(
             (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
         )
@@ -153,13 +150,8 @@ class Grouping:
 
 @dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
-    """Groups made of the rows of a data set in memory, epoch after epoch.
-
-    Args:
-        rows: the rows, as `Grouping` takes them.
-        grouping: makes groups of them.
-        seed: of the order, which is new in every epoch.
-        shuffle: whether rows are put in random order.
+    """Groups made of the rows of a data set in memory, epoch after epoch; if they are shuffled, in
+    a new order in every epoch, which follows from the seed.
 
     Raises:
         ConfigError: a row lacks a column or names an unknown agent.

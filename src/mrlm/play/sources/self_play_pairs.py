@@ -13,7 +13,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import Completion, Message, Role, Rollout, SamplingParams, Turn
+from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.agent import AgentSettings, seed_of, shuffled
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
 from mrlm.play.sources.rows import RowSource
@@ -85,8 +85,6 @@ class SelfPlayPairs(EpisodeSource):
         turn, place = divmod(index, size)
         return int(shuffled((self.seed, "pairs", number, turn), size)[place])
 
-    # -- answers -----------------------------------------------------------------------------------
-
     async def _begin(self, number: int) -> None:
         """Samples the answers of a round; answers older than the round before are dropped."""
         first = number * self.rounds.rows
@@ -106,24 +104,16 @@ class SelfPlayPairs(EpisodeSource):
 
     async def _answers(self, number: int, row: int) -> dict[str, list[int]]:
         """The sampled answers of the agents of a row."""
-        asked = {
-            agent: rollout.turns[-1]
-            for agent, rollout in self.rows.group(row).episodes[0].rollouts.items()
-            if rollout.turns
-        }
-        jobs = [
-            self._answer(number, row, self.settings_of[agent], turn)
-            for agent, turn in asked.items()
-        ]
-        said = await asyncio.gather(*jobs)
-        return {
-            agent: completion.token_ids if completion.finish_reason != "abort" else []
-            for agent, completion in zip(asked, said, strict=True)
-        }
+        rollouts = self.rows.group(row).episodes[0].rollouts
+        asked = {agent: each.turns[-1] for agent, each in rollouts.items() if each.turns}
+        said = await asyncio.gather(
+            *(self._answer(number, row, self.settings_of[a], turn) for a, turn in asked.items())
+        )
+        return dict(zip(asked, said, strict=True))
 
     async def _answer(
         self, number: int, row: int, settings: AgentSettings, turn: Turn
-    ) -> Completion:
+    ) -> list[int]:
         if len(turn.prompt_ids) > settings.max_prompt_tokens:
             raise ConfigError(
                 f"{self.rows.where}, row {row + 1}: a prompt of {len(turn.prompt_ids)} tokens, but "
@@ -132,9 +122,8 @@ class SelfPlayPairs(EpisodeSource):
             )
         key = (self.seed, "opponent", number, row, settings.name)
         request = Request(settings.policy, turn.prompt_ids, settings.sampling, seed_of(key), key)
-        return await self.batcher.generate(request)
-
-    # -- pairs -------------------------------------------------------------------------------------
+        completion = await self.batcher.generate(request)
+        return completion.token_ids if completion.finish_reason != "abort" else []
 
     def _pair(self, number: int, row: int) -> Group:
         """The group of a row: its own answer, and the one that was sampled in a round."""

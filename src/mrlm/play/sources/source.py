@@ -18,7 +18,7 @@ class EpisodeSource:
 
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` if they never end."""
-        raise NotImplementedError
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -33,11 +33,8 @@ class EpisodeSource:
         """Sets how many iterations the run has."""
 
     async def rest(self, versions: Mapping[str, int]) -> None:
-        """Returns when weights may be updated.
-
-        Args:
-            versions: policy -> version of the weights that engines are about to load.
-        """
+        """Returns when weights may be updated. `versions`: policy -> version of the weights that
+        engines are about to load."""
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the groups that were taken since the last call."""

@@ -24,12 +24,7 @@ class Staleness:
 
     def date(self, group: Group, versions: Mapping[str, int]) -> int:
         """Sets on every turn the staleness of the weights that sampled it; returns the maximum over
-        the turns to be trained on.
-
-        Args:
-            group: just taken.
-            versions: policy -> version of its weights now.
-        """
+        the turns to be trained on. `versions`: policy -> version of its weights now."""
         oldest = 0
         for episode in group:
             for turn in episode.turns:
@@ -75,11 +70,7 @@ class Staleness:
             self._since = self._span = None
 
     def take(self, max_lag: int) -> dict[str, float]:
-        """The metrics since the last call.
-
-        Args:
-            max_lag: the maximal staleness that is allowed.
-        """
+        """The metrics since the last call; `max_lag` is the maximal staleness that is allowed."""
         if self._since is not None:
             now = perf_counter()
             self._rested, self._since = self._rested + now - self._since, now

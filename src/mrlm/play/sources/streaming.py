@@ -23,8 +23,7 @@ class StreamedRows(EpisodeSource):
     place for the next one. A resumed run reads its epoch again up to where it was.
 
     Args:
-        reading: the data set.
-        grouping: makes groups of rows.
+        reading, grouping: the data set, and what makes groups of its rows.
         seed: of the order.
         buffer: rows that are in memory; 1 keeps the order of the data set.
 
@@ -39,9 +38,6 @@ class StreamedRows(EpisodeSource):
     _epoch: int = field(default=0, init=False)
     _place: int = field(default=0, init=False)
     _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
-
-    def num_tasks(self) -> int | None:
-        return None
 
     async def take(self, count: int) -> list[Group]:
         return [self._next() for _ in range(count)]

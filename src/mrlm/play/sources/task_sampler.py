@@ -37,23 +37,14 @@ class EnvironmentSpec:
     retries: int = 0
 
     @property
-    def sends(self) -> tuple[str, ...]:
-        """The agents that the workflow names itself; others take the environment's agents."""
-        return tuple(self.workflow.agents)
-
-    @property
     def agents(self) -> tuple[str, ...]:
         """The agents that play here: those that the workflow names, else the environment's."""
-        return self.sends or tuple(self.template.agents)
+        return tuple(self.workflow.agents or self.template.agents)
 
     @property
     def trained(self) -> bool:
         """Whether its tasks are trained on, not only evaluated."""
         return self.weight > 0
-
-    @property
-    def reproducible(self) -> bool:
-        return self.template.seeded
 
 
 def count_tasks(environments: Sequence[EnvironmentSpec]) -> int | None:
@@ -91,7 +82,7 @@ class PlannedTask:
 
     def parts(self, count: int) -> list[PlannedTask]:
         """The task in at most `count` parts; episodes that depend on one another stay together."""
-        whole = not self.env.reproducible or self.forks or self.keep is not None
+        whole = not self.env.template.seeded or self.forks or self.keep is not None
         size = len(self.numbers)
         step = size if whole else -(-size // count)
         return [replace(self, part=self.numbers[at : at + step]) for at in range(0, size, step)]
@@ -99,12 +90,8 @@ class PlannedTask:
 
 @dataclass(eq=False, repr=False)
 class TaskSampler:
-    """The training tasks of some environments, one after another.
-
-    Args:
-        environments: the environments, in turn by weight.
-        seed: of the run; the order of tasks follows from it.
-    """
+    """The training tasks of some environments, in turn by weight; their order follows from the
+    seed of the run."""
 
     environments: Sequence[EnvironmentSpec]
     seed: int
