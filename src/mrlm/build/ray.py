@@ -17,7 +17,8 @@ from mrlm.build.engines import make_engines
 from mrlm.build.in_process import InProcess
 from mrlm.build.policies import PlayPlan, bases_of
 from mrlm.build.ray_workers import Base, PolicyWorkerSpec
-from mrlm.config.ray_section import RayPolicyConfig
+from mrlm.config import ExperimentConfig
+from mrlm.config.ray_section import RayConfig, RayPolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
@@ -57,8 +58,8 @@ class OnRay(InProcess):
 
     def __init__(self, plan: PlayPlan) -> None:
         super().__init__(plan)
-        self.config = plan.config
-        self.settings = plan.config.distributed.ray
+        self.config: ExperimentConfig = plan.config
+        self.settings: RayConfig = plan.config.distributed.ray
         self.bases: list[Base] = [self._base(names) for names in bases_of(plan)]
         self._check()
         self.pools: list[ActorPool] = []
@@ -156,7 +157,7 @@ class OnRay(InProcess):
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
         for pool, weights in alone:
             pool.resources = mine if weights else theirs
-        self.posts = [post for base in self.bases for post in base.posts] + spread
+        self.posts: list[WorkerSlot] = [post for base in self.bases for post in base.posts] + spread
         self.pools = [*pools.values(), *(pool for pool, _ in alone)]
         for base in self.bases:
             base.check_whole()

@@ -112,9 +112,11 @@ EXTRACTS: dict[str, Extract] = {
 """The names of functions in the table."""
 
 
-PRESETS: dict[str, DatasetPreset] = {}
-"""Name -> data set (`presets.yaml`)."""
+def _preset(name: str, row: dict[str, Any]) -> DatasetPreset:
+    extract = {ours: EXTRACTS[how] for ours, how in row.get("extract", {}).items()}
+    return DatasetPreset(name, **{**row, "extract": extract, "keep": tuple(row.get("keep", ()))})
 
-for name, row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items():
-    row["extract"] = {ours: EXTRACTS[how] for ours, how in row.get("extract", {}).items()}
-    PRESETS[name] = DatasetPreset(name, **{**row, "keep": tuple(row.get("keep", ()))})
+
+_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+PRESETS: dict[str, DatasetPreset] = {name: _preset(name, row) for name, row in _TABLE.items()}
+"""Name -> data set (`presets.yaml`)."""

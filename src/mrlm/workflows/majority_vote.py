@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
@@ -40,7 +41,7 @@ class MajorityVote(ConferringTeam):
     weighted: bool = False
     ask: str = ""
 
-    lowest = (("samples", 1),)
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("samples", 1),)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mrlm.core.types import Message
 from mrlm.workflows._team import Conference, ConferringTeam
@@ -34,7 +35,7 @@ class Manager(ConferringTeam):
     penalty: float = 0.1
 
     least = 2
-    lowest = (("penalty", 0),)
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("penalty", 0),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * (agents + 1)

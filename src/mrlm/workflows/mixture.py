@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mrlm.core.types import Message
 from mrlm.workflows._team import Conference, ConferringTeam
@@ -21,7 +22,7 @@ class Mixture(ConferringTeam):
 
     layers: int = 3
 
-    lowest = (("layers", 2),)
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("layers", 2),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * ((self.layers - 1) * max(1, agents - 1) + 1)

@@ -60,7 +60,7 @@ class ProposeSolve(ConferringTeam):
     }
 
     least = 2
-    lowest = (("attempts", 2), ("penalty", 0))
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("attempts", 2), ("penalty", 0))
     spec = WorkflowSpec(single_agent=True, repeats=True)
 
     def completions(self, agents: int, turns: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
@@ -25,7 +26,7 @@ class Refine(ConferringTeam):
     critique: str = "What is wrong with this answer?"
     revise: str = "Answer again."
 
-    lowest = (("rounds", 1),)
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("rounds", 1),)
 
     def __post_init__(self) -> None:
         super().__post_init__()

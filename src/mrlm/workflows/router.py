@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
@@ -30,7 +31,7 @@ class Router(ConferringTeam):
     fallback: str | None = None
 
     least = 2
-    lowest = (("penalty", 0),)
+    lowest: ClassVar[tuple[tuple[str, float], ...]] = (("penalty", 0),)
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * 2
