@@ -79,6 +79,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     groups, dropped = await play(run)
     everything = [*groups, *dropped]
     played = time.perf_counter()
+    run.log.record.trace(groups)
     valued = await credit(run, groups)
     metrics, scored = measure(run, groups, everything)
     if checks:
@@ -88,7 +89,6 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_first_step(run, groups)
     show(run, run.step + 1, everything)
     opponents = run.population.standing()
-    run.log.record.trace(groups)
     try:
         updates, between = await update(run, groups)
     finally:  # also episodes that end the run

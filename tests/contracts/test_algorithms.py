@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import pickle
+import re
 from typing import Any, get_args
 
 import numpy as np
@@ -23,6 +24,7 @@ from mrlm.core.faces import faces
 from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
 from mrlm.learn.data.batch import Totals, pack, split
+from mrlm.record.plan import RecordPlan
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
 from test_ops import both
 
@@ -37,6 +39,22 @@ def test_every_trainable_turn_gets_a_finite_advantage(name):
             for turn in (turn for turn in episode.turns if turn.trained):
                 assert turn.advantages is not None
                 assert np.isfinite(np.asarray(turn.advantages)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_explanation_of_an_advantage_ends_with_it(name):
+    algorithm, policy = make(name), Prefix()
+    groups = play(algorithm)
+    fill(groups, algorithm, policy, moved(policy))
+    RecordPlan("all").trace(groups[1:])
+    algorithm.credit(groups)
+    assert all(turn.why is None for episode in groups[0] for turn in episode.turns)
+    turns = [turn for group in groups[1:] for episode in group for turn in episode.turns]
+    credited = [turn for turn in turns if turn.advantages is not None]
+    assert credited
+    for turn in credited:
+        last = float(re.findall(r"[+-]?[\d.]+(?:e[+-]\d+)?", turn.why)[-1])
+        assert last == pytest.approx(np.mean(turn.advantages), rel=1e-3, abs=1e-6), turn.why
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,6 +26,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
+from mrlm.learn.credit.explain import against
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state
 
@@ -87,6 +88,8 @@ class ATGRPO(GRPO):
             for place, advantage in zip(kept, advantages, strict=True):
                 for turn in answers[place]:
                     turn.advantages = float(advantage)
+                score = float(scores[place])
+                against(answers[place], score, scores[kept], advantage, "answers to this state")
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         super().credit_batch(groups)

@@ -35,6 +35,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.bases.steps import GroupFilter
+from mrlm.learn.credit.explain import against, because, signed
 from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
@@ -161,11 +162,11 @@ class GRPO(PolicyGradient, GroupFilter):
 
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
-            advantages = np.zeros(len(found))
-            if several(found):
-                advantages = self.compared([self.score(*member) for member in found])
-            for (_, rollout), advantage in zip(found, advantages, strict=True):
+            scores = [self.score(*member) for member in found]
+            advantages = self.compared(scores) if several(found) else np.zeros(len(found))
+            for (_, rollout), score, advantage in zip(found, scores, advantages, strict=True):
                 assign(rollout, advantage)
+                against(trained_turns(rollout), score, scores, advantage)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         everyone = sides(all_members(groups), self.key)
@@ -178,6 +179,7 @@ class GRPO(PolicyGradient, GroupFilter):
                 if side in moments and turn.advantages is not None:
                     scale = moments[side].std + EPSILON
                     turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
+                    because(turn, "/ batch deviation {} = {}", scale, signed(turn.advantages))
                 if self.mask_truncated and turn.finish_reason == "length":
                     turn.advantages = None
 

@@ -40,6 +40,7 @@ from mrlm.learn.credit.baselines import (
     greedy_baselines,
     resolved,
 )
+from mrlm.learn.credit.explain import against, because, signed
 from mrlm.learn.credit.groups import (
     Member,
     discounted,
@@ -242,6 +243,8 @@ class MAGRPO(PolicyGradient):
                 rows = zip(trained_turns(rollout), returns, baselines, strict=True)
                 for turn, value, baseline in rows:
                     turn.returns, turn.advantages = float(value), float(value - baseline)
+                    shown = signed(value - baseline)
+                    because(turn, "{} - greedy episode {} = {}", value, baseline, shown)
 
     def _credit_cross(self, group: Group) -> None:
         """Credit where every combination of answers was executed: the return of an answer is taken
@@ -263,6 +266,7 @@ class MAGRPO(PolicyGradient):
             ):
                 for turn in trained_turns(rollout):
                     turn.returns, turn.advantages = float(value), float(advantage)
+                against(trained_turns(rollout), value, returns, advantage, "answers in the grid")
 
     def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Rewards of the joint steps, the team's or the agent's own."""

@@ -27,6 +27,7 @@ from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Topology
+from mrlm.learn.credit.explain import explain_estimate
 from mrlm.learn.credit.groups import state_value
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.critics.critic import TEAM
@@ -74,13 +75,13 @@ class MAPPO(ActorCritic):
         returns = advantages + values
         self.observe_returns({TEAM: returns})
         self.explain([returns], [advantages])
-        for step, advantage, target in zip(
-            steps, self._scaled(advantages, steps), returns, strict=True
-        ):
+        scaled = self._scaled(advantages, steps)
+        for step, advantage, target, value in zip(steps, scaled, returns, values, strict=True):
             for turn in step.turns:
                 turn.returns = float(target)
             for turn in step.trained:
                 turn.advantages = float(advantage)
+                explain_estimate(turn, target, value)
 
     def _steps(self, episode: Episode) -> list[JointStep]:
         """The joint steps of an episode; empty if it cannot be trained on."""

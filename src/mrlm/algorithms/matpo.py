@@ -23,7 +23,8 @@ from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.credit.groups import assign
+from mrlm.learn.credit.explain import against
+from mrlm.learn.credit.groups import assign, trained_turns
 
 
 @settings
@@ -61,9 +62,11 @@ class MATPO(GRPO):
             if planner in episode.rollouts and math.isfinite(episode.rollouts[planner].reward)
         ]
         rewards = np.array([self.score(episode, episode.rollouts[planner]) for episode in found])
-        for episode, advantage in zip(found, self.compared(rewards), strict=True):
+        rows = zip(found, rewards, self.compared(rewards), strict=True)
+        for episode, reward, advantage in rows:
             for rollout in episode.rollouts.values():
                 assign(rollout, advantage)
+                against(trained_turns(rollout), reward, rewards, advantage)
 
 
 PLUGIN = MATPO

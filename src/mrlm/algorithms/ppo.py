@@ -27,6 +27,7 @@ from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.credit.explain import explain_estimate
 from mrlm.learn.credit.groups import (
     Member,
     adaptive_kl_coef,
@@ -177,7 +178,7 @@ class PPO(ActorCritic):
             estimates = advantages[agent]
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
-            for turn, part in self._written(found, estimates, targets):
+            for turn, part in self._written(found, estimates, targets, advantages[agent]):
                 predicted.setdefault(turn.policy, []).append(part)
         self.observe_returns({policy: np.concatenate(x) for policy, x in predicted.items()})
         self.explain(returns, residuals)
@@ -185,14 +186,20 @@ class PPO(ActorCritic):
             self._adapt([member for found in everyone.values() for member in found])
 
     def _written(
-        self, found: list[Member], advantages: np.ndarray, returns: np.ndarray
+        self,
+        found: list[Member],
+        advantages: np.ndarray,
+        returns: np.ndarray,
+        estimates: np.ndarray,
     ) -> Iterator[tuple[Turn, np.ndarray]]:
-        """Writes both on the turns; yields each with the returns that its critic should predict."""
+        """Writes advantages and returns on the turns (`estimates` are the advantages before they
+        were whitened); yields each with the returns that its critic should predict."""
         start = 0
         for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
             here = slice(start, start + (1 if self.turn_values else len(turn)))
             turn.advantages = np.broadcast_to(advantages[here], len(turn)).copy()
             turn.returns = np.broadcast_to(returns[here], len(turn)).copy()
+            explain_estimate(turn, returns[here], returns[here] - estimates[here])
             start = here.stop
             yield turn, returns[here]
 

@@ -27,6 +27,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import whiten_batch
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import credited_turns, is_trained, members, sampled_kl, trained_turns
 
 
@@ -97,6 +98,8 @@ class ReinforcePP(PolicyGradient):
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
                 for turn, returns in zip(turns, np.split(row, cuts), strict=True):
                     turn.returns, turn.advantages = returns, 0.0
+                    if self.baseline == "group":
+                        because(turn, "mean of the group subtracted, {}", returns)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         whiten_batch(credited_turns(groups, self.baseline_by), self.baseline_by)

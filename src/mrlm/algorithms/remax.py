@@ -25,6 +25,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import greedy_baselines
+from mrlm.learn.credit.explain import because, signed
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 
 
@@ -85,7 +86,10 @@ class ReMax(PolicyGradient):
                 paid = self.kl_coef * sampled_kl(turn)
                 returns -= paid[::-1].cumsum()[::-1]
                 following = float(returns[0])
-            turn.returns, turn.advantages = returns, returns - baseline_of[id(turn)]
+            baseline = baseline_of[id(turn)]
+            turn.returns, turn.advantages = returns, returns - baseline
+            shown = signed(turn.advantages)
+            because(turn, "{} - greedy episode {} = {}", returns, baseline, shown)
 
 
 PLUGIN = ReMax

@@ -39,6 +39,7 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
+from mrlm.learn.credit.explain import because, signed
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
 from mrlm.learn.critics.mixers import Mixing, MixingMode
 from mrlm.learn.critics.mixing_critic import MixedCritic
@@ -191,9 +192,12 @@ class VDN(MAPPO, Refinement):
         if self.whiten_advantages:
             tables = self._whitened(tables)
         for agent, rows in columns.items():
-            for (turns, _), advantage in zip(rows, tables[agent].tolist(), strict=True):
+            for (turns, value), advantage in zip(rows, tables[agent].tolist(), strict=True):
                 for turn in turns:
                     turn.advantages = advantage
+                    because(turn, "counterfactual {}", signed(value))
+                    if self.whiten_advantages:
+                        because(turn, "whitened = {}", signed(advantage))
 
     def _whitened(self, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Advantages by agent, each agent's with mean 0 and scaled to deviation 1 as `whiten_by`
@@ -229,8 +233,10 @@ class VDN(MAPPO, Refinement):
             compared += 1
             for turn in best[1]:
                 turn.advantages = 1.0
+                because(turn, "best of {} answers: {}", len(several), "+1")
             for turn in worst[1] if self.improve == "dpo" else ():
                 turn.advantages = -1.0
+                because(turn, "worst of {} answers: {}", len(several), "-1")
         ((number, total),) = ops.global_sum({"": [compared, len(answers)]}).values()
         self.metrics["frac_compared"] = number / total if total else 0.0
 

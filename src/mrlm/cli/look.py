@@ -150,7 +150,10 @@ def _episode(recorded: RecordedRun, episode: RecordedEpisode, column: str | None
     for message in row.get("task", {}).get("prompt", ()):
         lines.append(f"  {message['role']}: {message['content']}")
     for turn in episode.turns:
-        lines += ["", _heading(turn), f"  {turn.text}"]
+        lines += ["", _heading(turn)]
+        if turn.row.get("why"):
+            lines.append(f"  advantage: {turn.row['why']}")
+        lines.append(f"  {turn.text}")
         if column is not None:
             lines += _tokens(recorded, turn, column)
     if row.get("error"):

@@ -41,10 +41,10 @@ class RecordPlan:
                     yield number, episode, self._with_tokens(number, evaluation)
 
     def trace(self, groups: Iterable[Iterable[Episode]]) -> None:
-        """Marks turns whose update is to be traced: those recorded with tokens."""
+        """Marks turns whose credit and update are to be traced: those recorded with tokens."""
         for _, episode, tokens in self.chosen(groups):
             for turn in episode.turns if tokens else ():
-                turn.trace = {}
+                turn.trace, turn.why = {}, None
 
     def open(self, folder: Path, first: int) -> EpisodeFile:
         """The file of episodes of a run folder; parts of step `first` and later are removed."""

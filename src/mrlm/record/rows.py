@@ -148,6 +148,8 @@ def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, A
         "tokens": len(ids),
         "digest": digest(ids),
     }
+    if turn.why is not None:
+        row["why"] = turn.why
     if not ids and turn.message is not None:
         row["text"] = turn.message.content
     if known is None or not ids:

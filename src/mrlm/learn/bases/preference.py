@@ -16,6 +16,7 @@ from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec
+from mrlm.learn.credit.explain import because, signed
 from mrlm.learn.credit.groups import clear, members, trained_turns
 from mrlm.learn.data.batch import Sample, merge
 
@@ -39,9 +40,11 @@ class PreferencePair:
 
     def mark(self) -> None:
         """Sets advantages of +1 on the chosen turns and -1 on the rejected ones."""
-        for turns, sign in ((self.chosen, 1.0), (self.rejected, -1.0)):
+        sides = (("chosen", self.chosen, 1.0), ("rejected", self.rejected, -1.0))
+        for name, turns, sign in sides:
             for turn in turns:
                 turn.advantages = sign
+                because(turn, "{} of a pair {}", name, signed(sign))
 
 
 @settings

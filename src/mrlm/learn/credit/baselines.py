@@ -12,6 +12,7 @@ import numpy as np
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
+from mrlm.learn.credit.explain import because, explain_scale, signed
 from mrlm.learn.credit.groups import EPSILON, Member, trained_turns
 from mrlm.learn.ops import Moments
 
@@ -24,6 +25,14 @@ mean return of each sibling episode. `role`: those of all turns of the agent (or
 The return of a turn is a sum over later rewards, so with intermediate rewards early turns have
 larger returns than late ones. `episode`, `role` and `batch` do not correct for this: it adds noise,
 and a constant added to every reward changes the gradient."""
+POOLS: dict[BaselineBy, str] = {
+    "turn": "siblings at this turn",
+    "node": "answers to this state",
+    "episode": "sibling episodes",
+    "role": "turns of this role in the group",
+    "batch": "turns of this agent in the batch",
+}
+"""The compared returns in words."""
 Statistic = Literal["none", "mean", "leave_one_out", "group_max"]
 
 
@@ -50,6 +59,13 @@ class Comparison:
     def __post_init__(self) -> None:
         one = len(np.unique(self.pool_owners)) < 2
         self.flat |= one or bool(self.pool.max() == self.pool.min())
+
+    def title(self, by: BaselineBy, statistic: Statistic) -> str:
+        """The baseline in words."""
+        if statistic == "none":
+            return "no baseline"
+        kind = {"mean": "mean", "leave_one_out": "mean of the others", "group_max": "best"}
+        return f"{kind[statistic]} of {len(self.pool)} {POOLS[by]}"
 
     def advantages(self, statistic: Statistic) -> np.ndarray:
         """Returns minus their baseline (n,): zero, the pool's mean, the mean over its other
@@ -80,9 +96,13 @@ def compare(
     compared = comparisons(found, values, by)
     scale = deviation(compared) + EPSILON if scaled else 1.0
     for each in compared:
-        advantages = each.advantages(statistic) / scale
-        for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
+        differences = each.advantages(statistic)
+        rows = zip(each.turns, each.values, differences, differences / scale, strict=True)
+        for turn, value, difference, advantage in rows:
             turn.advantages = float(advantage)
+            title = each.title(by, statistic)
+            because(turn, "{} - {} {} = {}", value, title, value - difference, signed(difference))
+            explain_scale(turn, difference, advantage)
             if noted:
                 turn.returns = float(value)
 
@@ -100,6 +120,9 @@ def whiten_batch(
         for turn, row in zip(turns, returns[name], strict=True):
             varies = moments[name].variance > 0.0
             turn.advantages = (row - moments[name].mean) / scale if varies else np.zeros(row.shape)
+            mean = float(moments[name].mean)
+            because(turn, "{} - mean of the batch {} = {}", row, mean, signed(row - mean))
+            explain_scale(turn, float(np.mean(row)) - mean, float(np.mean(turn.advantages)))
 
 
 def deviation(compared: Sequence[Comparison]) -> float:

@@ -38,7 +38,7 @@ def clear(groups: Iterable[Group]) -> None:
     for group in groups:
         for episode in group:
             for turn in episode.turns:
-                turn.advantages = turn.returns = None
+                turn.advantages = turn.returns = turn.why = None
 
 
 def members(group: Group) -> dict[str, list[Member]]:
