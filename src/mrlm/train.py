@@ -118,14 +118,14 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
 async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
     """Give the engines the current policies, while no request is pending; `groups` are the latest
     training data."""
-    await run.source.rest({learner.policy: learner.version for learner in run.learners})
+    await run.source.pause({learner.policy: learner.version for learner in run.learners})
     await exchange(run, run.learners, groups)
 
 
 def _agreed(run: Run) -> tuple[bool, bool]:
     """Whether the run stops here, and whether because of an interrupt: in all processes, as soon as
     in one."""
-    flags = run.peers.gather((run.stopping, run.interrupted))
+    flags = run.peers.from_all((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 
 

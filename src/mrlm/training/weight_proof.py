@@ -119,7 +119,7 @@ async def gaps(
         requests = _requests(run, learner, groups, attempt)
         asked.setdefault(id(engine), (engine, []))[1].extend(requests)
     said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
-    turns = [turn for found in run.peers.gather(said) for several in found for turn in several]
+    turns = [turn for found in run.peers.from_all(said) for several in found for turn in several]
     rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
     probed = [Group([Episode("proof", Task("proof"), rollouts, status="done")])]
     await asyncio.gather(*(learner.rescore(probed) for learner in proven))

@@ -118,7 +118,7 @@ def exchange_columns(
         return [turn for sample in shared[rank] for turn in sample.turns]
 
     own = {name: flat(getattr(turn, name) for turn in turns_of(peers.rank)) for name in names}
-    for rank, table in enumerate(peers.gather(own)):
+    for rank, table in enumerate(peers.from_all(own)):
         if rank == peers.rank:
             continue
         for name, numbers in table.items():
