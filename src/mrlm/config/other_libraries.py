@@ -1,5 +1,5 @@
 """Settings and classes of other libraries without an equivalent here: the reason, and alternatives.
-Those with an equivalent are in `aliases.py`."""
+Those with an equivalent are in `aliases.yaml`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refused:
 @cache
 def refused_settings() -> dict[str, Refused]:
     """Setting -> reason of refusal (`other_libraries.yaml`). Settings of the run's algorithm and
-    words of `aliases.py` have precedence."""
+    words of `aliases.yaml` have precedence."""
     import yaml  # not needed for --help on the command line
 
     text = files("mrlm.config").joinpath("other_libraries.yaml").read_text(encoding="utf-8")
