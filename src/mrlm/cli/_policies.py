@@ -5,40 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.serving.environments.server import Settings
     from mrlm.serving.policies.hub import PolicyHub
-
-PolicyOption = Annotated[
-    list[str] | None,
-    typer.Option("--policy", help="NAME=FOLDER, hub id or run folder; may be repeated."),
-]
-PoliciesOf = Annotated[
-    Path | None,
-    typer.Option(help="An experiment whose policies are served with initial weights."),
-]
-HttpPort = Annotated[
-    int | None,
-    typer.Option(min=0, max=65535, help="Port of the OpenAI protocol for policies; 0: a free one."),
-]
-TakeWeights = Annotated[
-    bool, typer.Option("--take-weights", help="Clients may load new weights into policies.")
-]
-WeightsFrom = Annotated[
-    Path | None,
-    typer.Option(help="Clients may load weights from folders below this one."),
-]
-Device = Annotated[str, typer.Option(help="Device of the policies: auto, cpu, cuda:1, ...")]
-Dtype = Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16, auto.")]
-EngineTimeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds that a completion may take, queueing included.")
-]
 
 
 def open_hub(

@@ -7,9 +7,7 @@ import importlib.util
 import keyword
 import re
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-import typer
+from typing import Literal, NamedTuple
 
 Kind = Literal["algorithm", "environment", "workflow"]
 
@@ -79,8 +77,8 @@ def _title(name: str) -> str:
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="The kind of plug-in.")],
-    name: Annotated[str, typer.Argument(help="Its name, and that of its file.")],
+    kind: Kind,
+    name: str,
 ) -> None:
     """Write NAME.py, a plug-in to begin with, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from mrlm.cli._options import ConfigFile, Model, Overrides, config_to_play
+from mrlm.cli._options import config_to_play
 from mrlm.core.errors import PlayerLeft
 
 if TYPE_CHECKING:
@@ -28,28 +26,15 @@ a line that begins with ```; it ends with an empty line (not inside of ```) or a
 
 
 def play(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Model = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment", "-e", help="The environment: one of the config's, or any by its name."
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", "--seat", "-s", help="Agent to replace; default: the first one."),
-    ] = None,
-    others: Annotated[
-        Literal["policy", "expert"],
-        typer.Option(help="Who acts for the others: their policies, or the environment's player."),
-    ] = "policy",
-    seed: Annotated[int | None, typer.Option(min=0, help="Of tasks and policies.")] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 1,
-    multiline: Annotated[
-        bool, typer.Option("--multiline", help="Every answer has several lines, as after /long.")
-    ] = False,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    model: str | None = None,
+    environment: str | None = None,
+    agent: str | None = None,
+    others: Literal["policy", "expert"] = "policy",
+    seed: int | None = None,
+    episodes: int = 1,
+    multiline: bool = False,
 ) -> None:
     """Play in the terminal, in the place of an agent."""
     from mrlm.build.human_player import open_table

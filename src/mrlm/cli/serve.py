@@ -6,22 +6,9 @@ import gc
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from mrlm.cli._policies import (
-    Device,
-    Dtype,
-    EngineTimeout,
-    HttpPort,
-    PoliciesOf,
-    PolicyOption,
-    TakeWeights,
-    WeightsFrom,
-    open_door,
-    open_hub,
-)
+from mrlm.cli._policies import open_door, open_hub
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,73 +17,37 @@ if TYPE_CHECKING:
 
 TOKEN = "MRLM_TOKEN"
 """The environment variable with the token, if no other is named."""
-
-MaxMessage = Annotated[
-    float, typer.Option(min=0.01, help="Maximal MiB of a request or a response.")
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
-]
 SECTIONS = ("environments", "eval_envs")
 """Keys of a config file that are served."""
 
 
 def serve(
-    environments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--environments", "-e", help="Environments by name or module:Class, comma-separated."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="A YAML file with environments: and their arguments."),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; remote clients need TLS and a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 50051,
-    token: Annotated[
-        str | None, typer.Option(help="Token that clients need; others can read it in ps.")
-    ] = None,
-    token_env: Annotated[
-        str | None, typer.Option(help=f"Variable with the token; default: {TOKEN} if it is set.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (with its chain), a PEM file.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key, a PEM file.")] = None,
-    client_ca: Annotated[
-        Path | None, typer.Option(help="Clients must have certificates of this authority.")
-    ] = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Maximal open sessions.")] = 4096,
-    max_calls: Annotated[int, typer.Option(min=1, help="Maximal concurrent calls.")] = 1024,
-    max_message: MaxMessage = 4.0,
-    lease: Annotated[
-        float, typer.Option(min=1.0, help="Seconds that a session lives without a call.")
-    ] = 60.0,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Environment processes; default: one per core.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that an environment may take for one call.")
-    ] = 60.0,
-    metrics_port: MetricsPort = None,
-    arguments: Annotated[
-        bool, typer.Option(help="Whether clients may pass arguments to environments.")
-    ] = True,
-    grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that open sessions get at shutdown.")
-    ] = 30.0,
-    policy: PolicyOption = None,
-    policies_of: PoliciesOf = None,
-    http_port: HttpPort = None,
-    take_weights: TakeWeights = False,
-    weights_from: WeightsFrom = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    engine_timeout: EngineTimeout = 600.0,
+    environments: list[str] | None = None,
+    config: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 50051,
+    token: str | None = None,
+    token_env: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    client_ca: Path | None = None,
+    max_sessions: int = 4096,
+    max_calls: int = 1024,
+    max_message: float = 4.0,
+    lease: float = 60.0,
+    workers: int | None = None,
+    timeout: float = 60.0,
+    metrics_port: int | None = None,
+    arguments: bool = True,
+    grace: float = 30.0,
+    policy: list[str] | None = None,
+    policies_of: Path | None = None,
+    http_port: int | None = None,
+    take_weights: bool = False,
+    weights_from: Path | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    engine_timeout: float = 600.0,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings

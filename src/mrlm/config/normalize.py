@@ -27,22 +27,9 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 SECTIONS = (
-    "experiment_name",
-    "output_dir",
-    "training",
-    "model",
-    "policies",
-    "agents",
-    "environments",
-    "workflow",
-    "engine",
-    "generation",
-    "evaluation",
-    "opponents",
-    "data",
-    "asynchrony",
-    "distributed",
-    "stages",
+    *("experiment_name", "output_dir", "training", "model", "policies", "agents", "environments"),
+    *("workflow", "engine", "generation", "evaluation", "opponents", "data", "asynchrony"),
+    *("distributed", "stages"),
 )
 """The keys of an experiment, in the order in which they are written."""
 
