@@ -53,9 +53,9 @@ HOME = {name: module for module, names in _NAMES.items() for name in names.split
 
 def _hint(name: str) -> str | None:
     """A hint about the equivalent of another library's trainer."""
-    from mrlm.config.other_libraries import CLASSES
+    from mrlm.config.other_libraries import refused_classes
 
-    return CLASSES.get(name.removesuffix("Trainer").removesuffix("Config"))
+    return refused_classes().get(name.removesuffix("Trainer").removesuffix("Config"))
 
 
 def _made(face: Face) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mrlm.build.policies import LiveObjects
 from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.config.play_sections import REMOTE
 from mrlm.core import registry
 from mrlm.core.environment import (
     TURN_SETTINGS,
@@ -115,19 +116,12 @@ def _remote(section: EnvironmentConfig) -> Environment:
     """The same environment on an environment server."""
     from mrlm.serving.client.environment import RemoteEnvironment
 
-    given = section.parameters
-    if section.max_turns is not None:
-        given["max_turns"] = section.max_turns
     return RemoteEnvironment(
         section.env_type,
         server=section.server_address,
-        token_env=section.token_env,
-        tls_ca=section.tls_ca,
-        tls_cert=section.tls_cert,
-        tls_key=section.tls_key,
-        servers_file=section.servers_file,
+        **section.model_dump(include={*REMOTE} - {"server_address"}),
         deadline=0.95 * section.timeout,  # the server reports its reason before the cut-off here
-        arguments=given,
+        arguments=section.remote_arguments,
     )
 
 

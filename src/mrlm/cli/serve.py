@@ -149,9 +149,7 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
             section = EnvironmentConfig(**each)
         except ConfigError as error:
             raise ConfigError(f"--config {path}, environments.{number}: {error}") from error
-        given = section.parameters
-        if section.max_turns is not None:
-            given["max_turns"] = section.max_turns
+        given = section.remote_arguments
         timeout = section.timeout if "timeout" in section.model_fields_set else None
         name = section.name or section.env_type
         found.append(ServedEnvironment(name, section.env_type, given, timeout, whole=True))

@@ -6,15 +6,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from typing import Any
 
-import yaml
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from mrlm.config.other_libraries import OFF, Refused, without_neutral
+from mrlm.config.other_libraries import OFF, Refused, read_table, without_neutral
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -111,9 +109,7 @@ def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
 
 WORDS: dict[str, Word] = {
     name: _word(path, kind, how[0] if how else {})
-    for name, (path, kind, *how) in yaml.safe_load(
-        files("mrlm.config").joinpath("aliases.yaml").read_text(encoding="utf-8")
-    ).items()
+    for name, (path, kind, *how) in read_table("aliases.yaml").items()
 }
 """word -> its target. A field of the run's algorithm is a word too, and wins over this table."""
 
