@@ -109,10 +109,12 @@ def config_to_play(
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:
     """A canonical config that starts from trained models: from one for all policies, or, where a
     run trained several, from its own for each. Saved adapters are not added again."""
+    from mrlm.learn.policy.loading import is_model, model_folders
+
     section = {key: value for key, value in data.get("model", {}).items() if key != "lora"}
     policies = {name: dict(value) for name, value in data.get("policies", {}).items()}
-    folders = {} if not trained.is_dir() or _is_model(trained) else _model_folders(trained)
-    if trained.is_dir() and not folders and not _is_model(trained):
+    folders = model_folders(trained) if trained.is_dir() else {}
+    if trained.is_dir() and not folders and not is_model(trained):
         raise ConfigError(
             f"--model {model}: {trained} has no model (no config.json, no "
             "adapter_config.json); give a Hugging Face folder, a hub id or a finished run folder"
@@ -131,15 +133,6 @@ def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, A
         if folder:
             known["model"] = folder
     return data | {"model": section} | ({"policies": policies} if policies else {})
-
-
-def _is_model(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
-
-
-def _model_folders(folder: Path) -> dict[str, str]:
-    """policy -> folder, where several were saved."""
-    return {each.name: str(each) for each in sorted(folder.iterdir()) if _is_model(each)}
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -11,14 +11,8 @@ if TYPE_CHECKING:
     from mrlm.serving.client.calling import Access
 
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "peft",
-    "datasets",
-    "pydantic",
-    "safetensors",
-    "tensorboardX",
-    "math-verify",
+    *("torch", "transformers", "peft", "datasets"),
+    *("pydantic", "safetensors", "tensorboardX", "math-verify"),
 )
 
 

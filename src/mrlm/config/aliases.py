@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
@@ -124,6 +124,11 @@ class FlatWords:
 
     __annotations__ = {name: word.kind | None for name, word in WORDS.items()}
     vars().update(dict.fromkeys(WORDS))  # all are unset by default
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The value of a word."""
 
     @model_validator(mode="before")
     @classmethod

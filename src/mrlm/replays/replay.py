@@ -138,7 +138,7 @@ def replay(
         tempfile.TemporaryDirectory(prefix="mrlm-replay-") as place,
         redirect_stdout(io.StringIO()),
     ):
-        config = _quiet(config, Path(place) / "run", _evaluations_matter(config))
+        config = _quiet(config, Path(place) / "run")
         made = build(config, _with_models(folder, parts, watch), origin, checked=False)
         begun = made.step
         try:
@@ -289,12 +289,7 @@ def _origin(folder: Path, step: int) -> Path | None:
     return next((each for each in early if verify(each) is None), None)
 
 
-def _evaluations_matter(config: ExperimentConfig) -> bool:
-    """Whether evaluations affect later episodes: past players are sampled by their results."""
-    return config.opponents.on
-
-
-def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> ExperimentConfig:
+def _quiet(config: ExperimentConfig, place: Path) -> ExperimentConfig:
     """The config of a run in another folder with nothing that does not affect the weights."""
     changes: dict[str, Any] = {
         "output_dir": str(place),
@@ -304,7 +299,7 @@ def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> Experiment
         "training.checks": "off",
         "training.save_steps": None,
     }
-    if not evaluates:
+    if not config.opponents.on:  # else past players are sampled by the results of evaluations
         changes |= {"evaluation.every": None, "evaluation.at_start": False}
     for name, section in config.policies.items():
         if section.endpoint is not None:  # no API is called
