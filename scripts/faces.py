@@ -29,7 +29,8 @@ def imported(module_of: Mapping[str, str]) -> str:
 
 
 def config_classes(every: Iterable[Face]) -> str:
-    """The config classes and the words they share; a name of another library is a config of the algorithm it means."""
+    """The config classes, and the words they share; a name of another library is a config of the
+    algorithm it means."""
     head = "from typing import Any\n\nfrom pydantic.dataclasses import dataclass\n\n"
     rows = read_table("aliases.yaml").items()
     words = [f"    {name}: {kind} | None = None\n" for name, (_, kind, *_) in rows]

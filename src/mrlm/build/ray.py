@@ -72,7 +72,6 @@ class OnRay(InProcess):
     # -- placement ---------------------------------------------------------------------------------
 
     def _base(self, names: list[str]) -> Base:
-        """A base with its placement."""
         known = self.settings.policies
         sections = [known[name] for name in names if name in known]
         if any(section != sections[0] for section in sections):
@@ -158,7 +157,6 @@ class OnRay(InProcess):
 
     @property
     def _holding(self) -> list[WorkerSlot]:
-        """The workers that hold weights."""
         return [post for base in self.bases for post in base.posts]
 
     # -- the parts of the workers ------------------------------------------------------------------

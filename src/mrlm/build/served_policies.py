@@ -37,11 +37,8 @@ class ServedWeights:
     @property
     def size(self) -> int:
         """Bytes of the weights."""
-        return sum(each.numel() * each.element_size() for each in self._own())
-
-    def _own(self) -> list[Any]:
-        named = self.policy.model.named_parameters()
-        return list(self.policy.named_parameters().values()) or [value for _, value in named]
+        own = self.policy.named_parameters().values() or self.policy.model.parameters()
+        return sum(each.numel() * each.element_size() for each in own)
 
     def fingerprint(self) -> tuple[float, ...]:
         return self.policy.fingerprint()
@@ -107,29 +104,26 @@ class HostedPolicies:
             settings["unseen_writes"] = False  # new weights come through `load_weights`
         inner = self.plugin(policies=self.policies, **settings)
         engine: Engine = Sampled(inner)
-        return [self._served(name, engine) for name in self.policies]
-
-    def _served(self, name: str, engine: Engine) -> ServedPolicy:
-        policy = self.policies[name]
-        return ServedPolicy(
-            name,
-            engine,
-            policy.chat,
-            ServedWeights(policy),
-            self.models[name],
-            policy.max_context,
-            parent=self._parent(policy),
-        )
+        return [
+            ServedPolicy(
+                name,
+                engine,
+                policy.chat,
+                ServedWeights(policy),
+                self.models[name],
+                policy.max_context,
+                parent=self._parent(policy),
+            )
+            for name, policy in self.policies.items()
+        ]
 
     def _parent(self, policy: Policy) -> str | None:
         if not policy.adapter:
             return None
-        bases = [
-            each.name
-            for each in self.policies.values()
-            if each.model is policy.model and each.adapter == BASE
-        ]
-        return bases[0] if bases else policy.model.get_base_model().name_or_path
+        for each in self.policies.values():
+            if each.model is policy.model and each.adapter == BASE:
+                return each.name
+        return policy.model.get_base_model().name_or_path
 
     def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
         """Adds policy `name`: the adapter of a folder on the only whole model here. Returns it with

@@ -67,7 +67,6 @@ def data(
 
 
 def _listed() -> str:
-    """All presets, in two lines each."""
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import preset_source
 

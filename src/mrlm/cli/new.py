@@ -72,7 +72,6 @@ def written(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _title(name: str) -> str:
-    """The first line of its file."""
     return f'"""{name.replace("_", " ").capitalize()}:'
 
 

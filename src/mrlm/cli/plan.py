@@ -49,9 +49,6 @@ def plan(
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
-    for option, value in (("--latency", latency), ("--max-lag", max_lag)):
-        if value is not None and value < 0:
-            raise ConfigError(f"{option} {value}: must not be below 0")
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
@@ -99,9 +96,6 @@ def _counts(
 
     prompt, mean, latency = said
     generation = stage.generation
-    for option, value in (("--prompt-tokens", prompt), ("--completion-tokens", mean)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{option} {value}: must be at least 1")
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="

@@ -76,7 +76,6 @@ def serve(
 
 
 def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace: float) -> None:
-    """Serve until a signal arrives."""
     from mrlm.serving.environments.server import EnvironmentServer
     from mrlm.serving.environments.server import serve as run
 

@@ -95,7 +95,6 @@ TYPES: dict[str, Any] = {
 
 
 def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
-    """A row of the table."""
     values = {**how.get("values", {}), **dict.fromkeys(how.get("drop", ()), UNSET)}
     absent = how.get("absent")
     return Word(

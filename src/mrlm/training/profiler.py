@@ -157,7 +157,6 @@ class Report:
         return " (" + ", ".join(f"{name} {part / spent:.0%}" for name, part in named) + ")"
 
     def _agents(self) -> list[str]:
-        """Tokens of each agent."""
         agents = sorted({name for by in self.tokens.values() for name in by})
         if not agents:
             return []
