@@ -276,12 +276,13 @@ def _origin(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
 
 def load_with(section: ModelConfig, path: str) -> Any:
     """Loads the model of a folder or hub id with the settings of a section."""
-    kind, code, attention = (
+    return load_model(
+        path,
         section.torch_dtype,
         section.trust_remote_code,
         section.attn_implementation,
+        section.device,
     )
-    return load_model(path, kind, code, attention, section.device)
 
 
 def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
