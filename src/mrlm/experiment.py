@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,12 +38,7 @@ NAMES_STAGE = ("reward_model", "model")
 """Settings of an environment that may have this prefix."""
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """Ends the work between two steps as Ctrl-C does: at once, with the latest save."""
-    raise KeyboardInterrupt
-
-
-@handling(("SIGTERM", "SIGUSR1"), _interrupt)
+@handling(("SIGTERM", "SIGUSR1"), signal.default_int_handler)  # as Ctrl-C
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,

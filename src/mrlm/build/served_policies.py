@@ -228,8 +228,6 @@ def house_of_config(config: ExperimentConfig) -> HostedPolicies:
     policies = load_policies(PlayPlan(config=config, parts=parts, assignment=assignment))
     if not policies:
         raise ConfigError("the config has no policy with weights to serve")
-    models = {
-        name: assignment.policies[name].model or config.model.model_name_or_path
-        for name in policies
-    }
+    usual, sections = config.model.model_name_or_path, assignment.policies
+    models = {name: sections[name].model or usual for name in policies}
     return HostedPolicies(policies, models, settings={"batch_size": config.engine.batch_size})

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +38,7 @@ def play(
     """Play in the terminal, in the place of an agent."""
     from mrlm.build.human_player import open_table
     from mrlm.core.sync_async import run_async
+    from mrlm.runs import handling
 
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
@@ -54,7 +54,7 @@ def play(
             (group,) = await table.take(1)
             terminal.end(group.episodes)
 
-    with _interruptible():
+    with handling(("SIGINT",), signal.default_int_handler):  # ends waiting for a line at once
         try:
             run_async(played())
         except PlayerLeft:
@@ -188,17 +188,3 @@ def _experiment(
         if environment in (section.get("name"), section["env_type"]):
             return whole.merged({"environments": [section]})
     return config_to_play(path, overrides, model, [environment])
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C end waiting for a line at once, also within an event loop."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -22,13 +22,12 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
-from mrlm.play.engine import RemoteEngine
 from mrlm.replays.recorded_engine import Recorded, recorded_words
 from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import EPISODES, METRICS, redacted, secrets, summary
 from mrlm.train import train
 from mrlm.training.iteration import evaluate
-from mrlm.training.metrics import component_sums
+from mrlm.training.metrics import component_sums, remote_engines
 from mrlm.training.rollback import rollbacks
 from mrlm.training.run import Callback, Run
 
@@ -321,7 +320,7 @@ def _with_models(folder: Path, parts: LiveObjects | None, watch: Callback) -> Li
 
 def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Let policies behind an API return recorded completions; returns notes on it."""
-    remote = [name for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)]
+    remote = list(remote_engines(run.engines))
     if not remote:
         return []
     if run.population:
