@@ -148,15 +148,8 @@ class HostedPolicies:
 
 
 def _twin(policy: Policy, name: str, model: Any, adapter: str) -> Policy:
-    return Policy(
-        name,
-        model,
-        policy.tokenizer,
-        adapter=adapter,
-        precision=policy.precision,
-        chat=policy.chat,
-        lean=policy.lean,
-    )
+    same = {"precision": policy.precision, "chat": policy.chat, "lean": policy.lean}
+    return Policy(name, model, policy.tokenizer, adapter=adapter, **same)
 
 
 def with_adapter(model: Any, name: str, folder: Path) -> Any:
@@ -206,9 +199,8 @@ def house_of(
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
         if base is None:
-            policies[name] = Policy(
-                name, load_model(path, dtype, device=device), tokenizer, precision=precision
-            )
+            model = load_model(path, dtype, device=device)
+            policies[name] = Policy(name, model, tokenizer, precision=precision)
             continue
         if base not in bases:
             bases[base] = load_model(base, dtype, device=device)

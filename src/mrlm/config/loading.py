@@ -129,7 +129,7 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
                 parts[0] = section
         elif word is not None:
             tree.get("training", {}).pop("batch_size", None)
-            parts = PER_DEVICE.split(".")
+            parts = [*PER_DEVICE.split(".")]
     _set(tree, parts, value, override)
     return ".".join(parts)
 

@@ -128,16 +128,12 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
     stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
     with span("update"):
         for place, stage in enumerate(stages):
-            jobs = [
-                (
-                    learner,
-                    algorithm.samples(groups, learner.policy),
-                    seed_of((seed, "update", run.step, learner.policy)),
-                )
-                for learner in stage
-            ]
+            names = [learner.policy for learner in stage]
+            samples = [algorithm.samples(groups, name) for name in names]
+            seeds = [seed_of((seed, "update", run.step, name)) for name in names]
+            jobs = list(zip(stage, samples, seeds, strict=True))
             found = await run.placement.update(jobs, algorithm, run.step)
-            updates |= {each.policy: one for each, one in zip(stage, found, strict=True)}
+            updates |= dict(zip(names, found, strict=True))
             waiting = [learner for later in stages[place + 1 :] for learner in later]
             with complete():
                 between |= await carry(algorithm, stage, waiting, groups)

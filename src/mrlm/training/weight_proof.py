@@ -167,17 +167,10 @@ async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
         copies = await engine.everywhere(requests)
     else:
         copies = [await engine.generate(requests)]
+    pairs = [pair for said in copies for pair in zip(requests, said, strict=True)]
     return [
-        Turn(
-            asked.policy,
-            asked.policy,
-            asked.prompt_ids,
-            completion.token_ids,
-            completion.logprobs,
-            sampling=asked.sampling,
-        )
-        for completions in copies
-        for asked, completion in zip(requests, completions, strict=True)
+        Turn(q.policy, q.policy, q.prompt_ids, a.token_ids, a.logprobs, sampling=q.sampling)
+        for q, a in pairs
     ]
 
 
