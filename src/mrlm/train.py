@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.learn.mismatch import mismatch_metrics, taken
+from mrlm.learn.mismatch import mismatch_metrics
 from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
 from mrlm.training.iteration import credit, evaluate, measure, note, play, update
 from mrlm.training.metrics import api_metrics, by_policy
@@ -88,7 +88,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_first_step(run, groups)
     with span("logging"):
         note(run, run.step + 1, everything)
-    updates, between = await update(run, groups)
+    updates, between, drift = await update(run, groups)
     with span("sync"):
         await _share_weights(run, groups)
     if check and checks:
@@ -97,14 +97,15 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     ended = time.perf_counter()
     tokens = sum(len(turn) for group in everything for each in group for turn in each.own_turns)
     run.tokens += tokens
+    api = api_metrics(run.engines)
     return (
         metrics
         | between
         | by_policy(valued)
-        | mismatch_metrics([scored, taken(updates)], list(updates))
         | by_policy(updates)
+        | run.peers.add_numbers([api])[0]
         | run.source.metrics()
-        | run.peers.add_numbers([api_metrics(run.engines)])[0]
+        | mismatch_metrics([scored, drift], list(updates))
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
