@@ -121,7 +121,7 @@ class FlatWords:
     validated by the section they belong to.
     """
 
-    __annotations__ = {name: word.kind | None for name, word in WORDS.items()}
+    vars()["__annotations__"] = {name: word.kind | None for name, word in WORDS.items()}
     vars().update(dict.fromkeys(WORDS))  # all are unset by default
 
     if TYPE_CHECKING:
