@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,29 +80,23 @@ class HostedPolicies:
     Args:
         policies: name -> policy; adapters of one base share a model.
         models: name -> name of its model.
-        engine: the engine plug-in.
-        settings: arguments of the plug-in, besides the policies.
+        settings: arguments of the engine, besides the policies.
     """
 
     def __init__(
         self,
         policies: Mapping[str, Policy],
         models: Mapping[str, str],
-        engine: str = "lean",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.policies: dict[str, Policy] = dict(policies)
         self.models: dict[str, str] = dict(models)
-        self.plugin: Any = registry.load("engines", engine)
         self.settings: dict[str, Any] = dict(settings or {})
 
     def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
-        settings = dict(self.settings)
-        if "unseen_writes" in inspect.signature(self.plugin).parameters:
-            settings["unseen_writes"] = False  # new weights come through `load_weights`
-        inner = self.plugin(policies=self.policies, **settings)
-        engine: Engine = Sampled(inner)
+        settings = self.settings | {"unseen_writes": False}  # weights come through `load_weights`
+        engine: Engine = Sampled(registry.load("engines", "lean")(self.policies, **settings))
         return [
             ServedPolicy(
                 name,
@@ -174,9 +167,6 @@ def house_of(
     named: Mapping[str, str],
     dtype: str = "float32",
     device: str = "auto",
-    precision: Any = "fp32",
-    engine: str = "lean",
-    settings: Mapping[str, Any] | None = None,
 ) -> HostedPolicies:
     """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
     base share it.
@@ -184,9 +174,6 @@ def house_of(
     Args:
         named: policy -> folder, hub id or run.
         dtype, device: of the models.
-        precision: of the computation.
-        engine: the engine plug-in.
-        settings: its arguments.
 
     Raises:
         ConfigError: none is given, or one cannot be loaded.
@@ -200,13 +187,13 @@ def house_of(
         base = adapter_base(folder)
         if base is None:
             model = load_model(path, dtype, device=device)
-            policies[name] = Policy(name, model, tokenizer, precision=precision)
+            policies[name] = Policy(name, model, tokenizer)
             continue
         if base not in bases:
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = with_adapter(bases[base], name, Path(folder))
-        policies[name] = Policy(name, bases[base], tokenizer, adapter=name, precision=precision)
-    return HostedPolicies(policies, named, engine, settings)
+        policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
+    return HostedPolicies(policies, named)
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:

@@ -113,6 +113,12 @@ WORDS: dict[str, Word] = {
 """word -> its target. A field of the run's algorithm is a word too, and wins over this table."""
 
 
+def _fields() -> dict[str, Any]:
+    """The words as fields of a dataclass that are unset by default."""
+    kinds = {name: word.kind | None for name, word in WORDS.items()}
+    return {**dict.fromkeys(WORDS), "__annotations__": kinds}
+
+
 @dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
 class FlatWords:
     """A mixin of every algorithm's config class: a field for every flat word.
@@ -121,8 +127,7 @@ class FlatWords:
     validated by the section they belong to.
     """
 
-    vars()["__annotations__"] = {name: word.kind | None for name, word in WORDS.items()}
-    vars().update(dict.fromkeys(WORDS))  # all are unset by default
+    vars().update(_fields())
 
     if TYPE_CHECKING:
 
