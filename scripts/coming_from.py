@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS
 from mrlm.config.flat_words import algorithm_fields
-from mrlm.config.other_libraries import CLASSES, refused_settings
+from mrlm.config.other_libraries import refused_classes, refused_settings
 from mrlm.core import registry
 from mrlm.trainer import Trainer
 
@@ -132,7 +132,7 @@ def page() -> str:
                 here, text = meaning(name, ALGORITHMS[stem])
                 text = NOTES.get((library, name), text)
                 (taken if here else refused).setdefault(text, {})[name] = None
-        for stem, reason in CLASSES.items():
+        for stem, reason in refused_classes().items():
             if any(each.startswith(f"{library}.{stem}") for each in known["classes"]):
                 offered.append(f"| `{stem}` | {reason} |")
         parts += [

@@ -15,6 +15,7 @@ from pathlib import Path
 import mrlm
 import mrlm.config
 import mrlm.core
+from mrlm.config.other_libraries import read_table
 from mrlm.core.faces import Face, faces
 
 HERE = Path(mrlm.__file__).parent
@@ -28,8 +29,12 @@ def imported(module_of: Mapping[str, str]) -> str:
 
 
 def config_classes(every: Iterable[Face]) -> str:
-    """The config classes; a name of another library is a config of the algorithm it means."""
-    head = "from pydantic.dataclasses import dataclass\n\n"
+    """The config classes, and the words they share; a name of another library is a config of the
+    algorithm it means."""
+    head = "from typing import Any\n\nfrom pydantic.dataclasses import dataclass\n\n"
+    rows = read_table("aliases.yaml").items()
+    words = [f"    {name}: {kind} | None = None\n" for name, (_, kind, *_) in rows]
+    mixin = f"@dataclass(kw_only=True)\nclass FlatWords:\n{''.join(words)}\n"
     configs = [face for face in every if face.kind == "config"]
     classes = {face.algorithm: face.name for face in faces().values() if face.kind == "algorithm"}
     imports = {classes[face.algorithm]: f"mrlm.algorithms.{face.algorithm}" for face in configs}
@@ -39,7 +44,7 @@ def config_classes(every: Iterable[Face]) -> str:
         "  # pyright: ignore[reportIncompatibleVariableOverride]\n"
         for face in configs
     ]
-    return head + imported(imports) + "\n" + "\n".join(bodies)
+    return head + imported(imports) + "\n" + mixin + "\n".join(bodies)
 
 
 def pages() -> dict[Path, str]:
@@ -55,7 +60,8 @@ def pages() -> dict[Path, str]:
     trainers = "".join(f"class {name}(Trainer): ...\n" for name in by_kind["trainer"])
     home: dict[str, str] = {**mrlm.HOME, **algorithms, **configs}
     top = f"{HEAD}\n{imported(home)}\n__version__: str\n\n{trainers}"
-    config = f"{HEAD}\n{imported(mrlm.config.HOME)}{config_classes(every)}"
+    sections = {name: module for name, module in mrlm.config.HOME.items() if name != "FlatWords"}
+    config = f"{HEAD}\n{imported(sections)}{config_classes(every)}"
     core = f"{HEAD}\n{imported(mrlm.core.HOME)}"
     texts = {"": top, "config": config, "core": core}
     return {HERE / folder / "__init__.pyi": text for folder, text in texts.items()}

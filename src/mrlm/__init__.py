@@ -17,79 +17,46 @@ from mrlm.core.lazy import face
 __version__ = "0.1.0"
 
 _NAMES = {
-    "mrlm.config": (
-        "ExperimentConfig",
-        "TrainingConfig",
-        "load_config",
-    ),
-    "mrlm.core.chat": ("Chat",),
-    "mrlm.core.environment": (
-        "BaseEnvironment",
-        "Environment",
-        "SimulatedEnvironment",
-        "as_environment",
-        "check_environment",
-    ),
-    "mrlm.core.episodes": ("Episode", "Group"),
-    "mrlm.core.errors": ("MRLMError",),
-    "mrlm.core.language_model": ("LLMEnvironment",),
-    "mrlm.core.tiny_model": ("default_model",),
-    "mrlm.core.types": (
-        "Completion",
-        "EnvironmentMode",
-        "Message",
-        "MessageRole",
-        "MessageType",
-        "Observation",
-        "Reward",
-        "Role",
-        "Rollout",
-        "SamplingParams",
-        "StepResult",
-        "Task",
-        "Turn",
-    ),
-    "mrlm.engines.reward_model": ("RewardModel",),
-    "mrlm.environments.math": ("BoxedReward",),
-    "mrlm.environments.qa": ("QASolverEnv",),
-    "mrlm.environments.reward": ("RewardProcessors",),
-    "mrlm.experiment": ("run_experiment",),
-    "mrlm.generate": ("Generator",),
-    "mrlm.learn.bases.algorithm": ("Algorithm",),
-    "mrlm.learn.data.batch": (
-        "Batch",
-        "Loss",
-        "Outputs",
-    ),
-    "mrlm.learn.learner": ("Learner",),
-    "mrlm.learn.loss_tensor": ("LossTensor",),
-    "mrlm.learn.team_learner": ("TeamLearner",),
-    "mrlm.play.workflow": ("Workflow", "WorkflowSpec"),
-    "mrlm.play.workflow_check": ("check_workflow",),
-    "mrlm.record.reader": ("RecordedEpisode", "RecordedRun", "RecordedTurn", "read_run"),
-    "mrlm.replays.replay": (
-        "Replay",
-        "replay",
-    ),
-    "mrlm.runs": (
-        "EvalResult",
-        "TrainResult",
-        "evaluate",
-    ),
-    "mrlm.serving.client.environment": ("RemoteEnvironment",),
-    "mrlm.serving.client.pool": ("ServerPool",),
-    "mrlm.trainer": ("Trainer",),
-    "mrlm.training.run": ("Callback",),
+    "mrlm.config": "ExperimentConfig TrainingConfig load_config",
+    "mrlm.core.chat": "Chat",
+    "mrlm.core.environment": "BaseEnvironment Environment SimulatedEnvironment "
+    "as_environment check_environment",
+    "mrlm.core.episodes": "Episode Group",
+    "mrlm.core.errors": "MRLMError",
+    "mrlm.core.language_model": "LLMEnvironment",
+    "mrlm.core.tiny_model": "default_model",
+    "mrlm.core.types": "Completion EnvironmentMode Message MessageRole MessageType Observation "
+    "Reward Role Rollout SamplingParams StepResult Task Turn",
+    "mrlm.engines.reward_model": "RewardModel",
+    "mrlm.environments.math": "BoxedReward",
+    "mrlm.environments.qa": "QASolverEnv",
+    "mrlm.environments.reward": "RewardProcessors",
+    "mrlm.experiment": "run_experiment",
+    "mrlm.generate": "Generator",
+    "mrlm.learn.bases.algorithm": "Algorithm",
+    "mrlm.learn.data.batch": "Batch Loss Outputs",
+    "mrlm.learn.learner": "Learner",
+    "mrlm.learn.loss_tensor": "LossTensor",
+    "mrlm.learn.team_learner": "TeamLearner",
+    "mrlm.play.workflow": "Workflow WorkflowSpec",
+    "mrlm.play.workflow_check": "check_workflow",
+    "mrlm.record.reader": "RecordedEpisode RecordedRun RecordedTurn read_run",
+    "mrlm.replays.replay": "Replay replay",
+    "mrlm.runs": "EvalResult TrainResult evaluate",
+    "mrlm.serving.client.environment": "RemoteEnvironment",
+    "mrlm.serving.client.pool": "ServerPool",
+    "mrlm.trainer": "Trainer",
+    "mrlm.training.run": "Callback",
 }
-HOME = {name: module for module, names in _NAMES.items() for name in names}
+HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Public name -> the module it is in."""
 
 
 def _hint(name: str) -> str | None:
     """A hint about the equivalent of another library's trainer."""
-    from mrlm.config.other_libraries import CLASSES
+    from mrlm.config.other_libraries import refused_classes
 
-    return CLASSES.get(name.removesuffix("Trainer").removesuffix("Config"))
+    return refused_classes().get(name.removesuffix("Trainer").removesuffix("Config"))
 
 
 def _made(face: Face) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
-from mrlm.learn.policy.loading import load_tokenizer
+from mrlm.learn.policy.loading import load_tokenizer, model_folders
 from mrlm.runs import TrainResult, closed, handling, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.run import Callback
@@ -37,12 +38,7 @@ NAMES_STAGE = ("reward_model", "model")
 """Settings of an environment that may have this prefix."""
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """Ends the work between two steps as Ctrl-C does: at once, with the latest save."""
-    raise KeyboardInterrupt
-
-
-@handling(("SIGTERM", "SIGUSR1"), _interrupt)
+@handling(("SIGTERM", "SIGUSR1"), signal.default_int_handler)  # as Ctrl-C
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,
@@ -91,7 +87,7 @@ def run_experiment(
             results[index] = closed(run)
         if stage.algorithm_settings().spec.scalar_head:
             continue  # it trained a scorer: the next stage starts from the policies before it
-        trained = _final_folders(place)
+        trained = model_folders(place / "final") or {"policy": str(place / "final")}
         before = {each for each, section in stage.policies.items() if section.trainable}
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
@@ -249,14 +245,6 @@ def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -
     if watched := given.get("evaluation", {}).get("environments"):
         changes["evaluation"] = {"environments": list(map(place, watched))}
     return stage.merged(changes)
-
-
-def _final_folders(place: Path) -> dict[str, str]:
-    """policy -> folder of a finished stage."""
-    final = place / "final"
-    if (final / "config.json").is_file() or (final / "adapter_config.json").is_file():
-        return {"policy": str(final)}
-    return {folder.name: str(folder) for folder in sorted(final.iterdir()) if folder.is_dir()}
 
 
 def _link_final(folder: Path, last: Path) -> None:

@@ -76,11 +76,10 @@ class Generator:
                     f"max_new_tokens={self.sampling.max_new_tokens} "
                     f"exceed the model's {self._engine.max_context} positions"
                 )
+        name, sampling = self.policy.name, self.sampling
         requests = [
-            Request(
-                self.policy.name, prompt, self.sampling, seed_of((self.seed, self.generated + i))
-            )
-            for i, prompt in enumerate(prompts)
+            Request(name, prompt, sampling, seed_of((self.seed, number)))
+            for number, prompt in enumerate(prompts, self.generated)
         ]
         self.generated += len(requests)
         version = content_version(self.policy)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -204,7 +205,9 @@ def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[No
 
 
 @contextmanager
-def handling(watched: Sequence[str], handle: Callable[[int, object], None]) -> Iterator[None]:
+def handling(
+    watched: Sequence[str], handle: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
     """Call `handle` for the signals of some names, in the main thread; restored afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield

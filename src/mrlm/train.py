@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.learn.mismatch import mismatch_metrics, taken
+from mrlm.learn.mismatch import mismatch_metrics
 from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
 from mrlm.training.iteration import credit, evaluate, measure, play, show, update
 from mrlm.training.metrics import api_metrics, by_policy
@@ -90,7 +90,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     show(run, run.step + 1, everything)
     opponents = run.population.standing()
     try:
-        updates, between = await update(run, groups)
+        updates, between, drift = await update(run, groups)
     finally:  # also episodes that end the run
         with span("logging"):
             run.log.episodes(run.step + 1, everything, opponents)
@@ -102,14 +102,15 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     ended = time.perf_counter()
     tokens = sum(len(turn) for group in everything for each in group for turn in each.own_turns)
     run.tokens += tokens
+    api = api_metrics(run.engines)
     return (
         metrics
         | between
         | by_policy(valued)
-        | mismatch_metrics([scored, taken(updates)], list(updates))
         | by_policy(updates)
+        | run.peers.add_numbers([api])[0]
         | run.source.metrics()
-        | run.peers.add_numbers([api_metrics(run.engines)])[0]
+        | mismatch_metrics([scored, drift], list(updates))
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
@@ -123,14 +124,14 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
 async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
     """Give the engines the current policies, while no request is pending; `groups` are the latest
     training data."""
-    await run.source.rest({learner.policy: learner.version for learner in run.learners})
+    await run.source.pause({learner.policy: learner.version for learner in run.learners})
     await exchange(run, run.learners, groups)
 
 
 def _agreed(run: Run) -> tuple[bool, bool]:
     """Whether the run stops here, and whether because of an interrupt: in all processes, as soon as
     in one."""
-    flags = run.peers.gather((run.stopping, run.interrupted))
+    flags = run.peers.from_all((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 
 

@@ -28,13 +28,7 @@ from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.config.aliases import FlatWords
 from mrlm.config.errors import InvalidConfig
-from mrlm.config.flat_words import (
-    algorithm_fields,
-    config_class,
-    setting_of,
-    split_config,
-    twice,
-)
+from mrlm.config.flat_words import algorithm_fields, config_class, setting_of, split_config, twice
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import as_environment
@@ -181,8 +175,7 @@ class Trainer:
             if "algorithm" in config.training.model_fields_set:
                 raise ConfigError(
                     f"{type(self).__name__} trains with {self.algorithm!r}, but "
-                    "config.training.algorithm is "
-                    f"{config.training.algorithm!r}"
+                    f"config.training.algorithm is {config.training.algorithm!r}"
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
         given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
@@ -195,9 +188,11 @@ class Trainer:
             config = config.joined(overrides | words, fields)
         settings = config.algorithm_settings()
         given |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
-        usual = self._usual(config)
-        usual = {key: value for key, value in usual.items() if key not in given}
-        config = config.merged({section_key(name): usual}) if usual else config
+        if self.args_class is not None:
+            plain, own = (algorithm_fields(each) for each in (type(settings), self.args_class))
+            usual = {key: value for key, value in own.items() if value != plain[key]}
+            usual = {key: value for key, value in usual.items() if key not in given}
+            config = config.merged({section_key(name): usual}) if usual else config
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
@@ -221,14 +216,6 @@ class Trainer:
             self.config = self.config.joined({"workflow.external_transition": external_transition})
         else:
             self._parts.external_transition = external_transition
-
-    def _usual(self, config: ExperimentConfig) -> dict[str, Any]:
-        """The defaults of `args_class` that are not the algorithm's."""
-        if self.args_class is None:
-            return {}
-        plain = algorithm_fields(type(config.algorithm_settings()))
-        own = algorithm_fields(self.args_class)
-        return {name: value for name, value in own.items() if value != plain[name]}
 
     def _from_llm(
         self, llm: LLMEnvironment, tokenizer: Any, *environments: list[Any]
@@ -265,12 +252,10 @@ class Trainer:
         env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
         references = references_of(list(config.agents), env_agents, model, agents, num_agents)
         if config.policies:
-            live = model if not isinstance(model, str | os.PathLike | type(None)) else None
-            parts.models = (
-                dict.fromkeys(config.policies, (live, tokenizer)) if live is not None else {}
-            )
-            if model is not None and live is None:
+            if isinstance(model, str | os.PathLike):
                 self.config = config.merged({"model": {"model_name_or_path": str(model)}})
+            elif model is not None:
+                parts.models = dict.fromkeys(config.policies, (model, tokenizer))
             return
         together = agents is not None if share is None else share is True
         lora = share == "lora"

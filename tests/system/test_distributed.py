@@ -153,7 +153,7 @@ class Played(Peers):
         self.rank, self.size, self.others = rank, size, others or []
         self.added: list[list[Any]] = []
 
-    def gather(self, value: Any) -> list[Any]:
+    def from_all(self, value: Any) -> list[Any]:
         return [value if rank == self.rank else self.others[rank] for rank in range(self.size)]
 
     def add_gradients(self, parameters: Any) -> None:

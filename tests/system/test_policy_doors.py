@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from commands import Mrlm
 from mrlm.build.served_policies import house_of
-from mrlm.cli._policies import open_door, open_hub
+from mrlm.cli.serve import open_door, open_hub
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion, Message, SamplingParams

@@ -75,16 +75,8 @@ def _remote_engine(name: str, section: PolicyConfig, size: int) -> Engine:
             f"policies.{name}.engine={found!r} samples for policies with weights here; for an "
             "endpoint of such a server use 'openai', whose protocol all of them serve"
         )
-    return plugin(
-        name,
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        api_key_env=endpoint.api_key_env,
-        max_retries=endpoint.max_retries,
-        requests_per_minute=rate and rate / size,
-        max_concurrent=max(1, endpoint.max_concurrent // size),
-        timeout=endpoint.timeout,
-        price={"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
-        token_limit=endpoint.token_limit,
-        body=endpoint.body,
-    )
+    shares = {
+        "requests_per_minute": rate and rate / size,
+        "max_concurrent": max(1, endpoint.max_concurrent // size),
+    }
+    return plugin(name, **(endpoint.model_dump() | shares))

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from mrlm.build.policies import LiveObjects
 from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.config.play_sections import REMOTE
 from mrlm.core import registry
-from mrlm.core.environment import (
-    TURN_SETTINGS,
-    Environment,
-    SimulatedEnvironment,
-    as_environment,
-)
+from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.play.sources.task_sampler import EnvironmentSpec
@@ -41,9 +38,8 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
         name = section.name or template.name or own or "environment"
         taken = {spec.name for spec in specs}
         if name in taken:
-            free = next(
-                f"{name}-{i}" for i in range(2, len(made) + 2) if f"{name}-{i}" not in taken
-            )
+            others = (f"{name}-{number}" for number in itertools.count(2))
+            free = next(each for each in others if each not in taken)
             if section.name or any(section is each for each in config.environments):
                 raise ConfigError(
                     f"environments: two are called {name!r}, so their metrics and episodes would "
@@ -53,17 +49,8 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
             name = free
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
-        specs.append(
-            EnvironmentSpec(
-                name=name,
-                template=template,
-                make=make,
-                workflow=workflow,
-                weight=section.weight,
-                timeout=section.timeout,
-                retries=section.retries,
-            )
-        )
+        limits = section.model_dump(include={"weight", "timeout", "retries"})
+        specs.append(EnvironmentSpec(name, template, make, workflow, **limits))
     return specs
 
 
@@ -115,19 +102,12 @@ def _remote(section: EnvironmentConfig) -> Environment:
     """The same environment on an environment server."""
     from mrlm.serving.client.environment import RemoteEnvironment
 
-    given = section.parameters
-    if section.max_turns is not None:
-        given["max_turns"] = section.max_turns
     return RemoteEnvironment(
         section.env_type,
         server=section.server_address,
-        token_env=section.token_env,
-        tls_ca=section.tls_ca,
-        tls_cert=section.tls_cert,
-        tls_key=section.tls_key,
-        servers_file=section.servers_file,
+        **section.model_dump(include={*REMOTE} - {"server_address"}),
         deadline=0.95 * section.timeout,  # the server reports its reason before the cut-off here
-        arguments=given,
+        arguments=section.remote_arguments,
     )
 
 

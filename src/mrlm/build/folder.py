@@ -79,10 +79,8 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
     """
     folder = run_folder(config)
     try:
-        same = resume is not None and folder.resolve() in (
-            resume.resolve(),
-            resume.resolve().parent,
-        )
+        origins = [] if resume is None else [resume.resolve(), resume.resolve().parent]
+        same = folder.resolve() in origins
         if resume is not None:
             check_inputs(resume.parent if resume.name.startswith("checkpoint-") else resume)
         if not same and (list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))):

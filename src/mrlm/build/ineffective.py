@@ -54,18 +54,10 @@ def verdicts(plan: RunPlan) -> Verdicts:
 
 def facts_of(plan: RunPlan) -> RunFacts:
     """The facts of a run that conditions on settings read."""
-    config, spec, assignment, trained = (
-        plan.config,
-        plan.spec,
-        plan.assignment,
-        plan.trained_environments,
-    )
-    sampling = [
-        config.generation.sampling(**section.generation) for section in config.agents.values()
-    ]
-    here = {
-        name: section for name, section in assignment.policies.items() if section.endpoint is None
-    }
+    config, spec, assignment = plan.config, plan.spec, plan.assignment
+    trained, usual = plan.trained_environments, config.generation
+    sampling = [usual.sampling(**section.generation) for section in config.agents.values()]
+    here = {name: each for name, each in assignment.policies.items() if each.endpoint is None}
     models = {name: model for name, (model, _) in plan.parts.models.items()}
     live = {name for name, model in models.items() if model and not isinstance(model, str)}
     return RunFacts(
@@ -73,7 +65,7 @@ def facts_of(plan: RunPlan) -> RunFacts:
         agents=len(assignment.policy_of),
         turns=1 if trained and all(_one_turn(env) for env in trained) else None,
         lags=config.training.max_lag > 0,
-        truncates=any(each.truncates for each in [config.generation.sampling(), *sampling]),
+        truncates=any(each.truncates for each in [usual.sampling(), *sampling]),
         values="values" in spec.columns or spec.scalar_head or spec.critic.of_team,
         policies=here,
         loaded=[name for name in here if name not in live],

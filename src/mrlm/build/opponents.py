@@ -38,11 +38,8 @@ def check_opponents(plan: RunPlan) -> None:
             raise ConfigError(registry.unknown(name, trained, f"{KEY}.policies (trained policies)"))
     populated = set(trained if section.policies is None else section.policies)
     for env in plan.environments:
-        policies = [
-            assignment.policy_of[name]
-            for name in env.template.agents
-            if name in assignment.policy_of
-        ]
+        of = assignment.policy_of
+        policies = [of[name] for name in env.template.agents if name in of]
         learners = [place for place, name in enumerate(policies) if name in trained]
         guests = [place for place, name in enumerate(policies) if name in populated]
         if any(one != other for one in learners for other in guests):

@@ -228,15 +228,9 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
                 adapted = True
             chat = Chat(tokenizer, section.chat_template_kwargs)
             chat.check()
-            policies[name] = Policy(
-                name,
-                model,
-                tokenizer,
-                adapter=name if lora is not None else BASE if adapted else None,
-                precision=config.training.precision,
-                chat=chat,
-                lean=section.lean,
-            )
+            adapter = name if lora is not None else BASE if adapted else None
+            same = {"precision": config.training.precision, "lean": section.lean}
+            policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
     return {name: policies[name] for name in plan.assignment.policies if name in policies}

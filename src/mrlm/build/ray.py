@@ -73,7 +73,6 @@ class OnRay(InProcess):
     # -- placement ---------------------------------------------------------------------------------
 
     def _base(self, names: list[str]) -> Base:
-        """A base with its placement."""
         known = self.settings.policies
         sections = [known[name] for name in names if name in known]
         if any(section != sections[0] for section in sections):
@@ -126,13 +125,8 @@ class OnRay(InProcess):
                 title = f"the learner of {base.title}"
                 base.home = post(title, RayWorker, given, where.learner)
                 others = [
-                    post(
-                        f"{title} ({number + 1} of {where.learners})",
-                        RayWorker,
-                        given,
-                        where.learner,
-                    )
-                    for number in range(1, where.learners)
+                    post(f"{title} ({number} of {where.learners})", RayWorker, given, where.learner)
+                    for number in range(2, where.learners + 1)
                 ]
                 if others:
                     base.home = WorkerGroup(base.home, others, self.config.distributed.timeout)
@@ -143,15 +137,8 @@ class OnRay(InProcess):
                 base.engines[-1].taught = _as_at_first
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
-        spread = [
-            post(
-                f"the environment worker {number + 1}",
-                EnvironmentWorker,
-                (),
-                settings.environment_pool,
-            )
-            for number in range(settings.environment_workers)
-        ]
+        titles = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
+        spread = [post(each, EnvironmentWorker, (), settings.environment_pool) for each in titles]
         self.environments_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
@@ -171,7 +158,6 @@ class OnRay(InProcess):
 
     @property
     def _holding(self) -> list[WorkerSlot]:
-        """The workers that hold weights."""
         return [post for base in self.bases for post in base.posts]
 
     # -- the parts of the workers ------------------------------------------------------------------

@@ -135,7 +135,14 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
-        _continue(run, checkpoint)
+        restore(run, checkpoint)
+        log.info("continuing from %s", checkpoint)
+        if run.step >= total:
+            log.warning(
+                "%s: all %d iterations are done already; raise training.num_iterations to continue",
+                folder,
+                total,
+            )
     return run
 
 
@@ -152,18 +159,6 @@ def placement_of(plan: RunPlan) -> InProcess:
             )
         return OnRay(plan)
     return InProcess(plan)
-
-
-def _continue(run: Run, checkpoint: Path) -> None:
-    """Restores the state of a checkpoint."""
-    restore(run, checkpoint)
-    log.info("continuing from %s", checkpoint)
-    if run.step >= run.total_steps:
-        log.warning(
-            "%s: all %d iterations are done already; raise training.num_iterations to continue",
-            run.folder,
-            run.total_steps,
-        )
 
 
 def _shard(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +36,8 @@ class ServedWeights:
     @property
     def size(self) -> int:
         """Bytes of the weights."""
-        return sum(each.numel() * each.element_size() for each in self._own())
-
-    def _own(self) -> list[Any]:
-        named = self.policy.model.named_parameters()
-        return list(self.policy.named_parameters().values()) or [value for _, value in named]
+        own = self.policy.named_parameters().values() or self.policy.model.parameters()
+        return sum(each.numel() * each.element_size() for each in own)
 
     def fingerprint(self) -> tuple[float, ...]:
         return self.policy.fingerprint()
@@ -84,52 +80,43 @@ class HostedPolicies:
     Args:
         policies: name -> policy; adapters of one base share a model.
         models: name -> name of its model.
-        engine: the engine plug-in.
-        settings: arguments of the plug-in, besides the policies.
+        settings: arguments of the engine, besides the policies.
     """
 
     def __init__(
         self,
         policies: Mapping[str, Policy],
         models: Mapping[str, str],
-        engine: str = "lean",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.policies: dict[str, Policy] = dict(policies)
         self.models: dict[str, str] = dict(models)
-        self.plugin: Any = registry.load("engines", engine)
         self.settings: dict[str, Any] = dict(settings or {})
 
     def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
-        settings = dict(self.settings)
-        if "unseen_writes" in inspect.signature(self.plugin).parameters:
-            settings["unseen_writes"] = False  # new weights come through `load_weights`
-        inner = self.plugin(policies=self.policies, **settings)
-        engine: Engine = Sampled(inner)
-        return [self._served(name, engine) for name in self.policies]
-
-    def _served(self, name: str, engine: Engine) -> ServedPolicy:
-        policy = self.policies[name]
-        return ServedPolicy(
-            name,
-            engine,
-            policy.chat,
-            ServedWeights(policy),
-            self.models[name],
-            policy.max_context,
-            parent=self._parent(policy),
-        )
+        settings = self.settings | {"unseen_writes": False}  # weights come through `load_weights`
+        engine: Engine = Sampled(registry.load("engines", "lean")(self.policies, **settings))
+        return [
+            ServedPolicy(
+                name,
+                engine,
+                policy.chat,
+                ServedWeights(policy),
+                self.models[name],
+                policy.max_context,
+                parent=self._parent(policy),
+            )
+            for name, policy in self.policies.items()
+        ]
 
     def _parent(self, policy: Policy) -> str | None:
         if not policy.adapter:
             return None
-        bases = [
-            each.name
-            for each in self.policies.values()
-            if each.model is policy.model and each.adapter == BASE
-        ]
-        return bases[0] if bases else policy.model.get_base_model().name_or_path
+        for each in self.policies.values():
+            if each.model is policy.model and each.adapter == BASE:
+                return each.name
+        return policy.model.get_base_model().name_or_path
 
     def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
         """Adds policy `name`: the adapter of a folder on the only whole model here. Returns it with
@@ -154,15 +141,8 @@ class HostedPolicies:
 
 
 def _twin(policy: Policy, name: str, model: Any, adapter: str) -> Policy:
-    return Policy(
-        name,
-        model,
-        policy.tokenizer,
-        adapter=adapter,
-        precision=policy.precision,
-        chat=policy.chat,
-        lean=policy.lean,
-    )
+    same = {"precision": policy.precision, "chat": policy.chat, "lean": policy.lean}
+    return Policy(name, model, policy.tokenizer, adapter=adapter, **same)
 
 
 def with_adapter(model: Any, name: str, folder: Path) -> Any:
@@ -187,9 +167,6 @@ def house_of(
     named: Mapping[str, str],
     dtype: str = "float32",
     device: str = "auto",
-    precision: Any = "fp32",
-    engine: str = "lean",
-    settings: Mapping[str, Any] | None = None,
 ) -> HostedPolicies:
     """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
     base share it.
@@ -197,9 +174,6 @@ def house_of(
     Args:
         named: policy -> folder, hub id or run.
         dtype, device: of the models.
-        precision: of the computation.
-        engine: the engine plug-in.
-        settings: its arguments.
 
     Raises:
         ConfigError: none is given, or one cannot be loaded.
@@ -212,15 +186,14 @@ def house_of(
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
         if base is None:
-            policies[name] = Policy(
-                name, load_model(path, dtype, device=device), tokenizer, precision=precision
-            )
+            model = load_model(path, dtype, device=device)
+            policies[name] = Policy(name, model, tokenizer)
             continue
         if base not in bases:
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = with_adapter(bases[base], name, Path(folder))
-        policies[name] = Policy(name, bases[base], tokenizer, adapter=name, precision=precision)
-    return HostedPolicies(policies, named, engine, settings)
+        policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
+    return HostedPolicies(policies, named)
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:
@@ -234,8 +207,6 @@ def house_of_config(config: ExperimentConfig) -> HostedPolicies:
     policies = load_policies(PlayPlan(config=config, parts=parts, assignment=assignment))
     if not policies:
         raise ConfigError("the config has no policy with weights to serve")
-    models = {
-        name: assignment.policies[name].model or config.model.model_name_or_path
-        for name in policies
-    }
+    usual, sections = config.model.model_name_or_path, assignment.policies
+    models = {name: sections[name].model or usual for name in policies}
     return HostedPolicies(policies, models, settings={"batch_size": config.engine.batch_size})

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mrlm.cli._options import Verbose, with_verbose
+from mrlm.cli._options import Verbose, with_options
 from mrlm.core.parent_process import end_with_launcher
 from mrlm.core.registry import search
 
@@ -104,7 +104,7 @@ def app() -> typer.Typer:
 
     for name in COMMANDS:
         module = importlib.import_module(f"mrlm.cli.{name}")
-        command = with_verbose(getattr(module, name))
+        command = with_options(name, getattr(module, name))
         cls = getattr(module, CLASSES[name]) if name in CLASSES else None
         found.command(name, cls=cls)(command)
     return found

@@ -18,24 +18,8 @@ from mrlm.core.errors import ConfigError
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings that replace those of the file; values are YAML."
-    ),
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The experiment, a YAML file.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Model folder, hub id, or run folder (its environments)."),
-]
-Worlds = Annotated[
-    list[str] | None,
-    typer.Option("--environment", "-e", help="An environment by name; may be repeated."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
+TABLE = "options.json"
+"""Command (or `shared`) -> parameter -> its names on the command line, bounds and help."""
 
 
 def _set_verbose(value: bool) -> None:
@@ -48,19 +32,34 @@ Verbose = Annotated[
 ]
 
 
-def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the option `--verbose`, which every one takes."""
+def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
+    """The function of a command with the names, bounds and help texts of its options. Every command
+    takes `--verbose`; a parameter `quiet` silences the log."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool = False, **options: Any) -> None:
+        if options.get("quiet"):
+            logging.getLogger("mrlm").setLevel(logging.WARNING)
         command(*args, **options)
 
+    table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
+    rows = table["shared"] | table[name]
     known = inspect.signature(command, eval_str=True)
-    added = inspect.Parameter(
-        "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
+    parameters = [
+        each.replace(annotation=Annotated[each.annotation, _option(**rows[each.name])])
+        for each in known.parameters.values()
+    ]
+    parameters.append(
+        inspect.Parameter(
+            "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
+        )
     )
-    wrapped.__signature__ = known.replace(parameters=[*known.parameters.values(), added])  # type: ignore[attr-defined]
+    wrapped.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped
+
+
+def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> Any:
+    return typer.Argument(**rest) if argument else typer.Option(*names, **rest)
 
 
 def config_to_play(
@@ -110,10 +109,12 @@ def config_to_play(
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:
     """A canonical config that starts from trained models: from one for all policies, or, where a
     run trained several, from its own for each. Saved adapters are not added again."""
+    from mrlm.learn.policy.loading import is_model, model_folders
+
     section = {key: value for key, value in data.get("model", {}).items() if key != "lora"}
     policies = {name: dict(value) for name, value in data.get("policies", {}).items()}
-    folders = {} if not trained.is_dir() or _is_model(trained) else _model_folders(trained)
-    if trained.is_dir() and not folders and not _is_model(trained):
+    folders = model_folders(trained) if trained.is_dir() else {}
+    if trained.is_dir() and not folders and not is_model(trained):
         raise ConfigError(
             f"--model {model}: {trained} has no model (no config.json, no "
             "adapter_config.json); give a Hugging Face folder, a hub id or a finished run folder"
@@ -132,15 +133,6 @@ def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, A
         if folder:
             known["model"] = folder
     return data | {"model": section} | ({"policies": policies} if policies else {})
-
-
-def _is_model(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
-
-
-def _model_folders(folder: Path) -> dict[str, str]:
-    """policy -> folder, where several were saved."""
-    return {each.name: str(each) for each in sorted(folder.iterdir()) if _is_model(each)}
 
 
 def write_json(path: Path, data: Any) -> None:

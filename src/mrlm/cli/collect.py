@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from mrlm.cli._options import (
-    ConfigFile,
-    Model,
-    Overrides,
-    Quiet,
-    Worlds,
-    config_to_play,
-    write_json,
-)
+from mrlm.cli._options import config_to_play, write_json
 
 
 def collect(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Model = None,
-    environment: Worlds = None,
-    num_episodes: Annotated[
-        int, typer.Option("--num-episodes", "-n", min=1, help="Episodes to play.")
-    ] = 64,
-    filter_reward: Annotated[
-        float | None, typer.Option(help="Keep only rollouts of at least this reward.")
-    ] = None,
-    quiet: Quiet = False,
+    output: Path,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    model: str | None = None,
+    environment: list[str] | None = None,
+    num_episodes: int = 64,
+    filter_reward: float | None = None,
+    quiet: bool = False,
 ) -> None:
     """Play episodes with the agents of an experiment and write the conversations to a file."""
     from mrlm.core.records import message_record
     from mrlm.runs import collect_trajectories
 
-    if quiet:
-        logging.getLogger("mrlm").setLevel(logging.WARNING)
     loaded = config_to_play(config, overrides, model, environment)
     episodes = collect_trajectories(loaded, num_episodes)
     rows = [

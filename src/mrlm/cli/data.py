@@ -4,47 +4,20 @@ network."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 
 
 def data(
-    preset: Annotated[
-        str | None,
-        typer.Argument(help="A data set by its short name; without one, all of them."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder to write; default: the one in $MRLM_DATA (or the cache) where the "
-            "name is looked up.",
-        ),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        typer.Option("--split", help="A split; may be repeated. Default: those in use."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Maximal rows of each split.")
-    ] = None,
-    format: Annotated[
-        Literal["jsonl", "parquet"], typer.Option("--format", help="Of the files.")
-    ] = "jsonl",
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source", help="A file, folder, snapshot or hub id to read instead of its own id."
-        ),
-    ] = None,
-    on_bad_row: Annotated[
-        Literal["raise", "skip"], typer.Option(help="How to handle a malformed row.")
-    ] = "raise",
+    preset: str | None = None,
+    out: Path | None = None,
+    split: list[str] | None = None,
+    limit: int | None = None,
+    format: Literal["jsonl", "parquet"] = "jsonl",
+    source: str | None = None,
+    on_bad_row: Literal["raise", "skip"] = "raise",
 ) -> None:
     """Prepare a data set in a local folder, or list the known ones."""
     from mrlm.data.presets import PRESETS
@@ -94,7 +67,6 @@ def data(
 
 
 def _listed() -> str:
-    """All presets, in two lines each."""
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import preset_source
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mrlm.cli._options import (
-    ConfigFile,
-    Model,
-    Overrides,
-    Quiet,
-    Worlds,
-    config_to_play,
-    write_json,
-)
+from mrlm.cli._options import config_to_play, write_json
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode
@@ -28,37 +17,22 @@ EPISODES = 64
 
 
 def eval(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Model = None,
-    environment: Worlds = None,
-    num_episodes: Annotated[
-        int | None,
-        typer.Option(
-            "--num-episodes", "-n", min=1, help="Held-out tasks; default: the config's, or 64."
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Episodes per task (k); default: the config's, or 1.")
-    ] = None,
-    greedy: Annotated[
-        bool | None, typer.Option("--greedy/--sampled", help="Greedy unless --samples is above 1.")
-    ] = None,
-    success: Annotated[
-        float, typer.Option(help="Reward from which an episode counts as passed.")
-    ] = 1.0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write everything as JSON.")
-    ] = None,
-    quiet: Quiet = False,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    model: str | None = None,
+    environment: list[str] | None = None,
+    num_episodes: int | None = None,
+    samples: int | None = None,
+    greedy: bool | None = None,
+    success: float = 1.0,
+    output: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
     from mrlm.core.errors import ConfigError
     from mrlm.core.statistics import summarize
     from mrlm.runs import evaluate_model
 
-    if quiet:
-        logging.getLogger("mrlm").setLevel(logging.WARNING)
     loaded = config_to_play(config, overrides, model, environment)
     section = loaded.evaluation
     plays = samples or section.samples

@@ -5,41 +5,25 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mrlm.serving.client.calling import Access
 
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "peft",
-    "datasets",
-    "pydantic",
-    "safetensors",
-    "tensorboardX",
-    "math-verify",
+    *("torch", "transformers", "peft", "datasets"),
+    *("pydantic", "safetensors", "tensorboardX", "math-verify"),
 )
 
 
 def info(
-    plugins: Annotated[bool, typer.Option(help="List the plug-ins of every wing.")] = True,
-    server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a server to query, instead of this machine.")
-    ] = None,
-    wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait until the server answers.")
-    ] = 0.0,
-    token: Annotated[
-        str | None, typer.Option(help="The server's token; default: $MRLM_TOKEN.")
-    ] = None,
-    tls_ca: Annotated[
-        str | None, typer.Option(help="The authority that certified the server, a PEM file.")
-    ] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="The client's own certificate.")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
+    plugins: bool = True,
+    server: str | None = None,
+    wait: float = 0.0,
+    token: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
 ) -> None:
     """Show versions, devices and plug-ins, or the contents of a server."""
     if server is not None:

@@ -7,9 +7,7 @@ import importlib.util
 import keyword
 import re
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-import typer
+from typing import Literal, NamedTuple
 
 Kind = Literal["algorithm", "environment", "workflow"]
 
@@ -74,13 +72,12 @@ def written(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _title(name: str) -> str:
-    """The first line of its file."""
     return f'"""{name.replace("_", " ").capitalize()}:'
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="The kind of plug-in.")],
-    name: Annotated[str, typer.Argument(help="Its name, and that of its file.")],
+    kind: Kind,
+    name: str,
 ) -> None:
     """Write NAME.py, a plug-in to begin with, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError

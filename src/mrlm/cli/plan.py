@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mrlm.cli._options import ConfigFile, Overrides
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
@@ -25,50 +23,22 @@ SERVERS = ("vllm", "sglang", "mrlm")
 
 
 def plan(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    devices: Annotated[int, typer.Option("--devices", "-n", help="Number of devices in all.")] = 1,
-    nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes; default: as many as the devices fill.")
-    ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="h100, h200, b200, a100, a100-40gb, l40s, a6000; cpu (this machine, measured); "
-            "or a YAML file."
-        ),
-    ] = "h100",
-    strategy: Annotated[
-        str, typer.Option(help="ddp, fsdp, fsdp-hybrid, ray, or auto: the fastest that fits.")
-    ] = "auto",
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="lean: in the training processes; vllm: servers on separate devices. Default: "
-            "engine.name.",
-        ),
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(help="Of a prompt; default: generation.max_prompt_tokens.")
-    ] = None,
-    completion_tokens: Annotated[
-        int | None,
-        typer.Option(help="Of a completion, on average; default: generation.max_new_tokens."),
-    ] = None,
-    latency: Annotated[
-        float, typer.Option(help="Seconds that the environment takes for a joint step.")
-    ] = 0.0,
-    max_lag: Annotated[
-        int | None,
-        typer.Option(help="Iterations that rollouts may be ahead; default: training.max_lag."),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="Size of the model, such as 7B, where it is not available.")
-    ] = None,
-    layers: Annotated[int | None, typer.Option(help="With --params: its layers.")] = None,
-    hidden: Annotated[int | None, typer.Option(help="With --params: its width.")] = None,
-    vocab: Annotated[int | None, typer.Option(help="With --params: its vocabulary.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    devices: int = 1,
+    nodes: int | None = None,
+    device: str = "h100",
+    strategy: str = "auto",
+    engine: str | None = None,
+    prompt_tokens: int | None = None,
+    completion_tokens: int | None = None,
+    latency: float = 0.0,
+    max_lag: int | None = None,
+    params: str | None = None,
+    layers: int | None = None,
+    hidden: int | None = None,
+    vocab: int | None = None,
+    as_json: bool = False,
 ) -> None:
     """Estimate the needs of a run: memory of a device, time of a step, and how it scales."""
     from mrlm.config import load_config
@@ -79,9 +49,6 @@ def plan(
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
-    for option, value in (("--latency", latency), ("--max-lag", max_lag)):
-        if value is not None and value < 0:
-            raise ConfigError(f"{option} {value}: must not be below 0")
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
@@ -129,9 +96,6 @@ def _counts(
 
     prompt, mean, latency = said
     generation = stage.generation
-    for option, value in (("--prompt-tokens", prompt), ("--completion-tokens", mean)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{option} {value}: must be at least 1")
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from mrlm.cli._options import ConfigFile, Model, Overrides, config_to_play
+from mrlm.cli._options import config_to_play
 from mrlm.core.errors import PlayerLeft
 
 if TYPE_CHECKING:
@@ -28,32 +25,20 @@ a line that begins with ```; it ends with an empty line (not inside of ```) or a
 
 
 def play(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Model = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment", "-e", help="The environment: one of the config's, or any by its name."
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", "--seat", "-s", help="Agent to replace; default: the first one."),
-    ] = None,
-    others: Annotated[
-        Literal["policy", "expert"],
-        typer.Option(help="Who acts for the others: their policies, or the environment's player."),
-    ] = "policy",
-    seed: Annotated[int | None, typer.Option(min=0, help="Of tasks and policies.")] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 1,
-    multiline: Annotated[
-        bool, typer.Option("--multiline", help="Every answer has several lines, as after /long.")
-    ] = False,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    model: str | None = None,
+    environment: str | None = None,
+    agent: str | None = None,
+    others: Literal["policy", "expert"] = "policy",
+    seed: int | None = None,
+    episodes: int = 1,
+    multiline: bool = False,
 ) -> None:
     """Play in the terminal, in the place of an agent."""
     from mrlm.build.human_player import open_table
     from mrlm.core.sync_async import run_async
+    from mrlm.runs import handling
 
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
@@ -69,7 +54,7 @@ def play(
             (group,) = await table.take(1)
             terminal.end(group.episodes)
 
-    with _interruptible():
+    with handling(("SIGINT",), signal.default_int_handler):  # ends waiting for a line at once
         try:
             run_async(played())
         except PlayerLeft:
@@ -203,17 +188,3 @@ def _experiment(
         if environment in (section.get("name"), section["env_type"]):
             return whole.merged({"environments": [section]})
     return config_to_play(path, overrides, model, [environment])
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C end waiting for a line at once, also within an event loop."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from mrlm.cli._policies import (
-    Device,
-    Dtype,
-    EngineTimeout,
-    HttpPort,
-    PoliciesOf,
-    PolicyOption,
-    TakeWeights,
-    WeightsFrom,
-    open_door,
-    open_hub,
-)
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,73 +17,37 @@ if TYPE_CHECKING:
 
 TOKEN = "MRLM_TOKEN"
 """The environment variable with the token, if no other is named."""
-
-MaxMessage = Annotated[
-    float, typer.Option(min=0.01, help="Maximal MiB of a request or a response.")
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
-]
 SECTIONS = ("environments", "eval_envs")
 """Keys of a config file that are served."""
 
 
 def serve(
-    environments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--environments", "-e", help="Environments by name or module:Class, comma-separated."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="A YAML file with environments: and their arguments."),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; remote clients need TLS and a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 50051,
-    token: Annotated[
-        str | None, typer.Option(help="Token that clients need; others can read it in ps.")
-    ] = None,
-    token_env: Annotated[
-        str | None, typer.Option(help=f"Variable with the token; default: {TOKEN} if it is set.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (with its chain), a PEM file.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key, a PEM file.")] = None,
-    client_ca: Annotated[
-        Path | None, typer.Option(help="Clients must have certificates of this authority.")
-    ] = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Maximal open sessions.")] = 4096,
-    max_calls: Annotated[int, typer.Option(min=1, help="Maximal concurrent calls.")] = 1024,
-    max_message: MaxMessage = 4.0,
-    lease: Annotated[
-        float, typer.Option(min=1.0, help="Seconds that a session lives without a call.")
-    ] = 60.0,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Environment processes; default: one per core.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that an environment may take for one call.")
-    ] = 60.0,
-    metrics_port: MetricsPort = None,
-    arguments: Annotated[
-        bool, typer.Option(help="Whether clients may pass arguments to environments.")
-    ] = True,
-    grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that open sessions get at shutdown.")
-    ] = 30.0,
-    policy: PolicyOption = None,
-    policies_of: PoliciesOf = None,
-    http_port: HttpPort = None,
-    take_weights: TakeWeights = False,
-    weights_from: WeightsFrom = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    engine_timeout: EngineTimeout = 600.0,
+    environments: list[str] | None = None,
+    config: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 50051,
+    token: str | None = None,
+    token_env: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    client_ca: Path | None = None,
+    max_sessions: int = 4096,
+    max_calls: int = 1024,
+    max_message: float = 4.0,
+    lease: float = 60.0,
+    workers: int | None = None,
+    timeout: float = 60.0,
+    metrics_port: int | None = None,
+    arguments: bool = True,
+    grace: float = 30.0,
+    policy: list[str] | None = None,
+    policies_of: Path | None = None,
+    http_port: int | None = None,
+    take_weights: bool = False,
+    weights_from: Path | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    engine_timeout: float = 600.0,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
@@ -125,7 +76,6 @@ def serve(
 
 
 def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace: float) -> None:
-    """Serve until a signal arrives."""
     from mrlm.serving.environments.server import EnvironmentServer
     from mrlm.serving.environments.server import serve as run
 
@@ -198,9 +148,7 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
             section = EnvironmentConfig(**each)
         except ConfigError as error:
             raise ConfigError(f"--config {path}, environments.{number}: {error}") from error
-        given = section.parameters
-        if section.max_turns is not None:
-            given["max_turns"] = section.max_turns
+        given = section.remote_arguments
         timeout = section.timeout if "timeout" in section.model_fields_set else None
         name = section.name or section.env_type
         found.append(ServedEnvironment(name, section.env_type, given, timeout, whole=True))
@@ -213,3 +161,87 @@ def _token(given: str | None, variable: str | None) -> str | None:
     if variable is not None and variable not in os.environ:
         raise ConfigError(f"--token-env {variable}: this environment variable is not set")
     return os.environ.get(variable or TOKEN) if given is None else given
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def open_hub(
+    named: list[str] | None,
+    of: Path | None,
+    take_weights: bool,
+    weights_from: Path | None,
+    device: str,
+    dtype: str,
+    timeout: float,
+) -> PolicyHub | None:
+    """The hub of the policies to serve; `None` for none.
+
+    Raises:
+        ConfigError: an option is wrong, or a policy cannot be loaded.
+    """
+    if not named and of is None:
+        return None
+    if named and of is not None:
+        raise ConfigError("give --policy or --policies-of, not both")
+    if weights_from is not None and not weights_from.is_dir():
+        raise ConfigError(f"--weights-from {weights_from}: this folder does not exist")
+    import torch
+
+    from mrlm.build.served_policies import house_of, house_of_config
+    from mrlm.config import load_config
+    from mrlm.runs import TINY
+    from mrlm.serving.policies.hub import PolicyHub
+
+    if of is not None:
+        house = house_of_config(load_config(of).stage_configs()[-1][1])
+    else:
+        house = house_of(_by_name(named or []), dtype, device)
+    if all(policy.size < TINY for policy in house.policies.values()):
+        torch.set_num_threads(1)
+    return PolicyHub(
+        house.served(),
+        timeout=timeout,
+        add_adapter=house.add_adapter,
+        takes_weights=take_weights or weights_from is not None,
+        weights_from=weights_from,
+    )
+
+
+@contextmanager
+def open_door(hub: PolicyHub, settings: Settings, port: int | None) -> Iterator[str | None]:
+    """The HTTP entry point of a server, with the server's protection; its address, or `None`
+    without a port."""
+    if port is None:
+        yield None
+        return
+    from mrlm.serving.policies.admission import AdmissionLimits
+    from mrlm.serving.policies.http_server import HttpServer
+    from mrlm.serving.policies.openai_http import OpenAIHandler
+    from mrlm.serving.protocol.security import check_exposure
+
+    check_exposure(settings.host, settings.token, settings.tls_cert is not None)
+    door = HttpServer(
+        OpenAIHandler(hub, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
+        settings.host,
+        port,
+        settings.tls_cert,
+        settings.tls_key,
+        settings.client_ca,
+    ).start()
+    try:
+        yield door.url
+    finally:
+        door.stop()
+
+
+def _by_name(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        name, sign, path = each.partition("=")
+        if not (name and sign and path):
+            raise ConfigError(f"--policy {each}: write NAME=FOLDER, such as judge=runs/judge")
+        if name in found:
+            raise ConfigError(f"--policy {each}: the name {name!r} is given twice; use another")
+        found[name] = path
+    return found

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from typer.core import TyperCommand
 
 from mrlm import distributed
-from mrlm.cli._options import ConfigFile, Overrides, Quiet
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
@@ -38,32 +35,16 @@ class Train(TyperCommand):
 
 
 def train(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The run folder.")] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[FOLDER]",
-            help="Continue from the newest checkpoint of this run folder; without a folder, of the "
-            "experiment's own. Without --config the folder's config is used.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the resolved config and the arithmetic.")
-    ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Measure the time of every phase of a step.")
-    ] = False,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximal iterations of every stage, to try an experiment."),
-    ] = None,
-    quiet: Quiet = False,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    output: Path | None = None,
+    resume: str | None = None,
+    dry_run: bool = False,
+    profile: bool = False,
+    steps: int | None = None,
+    quiet: bool = False,
 ) -> None:
     """Train the agents of an experiment."""
-    if quiet:
-        logging.getLogger("mrlm").setLevel(logging.WARNING)
     if distributed.world_size() > 1:
         distributed.start()  # before anything can fail, so that only one process prints
     if profile:

@@ -1,6 +1,5 @@
 """Written by `python -m scripts.faces`."""
 
-from mrlm.config.aliases import FlatWords as FlatWords
 from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
 from mrlm.config.experiment import diff as diff
 from mrlm.config.flat_words import split_config as split_config
@@ -24,6 +23,8 @@ from mrlm.config.sections import RecordConfig as RecordConfig
 from mrlm.config.sections import ScheduleConfig as ScheduleConfig
 from mrlm.config.sections import StageConfig as StageConfig
 from mrlm.config.sections import TrainingConfig as TrainingConfig
+from typing import Any
+
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.a2c import A2C as A2C
@@ -60,6 +61,114 @@ from mrlm.algorithms.sft import SFT as SFT
 from mrlm.algorithms.spin import SPIN as SPIN
 from mrlm.algorithms.spiral import SPIRAL as SPIRAL
 from mrlm.algorithms.vdn import VDN as VDN
+
+@dataclass(kw_only=True)
+class FlatWords:
+    num_iterations: int | None = None
+    max_steps: int | None = None
+    num_epochs: int | None = None
+    num_train_epochs: int | None = None
+    schedule: str | dict[str, Any] | None = None
+    batch_size: int | None = None
+    train_batch_size: int | None = None
+    per_device_train_batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
+    num_agents: int | None = None
+    learning_rate: float | None = None
+    agent_learning_rate: float | None = None
+    critic_learning_rate: float | None = None
+    critic_model: str | None = None
+    use_separate_critic: bool | None = None
+    optim: str | None = None
+    optimizer: str | None = None
+    adam_beta1: float | None = None
+    adam_beta2: float | None = None
+    weight_decay: float | None = None
+    max_grad_norm: float | None = None
+    lr_scheduler_type: str | None = None
+    warmup_steps: int | None = None
+    warmup_ratio: float | None = None
+    bf16: bool | None = None
+    fp16: bool | None = None
+    precision: str | None = None
+    gradient_checkpointing: bool | None = None
+    seed: int | None = None
+    model_name_or_path: str | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    use_cpu: bool | None = None
+    use_peft: bool | None = None
+    lora_r: int | None = None
+    lora_alpha: float | None = None
+    lora_dropout: float | None = None
+    lora_target_modules: str | list[str] | None = None
+    shuffle_dataset: bool | None = None
+    streaming: bool | None = None
+    rollout_buffer_size: int | None = None
+    num_generations: int | None = None
+    beta: float | None = None
+    dpo_beta: float | None = None
+    epsilon: float | None = None
+    cliprange: float | None = None
+    epsilon_high: float | None = None
+    cliprange_value: float | None = None
+    num_ppo_epochs: int | None = None
+    ppo_epochs: int | None = None
+    num_mini_batches: int | None = None
+    lam: float | None = None
+    discount: float | None = None
+    ent_coef: float | None = None
+    value_loss_coef: float | None = None
+    advantage_normalization: bool | None = None
+    reference_kl_coef: float | None = None
+    reference_kl_enabled: bool | None = None
+    preference_num_candidates: int | None = None
+    importance_sampling_level: str | None = None
+    vllm_importance_sampling_correction: bool | None = None
+    vllm_importance_sampling_mode: str | None = None
+    vllm_importance_sampling_clip_max: float | None = None
+    vllm_importance_sampling_cap: float | None = None
+    vllm_importance_sampling_clip_min: float | None = None
+    mask_truncated_completions: bool | None = None
+    use_bias_correction_kl: bool | None = None
+    advantage_mode: str | None = None
+    max_new_tokens: int | None = None
+    max_completion_length: int | None = None
+    response_length: int | None = None
+    max_prompt_length: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    use_vllm: bool | None = None
+    vllm_server_base_url: str | None = None
+    vllm_server_timeout: float | None = None
+    vllm_enable_sleep_mode: bool | None = None
+    num_turns: int | None = None
+    max_turns: int | None = None
+    external_transition: str | None = None
+    transition_mode: str | None = None
+    external_prompt_passthrough: bool | None = None
+    early_termination_threshold: float | None = None
+    output_dir: str | None = None
+    experiment_name: str | None = None
+    run_name: str | None = None
+    report_to: str | list[str] | None = None
+    logging_steps: int | None = None
+    max_lag: int | None = None
+    max_async_level: int | None = None
+    max_head_offpolicyness: int | None = None
+    save_steps: int | None = None
+    save_total_limit: int | None = None
+    eval_steps: int | None = None
+    eval_interval: int | None = None
+    eval_num_samples: int | None = None
+    eval_episodes: int | None = None
+    eval_on_start: bool | None = None
+    num_generations_eval: int | None = None
 
 @dataclass(kw_only=True)
 class A2CConfig(FlatWords, A2C): ...  # pyright: ignore[reportIncompatibleVariableOverride]

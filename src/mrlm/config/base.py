@@ -31,7 +31,6 @@ class Section(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_assignment=True,
-        validate_default=False,
         coerce_numbers_to_str=True,
         arbitrary_types_allowed=True,
         protected_namespaces=(),

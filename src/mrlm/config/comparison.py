@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,45 +17,11 @@ from pydantic import BaseModel
 from mrlm.config.errors import show
 from mrlm.core.registry import source_of
 
-MAY_CHANGE = (
-    # iterations and epochs
-    "training.num_iterations",
-    "training.num_epochs",
-    # output and trackers
-    "experiment_name",
-    "output_dir",
-    "training.report_to*",
-    "training.wandb*",
-    "training.profile",
-    # cadences
-    "training.logging_steps",
-    "training.save_steps",
-    "training.save_total_limit",
-    "evaluation.every",
-    "evaluation.at_start",
-    # rollbacks
-    "training.rollback",
-    # placement
-    "model.device",
-    "training.threads",
-    "engine.batch_size",
-    "engine.timeout",
-    "engine.cache_mib",
-    "engine.base_url",
-    "engine.servers",
-    "engine.api_key_env",
-    "engine.ca",
-    "engine.sync_folder",
-    "engine.sleep",
-    "engine.max_retries",
-    "engine.max_concurrent",
-    "distributed.*",
-    "*environments.*.remote",
-    "*environments.*.server_address*",
-    "*environments.*.servers_file",
-    "*environments.*.token_env",
-    "*environments.*.tls_*",
-)
+MAY_CHANGE = [
+    line
+    for line in Path(__file__).with_name("may_change.txt").read_text(encoding="utf-8").split("\n")
+    if line and not line.startswith("#")
+]
 """Keys (with `*` for any suffix) that may change when a run is resumed."""
 
 

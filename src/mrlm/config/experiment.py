@@ -257,7 +257,6 @@ def _sections_of_others(data: Mapping[str, Any], own: str) -> set[str]:
 
 
 def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
-    """An algorithm object with these fields."""
     try:
         return cls(**fields)
     except ValidationError as error:
@@ -269,11 +268,8 @@ def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
 
 
 def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The algorithm objects of a canonical config, and their problems.
-
-    The run's own algorithm is always included. Sections of others are for stages; without stages
-    they are an error.
-    """
+    """The algorithm objects of a canonical config, the run's own always among them, and their
+    problems. Sections of others are for stages; without stages they are an error."""
     name = normalize.algorithm_name(data)
     own = normalize.section_key(name)
     result: dict[str, Any] = {}
@@ -281,21 +277,18 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
     known = registry.names("algorithms")
     keys = [own, *sorted(_sections_of_others(data, own))]
     for key in keys:
+        fields = data.get(key)
         if key != own and key not in (*known, "algorithm"):
-            everything = [*normalize.SECTIONS, "eval_envs", *known]
-            problems.append(unknown_key(key, everything))
+            problems.append(unknown_key(key, [*normalize.SECTIONS, "eval_envs", *known]))
             continue
+        text = None
         if key != own and not data.get("stages"):
             text = f"training.algorithm is {name!r}, so this section has no effect; remove one"
-            problems.append(Problem(key, text))
-            continue
-        fields = data.get(key)
-        if key == "algorithm" and key != own:
+        elif key == "algorithm" and key != own:
             text = "it is the section of an algorithm given as training.algorithm=module:Class"
-            problems.append(Problem(key, text))
-            continue
-        if fields is not None and not isinstance(fields, Mapping):
+        elif fields is not None and not isinstance(fields, Mapping):
             text = f"must be a mapping of keys to values, not {type(fields).__name__}"
+        if text is not None:
             problems.append(Problem(key, text))
             continue
         try:

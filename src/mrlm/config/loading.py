@@ -57,8 +57,7 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
     if data is None:
         data = {}
     if not isinstance(data, Mapping):
-        text = f"a config is a mapping of keys to values, not {show(data)}"
-        raise ConfigError(f"{where}: {text}")
+        raise ConfigError(f"{where}: a config is a mapping of keys to values, not {show(data)}")
     folder = Path(path).parent
     registry.search(folder)
     return parse_config(paths.absolute(data, folder, paths.known_paths(folder)), overrides, where)
@@ -68,7 +67,8 @@ def parse_config(
     data: Mapping[str, Any], overrides: Overrides = (), where: str = ""
 ) -> ExperimentConfig:
     """Like `load_config`, for data already read; `where` is its name in messages."""
-    parsed = [_parsed(each) for each in _items(overrides)]
+    given = [overrides] if isinstance(overrides, str) else overrides
+    parsed = [_parsed(each) for each in (given.items() if isinstance(given, Mapping) else given)]
     applied: dict[str, Override] = {}
     try:
         name = normalize.algorithm_name(data)
@@ -86,12 +86,6 @@ def parse_config(
         raise InvalidConfig([_placed(each, applied) for each in error.problems], where) from None
     except RecursionError:
         raise ConfigError(f"{where}: it is nested too deeply") from None
-
-
-def _items(overrides: Overrides) -> list[str | tuple[str, object]]:
-    if isinstance(overrides, str):
-        return [overrides]
-    return list(overrides.items()) if isinstance(overrides, Mapping) else list(overrides)
 
 
 def _parsed(item: str | tuple[str, object]) -> Override:
@@ -130,10 +124,9 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
             value = word.value(value)
             if value is UNSET:
                 return override.path
-            path = word.path
-            if path.startswith("algorithm."):
-                path = f"{section}.{path.removeprefix('algorithm.')}"
-            parts = [*path.split(".")]
+            parts = word.path.split(".")
+            if parts[0] == "algorithm":
+                parts[0] = section
         elif word is not None:
             tree.get("training", {}).pop("batch_size", None)
             parts = [*PER_DEVICE.split(".")]

@@ -27,23 +27,9 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 SECTIONS = (
-    "experiment_name",
-    "output_dir",
-    "training",
-    "model",
-    "policies",
-    "agents",
-    "environments",
-    "workflow",
-    "engine",
-    "generation",
-    "evaluation",
-    "opponents",
-    "data",
-    "asynchrony",
-    "record",
-    "distributed",
-    "stages",
+    *("experiment_name", "output_dir", "training", "model", "policies", "agents", "environments"),
+    *("workflow", "engine", "generation", "evaluation", "opponents", "data", "asynchrony"),
+    *("record", "distributed", "stages"),
 )
 """The keys of an experiment, in the order in which they are written."""
 
@@ -208,16 +194,13 @@ def normalise(
         source = f"{place}.{key}" if place else key
         word = word_at(place, key, name, fields) or WORDS[key]
         value = word.value(given)
-        if value is UNSET:
+        if value is UNSET or (fields and not applies(word, value, fields, source)):
             continue
-        if fields and not applies(word, value, fields, source):
-            continue
-        path = word.path
-        if path == PER_DEVICE:
+        if word.path == PER_DEVICE:
             pending.append((source, value))
             continue
-        if path.startswith("algorithm."):
-            path = f"{section}.{path.removeprefix('algorithm.')}"
+        setting = word.path.removeprefix("algorithm.")
+        path = word.path if setting == word.path else f"{section}.{setting}"
         tree.put(path, value, source)
     for source, value in pending:
         tree.put("training.batch_size", _times_parts(value, tree, base, source), source)
@@ -314,10 +297,8 @@ def _times_parts(value: Any, tree: NestedSettings, base: Mapping[str, Any], sour
     if parts is UNSET:
         parts = NestedSettings(dict(base)).get("training.gradient_accumulation_steps")
     try:
-        checked = TrainingConfig(
-            batch_size=value,
-            gradient_accumulation_steps=1 if parts is UNSET else parts,
-        )
+        parts = 1 if parts is UNSET else parts
+        checked = TrainingConfig(batch_size=value, gradient_accumulation_steps=parts)
     except InvalidConfig as error:
         texts = [problem.text for problem in error.problems]
         raise InvalidConfig([Problem(source, text) for text in texts[:1]]) from None

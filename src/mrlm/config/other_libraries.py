@@ -1,5 +1,5 @@
 """Settings and classes of other libraries without an equivalent here: the reason, and alternatives.
-Those with an equivalent are in `aliases.py`."""
+Those with an equivalent are in `aliases.yaml`."""
 
 from __future__ import annotations
 
@@ -33,33 +33,28 @@ class Refused:
         return any(type(plain) is type(each) and plain == each for each in self.same)
 
 
+def read_table(name: str) -> Any:
+    """The content of a YAML file of this package."""
+    import yaml  # not needed for --help on the command line
+
+    return yaml.safe_load(files("mrlm.config").joinpath(name).read_text(encoding="utf-8"))
+
+
+@cache
+def refused_classes() -> dict[str, str]:
+    """Class of another library that does not exist under its name -> the alternative."""
+    return read_table("other_classes.yaml")
+
+
 @cache
 def refused_settings() -> dict[str, Refused]:
     """Setting -> reason of refusal (`other_libraries.yaml`). Settings of the run's algorithm and
-    words of `aliases.py` have precedence."""
-    import yaml  # not needed for --help on the command line
-
-    text = files("mrlm.config").joinpath("other_libraries.yaml").read_text(encoding="utf-8")
+    words of `aliases.yaml` have precedence."""
     return {
         name: Refused(row["reason"], tuple(row.get("same", OFF)))
-        for row in yaml.safe_load(text)
+        for row in read_table("other_libraries.yaml")
         for name in row["names"].split()
     }
-
-
-CLASSES: dict[str, str] = {
-    "KTO": "it is not implemented; DPOTrainer trains on pairs, ReinforceTrainer on scored answers",
-    "Distillation": "it is not implemented; SFTTrainer with teacher= trains on a stronger policy's "
-    "episodes",
-    "CentralizedMAGRPO": "one policy that writes for all agents is the environment `centralised` "
-    "with GRPOTrainer",
-    "MADPOIter": "MADPOTrainer samples new pairs in every iteration",
-    "MARLHF": "it is a pipeline here: a reward model over the team's answers, then any team "
-    "algorithm; mrlm train --config configs/marlhf.yaml",
-    "MARLHFIter": "it is a pipeline here: repeat the stages of configs/marlhf.yaml",
-    "DatasetMixture": "one dataset per run: data.dataset",
-}
-"""Trainers (and configs) of TRL and CoMLRL that do not exist under their name -> alternative."""
 
 
 def refused_text(name: str) -> str | None:

@@ -63,14 +63,8 @@ class GenerationConfig(Section):
             ConfigError: an override is unknown or out of range.
         """
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
-        return SamplingParams(
-            max_new_tokens=merged.max_new_tokens,
-            temperature=merged.temperature,
-            top_p=merged.top_p,
-            top_k=merged.top_k,
-            min_p=merged.min_p,
-            stop=tuple(merged.stop),
-        )
+        known = merged.model_dump(exclude={"max_prompt_tokens", "stop"})
+        return SamplingParams(**known, stop=tuple(merged.stop))
 
 
 class AgentConfig(Section):
@@ -105,10 +99,19 @@ REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "
 """Keys of an environment for its server and credentials."""
 
 
-class EnvironmentConfig(Section):
-    """An environment. Every other key is an argument of its constructor."""
+class PluginSection(Section):
+    """A section of a plug-in. Every other key is an argument of its constructor."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The keys that are arguments of the constructor."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class EnvironmentConfig(PluginSection):
+    """An environment. Every other key is an argument of its constructor."""
 
     env_type: Reference
     """An environment's name, or `module:Class`."""
@@ -190,17 +193,18 @@ class EnvironmentConfig(Section):
         return self
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The keys that are arguments of the constructor."""
-        return dict(self.__pydantic_extra__ or {})
-
-    @property
     def lent_policy(self) -> str | None:
         """The policy named by `model`, or `None`."""
         model = self.parameters.get("model")
         if not isinstance(model, str) or not model.startswith(LENT):
             return None
         return model.removeprefix(LENT)
+
+    @property
+    def remote_arguments(self) -> dict[str, Any]:
+        """The arguments for a server, which knows the constructor."""
+        given = self.parameters
+        return given if self.max_turns is None else given | {"max_turns": self.max_turns}
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the environment's constructor, checked against its signature;
@@ -209,20 +213,15 @@ class EnvironmentConfig(Section):
         Raises:
             ConfigError: an argument is unknown, missing, or of the wrong type.
         """
-        given = self.parameters
-        if self.max_turns is not None:
-            named, _ = accepted(plugin)
-            for alias in ("max_turns", "max_attempts"):
-                if alias in named and alias not in given:
-                    given[alias] = self.max_turns
-                    break
+        given, (named, _) = self.parameters, accepted(plugin)
+        free = [each for each in ("max_turns", "max_attempts") if each in named.keys() - given]
+        if self.max_turns is not None and free:
+            given[free[0]] = self.max_turns
         return fitted_arguments(plugin, given, f"environment {self.name or self.env_type!r}")
 
 
-class WorkflowConfig(Section):
+class WorkflowConfig(PluginSection):
     """The workflow. Every other key is an argument of its constructor."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     name: Reference = "turns"
     """A workflow's name, or `module:function`."""
@@ -235,11 +234,6 @@ class WorkflowConfig(Section):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The keys that are arguments of the constructor."""
-        return dict(self.__pydantic_extra__ or {})
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Checked keyword arguments for the workflow's constructor; a plain function has none.
@@ -308,11 +302,8 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        found: dict[str, Any] = {}
-        for key in type(self).model_fields:
-            if key not in ("name", "timeout", "batch_size", "cache_mib", "tolerance"):
-                found[key] = getattr(self, key)
-        return {key: value for key, value in found.items() if value is not None}
+        others = {"name", "timeout", "batch_size", "cache_mib", "tolerance"}
+        return self.model_dump(exclude=others, exclude_none=True)
 
 
 class EvaluationConfig(Section):

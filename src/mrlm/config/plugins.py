@@ -78,11 +78,10 @@ def _hints(plugin: Callable[..., Any]) -> dict[str, Any]:
 def _converted(hint: Any, value: Any) -> Any:
     if hint is None or hint is Any:
         return value
-    try:
-        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    except (PydanticSchemaGenerationError, PydanticUserError):
+    for config in (ConfigDict(arbitrary_types_allowed=True), None):
         try:
-            adapter = TypeAdapter(hint)
+            adapter = TypeAdapter(hint, config=config)
         except (PydanticSchemaGenerationError, PydanticUserError):
-            return value
-    return adapter.validate_python(value)
+            continue
+        return adapter.validate_python(value)
+    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -56,29 +55,26 @@ class RayConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> RayConfig:
-        for problem in self._problems():
-            raise ValueError(problem)
-        return self
-
-    def _problems(self) -> Iterator[str]:
         started = self.num_cpus is not None or self.num_gpus is not None
         if self.address is not None and started:
-            yield "num_cpus and num_gpus are of a cluster that is started here; remove address"
+            raise ValueError(
+                "num_cpus and num_gpus are of a cluster that is started here; remove address"
+            )
         asked = {"environment_pool": self.environment_pool}
         for name, section in self.policies.items():
             asked |= {f"policies.{name}.learner": section.learner}
             asked |= {f"policies.{name}.engine": section.engine}
             if self.colocated and (section.engine is not None or section.engines > 1):
-                yield (
+                raise ValueError(
                     f"policies.{name}: engines of their own need colocated=false; set it, or "
                     "remove engine and engines"
                 )
         for key, pool in asked.items():
             if pool is not None and pool not in self.pools:
                 known = ", ".join(self.pools) or "none"
-                yield f"{key}: pool {pool!r} does not exist; pools are {known}"
-        for name in self.pools:
-            if name not in asked.values():
-                yield f"pools.{name}: no part uses this pool; remove it"
+                raise ValueError(f"{key}: pool {pool!r} does not exist; pools are {known}")
+        for name in (name for name in self.pools if name not in asked.values()):
+            raise ValueError(f"pools.{name}: no part uses this pool; remove it")
         if self.environment_pool is not None and not self.environment_workers:
-            yield "environment_pool: needs environment_workers; set them, or remove it"
+            raise ValueError("environment_pool: needs environment_workers; set them, or remove it")
+        return self

@@ -25,13 +25,13 @@ class Peers:
         """Whether this is the main process, which writes files and logs."""
         return self.rank == 0
 
-    def gather(self, value: T) -> list[T]:
+    def from_all(self, value: T) -> list[T]:
         """The values of all processes, in order of rank."""
         return [value]
 
     async def exchange(self, value: T) -> list[T]:
-        """`gather` for concurrent work of the same process."""
-        return self.gather(value)
+        """`from_all` for concurrent work of the same process."""
+        return self.from_all(value)
 
     def first(self, job: Callable[[], T]) -> T:
         """The result of a job that only the main process executes."""

@@ -72,7 +72,7 @@ def barrier() -> None:
 
 def gather(value: Any) -> list[Any]:
     """The values of all processes, in order of rank."""
-    return _peers().gather(value)
+    return _peers().from_all(value)
 
 
 def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:

@@ -46,7 +46,7 @@ class ProcessGroup(Peers):
 
     # -- communication -----------------------------------------------------------------------------
 
-    def gather(self, value: T) -> list[T]:
+    def from_all(self, value: T) -> list[T]:
         """The values of all processes, in order of rank; the own value is the object itself."""
         if self.size == 1:
             return [value]
@@ -65,7 +65,7 @@ class ProcessGroup(Peers):
         ]
 
     async def exchange(self, value: T) -> list[T]:
-        return await in_thread(lambda: self.gather(value))
+        return await in_thread(lambda: self.from_all(value))
 
     def first(self, job: Callable[[], T]) -> T:
         """The result of a job that only the main process runs, in all processes. Raises
@@ -75,15 +75,15 @@ class ProcessGroup(Peers):
             try:
                 outcome = (True, job())
             except Exception as error:  # the others must not wait for a result in vain
-                self.gather((False, f"{type(error).__name__}: {error}"))
+                self.from_all((False, f"{type(error).__name__}: {error}"))
                 raise
-        done, found = self.gather(outcome)[0]
+        done, found = self.from_all(outcome)[0]
         if not done:
             raise PeerError(f"the main process failed: {found}")
         return found  # pyright: ignore[reportReturnType]
 
     def barrier(self) -> None:
-        self.gather(None)
+        self.from_all(None)
 
     def channel(self) -> ProcessGroup:
         timeout = timedelta(seconds=self.timeout)
@@ -100,7 +100,7 @@ class ProcessGroup(Peers):
 
     def add_numbers(self, tables: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
         sums: list[dict[str, float]] = [{} for _ in tables]
-        for part in self.gather([dict(table) for table in tables]):
+        for part in self.from_all([dict(table) for table in tables]):
             for total, table in zip(sums, part, strict=True):
                 for name, number in table.items():
                     total[name] = total.get(name, 0.0) + number

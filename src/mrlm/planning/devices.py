@@ -55,13 +55,8 @@ class Device:
         """The part of it that each of `count` processes of a node has."""
         if not self.shared or count == 1:
             return self
-        return replace(
-            self,
-            bf16=self.bf16 / count,
-            fp32=self.fp32 / count,
-            bandwidth=self.bandwidth / count,
-            memory=self.memory / count,
-        )
+        divided = ("bf16", "fp32", "bandwidth", "memory")
+        return replace(self, **{name: getattr(self, name) / count for name in divided})
 
 
 def _datasheets() -> dict[str, Device]:

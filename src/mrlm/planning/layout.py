@@ -90,7 +90,6 @@ def placed_memory(
 
 
 def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> MemoryLoad:
-    """The memory load of one device."""
     job = plan.job
     tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
     rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)

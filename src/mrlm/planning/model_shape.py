@@ -44,17 +44,10 @@ class ModelShape:
     @property
     def linears(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of the linear maps of a layer."""
-        up = (self.hidden, self.intermediate)
-        keys = (self.hidden, self.kv_width)
-        return (
-            (self.hidden, self.query_width),
-            keys,
-            keys,
-            (self.query_width, self.hidden),
-            up,
-            up,
-            (self.intermediate, self.hidden),
-        )
+        hidden, inside, queries = self.hidden, self.intermediate, self.query_width
+        keys, up = (hidden, self.kv_width), (hidden, inside)
+        attention = ((hidden, queries), keys, keys, (queries, hidden))
+        return (*attention, up, up, (inside, hidden))
 
     @property
     def parameters(self) -> int:

@@ -1,55 +1,38 @@
-"""The efficiency that is reached of a processor's peak. Each constant names its source; those for
-accelerators were fitted to published rows, those for CPUs measured on one or, if so stated,
-estimated."""
+"""The efficiency that is reached of a processor's peak; meanings and sources of the constants are
+in `rates.yaml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from mrlm.planning.devices import Device
 
-MATRIX_SHARE = 0.7
-"""Share of the peak that wide models reach in training: 0.65 to 0.69 of it, recomputing included,
-for 13B and 70B on A100 (pytorch/torchtitan, docs/performance.md); 0.7 to 0.78 measured on a CPU,
-15M and 120M."""
-NARROWNESS = 3.2e-12
-"""Width, over the peak in operations per second, at which half of that is reached: everything
-besides products takes longer relative to faster products. Fitted to 8B on A100 and H100
-(torchtitan, the same page and benchmarks/llama3_h100_202412_torchtitan.md), with 0.6B on H100 and
-8B on B200 in sight (PrimeIntellect-ai/prime-rl, benchmarks/baselines)."""
-ATTENTION_SHARE = 0.5
-"""Share of the peak of attention: flash kernels on accelerators, forward and backward (arXiv
-2307.08691, table 1, and 2407.08608, figure 6)."""
-FORWARD_SHARE = 0.7
-"""The same as MATRIX_SHARE without a backward pass."""
-DECODE_SHARE = 0.55
-"""Share of the peak of products with few rows; measured on a CPU, 32 rows of 15M and 120M."""
-READ_SHARE = 0.8
-"""Share of the memory's bandwidth that decoding reaches: 77 % on an A100 at 8B
-(https://johnmusgrave.com/p/vllm-throughput-latency-sweep-on)."""
-UPDATE_SHARE = 0.6
-"""The same for an optimizer's step, which reads and writes; an estimate."""
-LINK_SHARE = 0.75
-"""Share of a link's or network's speed that collectives reach."""
-OVERLAP = 0.7
-"""Share of the computing time that overlaps with the transfer of sharded weights."""
-COLLECTIVE = 20e-6
-"""Seconds of one collective per doubling of its members, however small the data."""
-OPS_OF_A_BLOCK = 25
-"""Operations of a block, forward; a backward pass has twice as many."""
-GRAPH = 0.15
-"""Share of the launch overhead that is left with CUDA graphs."""
-DRAW = {"lean": 1.5e-3, "vllm": 1.5e-3}
-"""Seconds of a decoding step besides the model: scheduling, sampling, stopping. `lean` as measured
-on a CPU; `vllm` from 6.5 ms per token of 8B on an H100, of which reading is 4.8
-(https://yobitelcomm.github.io/bench/recipes/concurrency-sweep/)."""
-COMPLETION = 1.5e-3
-"""Seconds of one completion besides the model: rendering, the environment, records; an estimate for
-one core, and the part of a step that more devices do not shorten unless each plays its own."""
-ITERATION = 0.03
-"""Seconds of a step besides all that: metrics, packing, logs; an estimate."""
-SERVER = 2e9
-"""Bytes per second at which an engine behind a server loads new weights; not measured."""
+_VALUES: dict[str, Any] = {
+    name: row["value"]
+    for name, row in yaml.safe_load(
+        Path(__file__).with_name("rates.yaml").read_text(encoding="utf-8")
+    ).items()
+}
+MATRIX_SHARE: float = _VALUES["MATRIX_SHARE"]
+NARROWNESS: float = _VALUES["NARROWNESS"]
+ATTENTION_SHARE: float = _VALUES["ATTENTION_SHARE"]
+FORWARD_SHARE: float = _VALUES["FORWARD_SHARE"]
+DECODE_SHARE: float = _VALUES["DECODE_SHARE"]
+READ_SHARE: float = _VALUES["READ_SHARE"]
+UPDATE_SHARE: float = _VALUES["UPDATE_SHARE"]
+LINK_SHARE: float = _VALUES["LINK_SHARE"]
+OVERLAP: float = _VALUES["OVERLAP"]
+COLLECTIVE: float = _VALUES["COLLECTIVE"]
+OPS_OF_A_BLOCK: int = _VALUES["OPS_OF_A_BLOCK"]
+GRAPH: float = _VALUES["GRAPH"]
+DRAW: dict[str, float] = _VALUES["DRAW"]
+COMPLETION: float = _VALUES["COMPLETION"]
+ITERATION: float = _VALUES["ITERATION"]
+SERVER: float = _VALUES["SERVER"]
 
 
 @dataclass(frozen=True, slots=True)

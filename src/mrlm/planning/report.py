@@ -36,16 +36,20 @@ def text(
     `command` starts."""
     chosen = rows[-1]
     place = chosen.place
+    apart = f" ({place.learners} train, {place.engines} sample)" if place.engines else ""
+    fits = "fits" if chosen.fits else "does NOT fit"
+    room = size_text(USABLE * device.among(place.inside).memory)
     lines = [
         *(_weights_text(plan)),
         f"episodes: {plan.episodes} an iteration, {plan.model_calls} completions of "
         f"{lengths.mean} tokens (at most {lengths.longest}) to prompts of {lengths.prompt}; "
         f"{plan.sequences} trained sequences",
         "",
-        f"{_where(place)} of {device.name} ({device.source}), {_strategy(place)}, engine "
+        f"{place.devices} device(s) on {place.nodes} node(s){apart} of {device.name} "
+        f"({device.source}), {_strategy(place)}, engine "
         f"{lengths.engine}: {chosen.step:.4g} s a step, {chosen.rate:,.0f} trained tokens/s, "
         f"{100 * chosen.share_of_peak:.1f} % of the peak",
-        _fits_text(chosen, device),
+        f"it {fits}: {size_text(chosen.needed)} of {room} that can be used on a device",
         "",
         "memory of a device",
         *_aligned(("part", "size"), _memory_rows(chosen)),
@@ -164,13 +168,6 @@ def hints(plan: Plan, chosen: Estimate) -> list[str]:
     return found
 
 
-def _where(place: Place) -> str:
-    words = f"{place.devices} device(s) on {place.nodes} node(s)"
-    if place.engines:
-        words += f" ({place.learners} train, {place.engines} sample)"
-    return words
-
-
 def _strategy(place: Place) -> str:
     return place.strategy if place.devices > 1 else "one process"
 
@@ -186,12 +183,6 @@ def _weights_text(plan: Plan) -> Iterable[str]:
             f"{each.num_agents} agent(s)"
             + (f", {each.num_opponents} opponent copies" if each.num_opponents else "")
         )
-
-
-def _fits_text(chosen: Estimate, device: Device) -> str:
-    room = size_text(USABLE * device.among(chosen.place.inside).memory)
-    word = "fits" if chosen.fits else "does NOT fit"
-    return f"it {word}: {size_text(chosen.needed)} of {room} that can be used on a device"
 
 
 def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
@@ -222,11 +213,8 @@ def _table_row(found: Estimate) -> tuple[str, ...]:
 def _estimate_data(found: Estimate) -> dict[str, Any]:
     place = found.place
     return {
-        "strategy": place.strategy,
-        "devices": place.devices,
-        "nodes": place.nodes,
+        **asdict(place),
         "learners": place.learners,
-        "engines": place.engines,
         "fits": found.fits,
         "needed": found.needed,
         "memory": found.memory,

@@ -22,7 +22,6 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
-from mrlm.play.engine import RemoteEngine
 from mrlm.record.files import COMPRESSED, PLAIN, episode_file, rows_of
 from mrlm.record.rows import episode_row
 from mrlm.replays.differences import differing
@@ -31,7 +30,7 @@ from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import METRICS, redacted, secrets
 from mrlm.train import train
 from mrlm.training.iteration import evaluate
-from mrlm.training.metrics import component_sums
+from mrlm.training.metrics import component_sums, remote_engines
 from mrlm.training.rollback import rollbacks
 from mrlm.training.run import Callback, Run
 
@@ -141,7 +140,7 @@ def replay(
         tempfile.TemporaryDirectory(prefix="mrlm-replay-") as place,
         redirect_stdout(io.StringIO()),
     ):
-        config = _quiet(config, Path(place) / "run", _evaluations_matter(config))
+        config = _quiet(config, Path(place) / "run")
         made = build(config, _with_models(folder, parts, watch), origin, checked=False)
         begun = made.step
         try:
@@ -290,12 +289,7 @@ def _origin(folder: Path, step: int) -> Path | None:
     return next((each for each in early if verify(each) is None), None)
 
 
-def _evaluations_matter(config: ExperimentConfig) -> bool:
-    """Whether evaluations affect later episodes: past players are sampled by their results."""
-    return config.opponents.on
-
-
-def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> ExperimentConfig:
+def _quiet(config: ExperimentConfig, place: Path) -> ExperimentConfig:
     """The config of a run in another folder with nothing that does not affect the weights."""
     changes: dict[str, Any] = {
         "output_dir": str(place),
@@ -305,7 +299,7 @@ def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> Experiment
         "training.checks": "off",
         "training.save_steps": None,
     }
-    if not evaluates:
+    if not config.opponents.on:  # else past players are sampled by the results of evaluations
         changes |= {"evaluation.every": None, "evaluation.at_start": False}
     for name, section in config.policies.items():
         if section.endpoint is not None:  # no API is called
@@ -327,7 +321,7 @@ def _with_models(folder: Path, parts: LiveObjects | None, watch: Callback) -> Li
 
 def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Let policies behind an API return recorded completions; returns notes on it."""
-    remote = [name for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)]
+    remote = list(remote_engines(run.engines))
     if not remote:
         return []
     if run.population:

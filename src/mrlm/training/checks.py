@@ -76,7 +76,7 @@ def check_weights(run: Run) -> None:
         CheckError: they do not.
     """
     ours = [learner.weights_of.fingerprint() for learner in run.learners]
-    if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.gather(ours)):
+    if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.from_all(ours)):
         report(
             run,
             "check weights: after the first step the processes do not hold the same weights. Does "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
 from mrlm.learn.bases.steps import carry, keeps, refine
-from mrlm.learn.mismatch import Tally, lag_kl, tally
+from mrlm.learn.mismatch import Tally, lag_kl, taken, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import rest
@@ -114,11 +114,12 @@ def measure(
     return metrics, tally(turns, {learner.policy: learner.version for learner in run.learners})
 
 
-async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float]]:
+async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float], Tally]:
     """Updates the policies, stage by stage of the schedule.
 
     Returns:
-        The policies' updates, and the metrics of an algorithm between two stages.
+        The policies' updates, the metrics of an algorithm between two stages, and the mismatch in
+        the first passes.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
     updates: Updates = {learner.policy: {} for learner in run.learners}
@@ -127,20 +128,16 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
     stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
     with span("update"):
         for place, stage in enumerate(stages):
-            jobs = [
-                (
-                    learner,
-                    algorithm.samples(groups, learner.policy),
-                    seed_of((seed, "update", run.step, learner.policy)),
-                )
-                for learner in stage
-            ]
+            names = [learner.policy for learner in stage]
+            samples = [algorithm.samples(groups, name) for name in names]
+            seeds = [seed_of((seed, "update", run.step, name)) for name in names]
+            jobs = list(zip(stage, samples, seeds, strict=True))
             found = await run.placement.update(jobs, algorithm, run.step)
-            updates |= {each.policy: one for each, one in zip(stage, found, strict=True)}
+            updates |= dict(zip(names, found, strict=True))
             waiting = [learner for later in stages[place + 1 :] for learner in later]
             with complete():
                 between |= await carry(algorithm, stage, waiting, groups)
-    return updates, between
+    return updates, between, taken(updates)
 
 
 async def evaluate(run: Run) -> dict[str, float]:

@@ -86,12 +86,16 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
     """Requests, tokens and cost of policies behind an API since the last call, as
     `api/<policy>/<name>`."""
-    remote = {name: engine for name, engine in engines.items() if isinstance(engine, RemoteEngine)}
     return {
         f"api/{policy}/{name}": value
-        for policy, engine in remote.items()
+        for policy, engine in remote_engines(engines).items()
         for name, value in engine.take_usage().items()
     }
+
+
+def remote_engines(engines: Mapping[str, Engine]) -> dict[str, RemoteEngine]:
+    """policy -> its engine, for policies behind an API."""
+    return {name: engine for name, engine in engines.items() if isinstance(engine, RemoteEngine)}
 
 
 def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.timing import OTHER, PHASES, Profile, profiling
@@ -13,31 +15,10 @@ from mrlm.training.run import Callback, Run
 Table = dict[str, dict[str, float]]
 """Phase or counter -> owner -> value."""
 
-ABOUT = {
-    "play": "rows, workflows, waiting for the slowest",
-    "prompts": "conversations as tokens",
-    "sampling": "engines",
-    "environment": "resets and steps of environments",
-    "annotate": "collecting the turns to annotate",
-    "values": "passes of critics",
-    "ref_logprobs": "passes of references",
-    "old_logprobs": "passes before the update (values too, where one pass serves)",
-    "full_kl": "divergences from references over the whole vocabulary",
-    "credit": "advantages",
-    "checks": "of the first step",
-    "update": "packing, waiting",
-    "forward": "blocks of the models",
-    "head": "logits, losses, their gradient",
-    "backward": "blocks of the models",
-    "optimizer": "clipping and stepping",
-    "new_logprobs": "passes after an update, for policies that are trained after it",
-    "sync": "weights to the engines",
-    "evaluation": "held-out tasks, everything included",
-    "saving": "checkpoints",
-    "logging": "files and trackers",
-    "waiting": "for rollouts that run in parallel; or, in parallel, for the learner",
-    OTHER: "none of these",
-}
+ABOUT: dict[str, str] = json.loads(
+    Path(__file__).with_name("phases.json").read_text(encoding="utf-8")
+)
+"""Phase -> what its time is spent on."""
 OF_PLAY = ("prompts", "environment")
 """Phases of agents and environments; the others are of policies and critics."""
 LEARNING = ("update", "forward", "head", "backward", "optimizer")
@@ -63,7 +44,6 @@ class Profiler(Callback):
         self._logged = False
 
     def __enter__(self) -> None:
-        """Starts measuring."""
         run = self.run
         self._profile = self._open.enter_context(profiling(_wait_of(run)))
         before, run.callbacks = run.callbacks, (self, *run.callbacks)
@@ -177,7 +157,6 @@ class Report:
         return " (" + ", ".join(f"{name} {part / spent:.0%}" for name, part in named) + ")"
 
     def _agents(self) -> list[str]:
-        """Tokens of each agent."""
         agents = sorted({name for by in self.tokens.values() for name in by})
         if not agents:
             return []

@@ -93,7 +93,9 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
             log.warning("%s is damaged (%s); trying an older checkpoint", each, damage)
             continue
         state = read_state(each)
-        if step_of(each) <= step and _good(state):
+        rows = [*state["learners"].values(), *state["critics"].values()]
+        finite = all(row["nonfinite"] == 0 for row in rows)
+        if step_of(each) <= step and finite:
             if step_of(each) != last or _recorded(state) >= done:
                 break
             log.warning("continuing from %s failed again; trying an older checkpoint", each)
@@ -138,12 +140,6 @@ def _remove_abandoned(folder: Path, last: Rollback) -> None:
             left = True
         if left:
             remove_folder(each)
-
-
-def _good(state: dict[str, Any]) -> bool:
-    """Whether no learner was in the middle of steps that were not finite."""
-    rows = [*state["learners"].values(), *state["critics"].values()]
-    return all(row["nonfinite"] == 0 for row in rows)
 
 
 def _recorded(state: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
-from mrlm.play.engine import RemoteEngine
+from mrlm.training.metrics import remote_engines
 from mrlm.training.rollback import count_at, go_back
 from mrlm.training.run import Run
 
@@ -27,7 +27,7 @@ def save(run: Run) -> Path:
         "population": run.population.state_dict(),
         "log": run.log.state(),
         "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
-        "api": {name: engine.state_dict() for name, engine in _remote(run).items()},
+        "api": {name: engine.state_dict() for name, engine in remote_engines(run.engines).items()},
     }
     keep = run.config.training.save_total_limit
     with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
@@ -63,9 +63,10 @@ def restore(run: Run, folder: Path) -> None:
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
     if "population" in state["parts"]:
         run.population.load_state_dict(state["parts"]["population"], folder.parent)
+    remote = remote_engines(run.engines)
     for name, known in state["parts"].get("api", {}).items():
-        if name in _remote(run):
-            _remote(run)[name].load_state_dict(known)
+        if name in remote:
+            remote[name].load_state_dict(known)
 
 
 def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
@@ -96,13 +97,6 @@ def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
         f"step {failed + 1} failed; continuing from {folder.name} with {factor:g} times the "
         f"learning rate (rollback {run.rollbacks} of {allowed})"
     )
-
-
-def _remote(run: Run) -> dict[str, RemoteEngine]:
-    """policy -> its engine, for policies behind an API."""
-    return {
-        name: engine for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)
-    }
 
 
 def _cut(run: Run) -> bool:

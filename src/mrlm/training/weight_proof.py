@@ -55,7 +55,7 @@ class Gap:
 
 
 async def exchange(
-    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = ()
 ) -> None:
     """Loads the weights of learners into the engines, and proves that they sample with them.
     Weights without a proof are loaded once more, in full.
@@ -64,37 +64,30 @@ async def exchange(
         run: the run.
         learners: owners of the weights; frozen policies among them.
         groups: the latest training data: the proof uses its tokens, whose weights moved.
-        attempt: earlier updates with the same weights.
 
     Raises:
         CheckError: with `training.checks=error`, an engine samples with other weights than the
             trained ones.
     """
-    await asyncio.gather(
-        *(
-            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
-            for each in learners
-        )
-    )
-    await prove(run, learners, groups, attempt)
+    await _load(run, learners)
+    await prove(run, learners, groups)
 
 
 async def prove(
-    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = ()
 ) -> None:
     """Proves that engines sample with the weights of learners; arguments and errors as those of
     `exchange`."""
     if run.config.training.checks == "off":
         return
-    found = [gap for gap in await gaps(run, learners, groups, attempt) if gap.wrong]
-    if not found:
-        return
-    if attempt == 0:
+    found = [gap for gap in await gaps(run, learners, groups) if gap.wrong]
+    if found:
         names = {gap.policy for gap in found}
         named = ", ".join(map(repr, sorted(names)))
         log.warning("the weights of policy %s did not arrive; loading them again", named)
-        await exchange(run, [each for each in learners if each.policy in names], groups, 1)
-        return
+        again = [each for each in learners if each.policy in names]
+        await _load(run, again)
+        found = [gap for gap in await gaps(run, again, groups, attempt=1) if gap.wrong]
     for gap in found:
         report(
             run,
@@ -106,11 +99,21 @@ async def prove(
         )
 
 
+async def _load(run: Run, learners: Sequence[Learner | Frozen]) -> None:
+    await asyncio.gather(
+        *(
+            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+            for each in learners
+        )
+    )
+
+
 async def gaps(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> list[Gap]:
     """Differences between engines and learners, for every engine that has weights, over all
-    processes. Arguments as those of `exchange`."""
+    processes. Arguments as those of `exchange`; `attempt` counts earlier proofs of the same
+    weights."""
     limits = {each.policy: run.engines[each.policy].tolerance(each.policy) for each in learners}
     proven = [each for each in learners if limits[each.policy] is not None]
     asked: dict[int, tuple[Engine, list[Request]]] = {}
@@ -119,7 +122,7 @@ async def gaps(
         requests = _requests(run, learner, groups, attempt)
         asked.setdefault(id(engine), (engine, []))[1].extend(requests)
     said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
-    turns = [turn for found in run.peers.gather(said) for several in found for turn in several]
+    turns = [turn for found in run.peers.from_all(said) for several in found for turn in several]
     rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
     probed = [Group([Episode("proof", Task("proof"), rollouts, status="done")])]
     await asyncio.gather(*(learner.rescore(probed) for learner in proven))
@@ -167,17 +170,10 @@ async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
         copies = await engine.everywhere(requests)
     else:
         copies = [await engine.generate(requests)]
+    pairs = [pair for said in copies for pair in zip(requests, said, strict=True)]
     return [
-        Turn(
-            asked.policy,
-            asked.policy,
-            asked.prompt_ids,
-            completion.token_ids,
-            completion.logprobs,
-            sampling=asked.sampling,
-        )
-        for completions in copies
-        for asked, completion in zip(requests, completions, strict=True)
+        Turn(q.policy, q.policy, q.prompt_ids, a.token_ids, a.logprobs, sampling=q.sampling)
+        for q, a in pairs
     ]
 
 

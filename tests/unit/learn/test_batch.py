@@ -333,7 +333,7 @@ class Gathered(Peers):
         self.rank, self.size, self.brought = rank, len(brought), brought
         self.own: Any = None
 
-    def gather(self, value: Any) -> list[Any]:
+    def from_all(self, value: Any) -> list[Any]:
         self.own = value
         return self.brought
 

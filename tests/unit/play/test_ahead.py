@@ -302,7 +302,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
 
     async def play() -> tuple[list[Group], list[Group]]:
         first = await source.take(2)
-        await source.rest({learner.policy: 3})  # two updates more than planned
+        await source.pause({learner.policy: 3})  # two updates more than planned
         await run.engines[learner.policy].load_weights(learner.policy, learner.weights(), 3)
         return first, await source.take(2)
 
@@ -326,7 +326,7 @@ def test_a_source_goes_back_in_the_middle_of_play(tmp_path: Path) -> None:
 
     async def play() -> tuple[list[list[list[int]]], list[list[list[int]]]]:
         await source.take(2)
-        await source.rest({})
+        await source.pause({})
         state = json.loads(json.dumps(source.state_dict()))
         once = [said(await source.take(2)) for _ in range(3)]
         source.load_state_dict(state)

@@ -64,11 +64,11 @@ class WorkerSlot:
         self.start()
         if wait:
             self.ask_now("ready", timeout=STARTED)
-            self.meet()
+            self.connect()
         if self.taught is not None:
             self.taught(self)
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Connect the worker with its peers, once its process answers."""
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ def begin(posts: list[WorkerSlot]) -> None:
     for post in posts:
         try:
             post.ask_now("ready", timeout=STARTED)
-            post.meet()
+            post.connect()
         except WorkerLost as lost:
             cause = str(lost.__cause__).strip().splitlines()
             raise ConfigError(

@@ -43,7 +43,7 @@ class WorkerGroup(WorkerSlot):
         for post in self.others:
             post.stop()
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Create the process group of the workers."""
         for post in self.others:
             post.ask_now("ready", timeout=STARTED)

@@ -172,7 +172,7 @@ class FeatureReader:
             numbers = [own[id(piece)].cpu().numpy() for piece in pieces[self.peers.rank]]
             features = [
                 [torch.from_numpy(row).to(self.body.device) for row in rows]
-                for rows in self.peers.gather(numbers)
+                for rows in self.peers.from_all(numbers)
             ]
         for part, rows in zip(pieces, features, strict=True):
             for piece, feature in zip(part, rows, strict=True):

@@ -117,7 +117,7 @@ def exchange_columns(
         return [turn for sample in shared[rank] for turn in sample.turns]
 
     own = {name: flat(getattr(turn, name) for turn in turns_of(peers.rank)) for name in names}
-    for rank, table in enumerate(peers.gather(own)):
+    for rank, table in enumerate(peers.from_all(own)):
         for name, numbers in table.items() if rank != peers.rank else ():
             write_column(turns_of(rank), name, numbers)
 

@@ -239,3 +239,15 @@ def is_checkpointing(model: Any) -> bool:
     """Whether activation checkpointing is on."""
     new = hasattr(model, "activation_checkpointing_enable")
     return bool(model.is_activation_checkpointing if new else model.is_gradient_checkpointing)
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def model_folders(folder: Path) -> dict[str, str]:
+    """policy -> its folder, where several were saved; empty for the folder of a single one."""
+    if is_model(folder):
+        return {}
+    return {each.name: str(each) for each in sorted(folder.iterdir()) if is_model(each)}

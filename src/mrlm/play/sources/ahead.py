@@ -137,7 +137,7 @@ class Ahead(EpisodeSource):
         self._age.note(groups)
         return groups
 
-    async def rest(self, versions: Mapping[str, int]) -> None:
+    async def pause(self, versions: Mapping[str, int]) -> None:
         """Returns when the next groups are complete and sampling is paused, so that weights may be
         updated; it continues when groups are taken."""
         if self._thread is not None:

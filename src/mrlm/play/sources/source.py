@@ -32,7 +32,7 @@ class EpisodeSource:
     def plan(self, iterations: int) -> None:
         """Sets how many iterations the run has."""
 
-    async def rest(self, versions: Mapping[str, int]) -> None:
+    async def pause(self, versions: Mapping[str, int]) -> None:
         """Returns when weights may be updated. `versions`: policy -> version of the weights that
         engines are about to load."""
 
