@@ -97,8 +97,8 @@ def export_run(
 
 def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
     """All episodes, and the size of a row in the page relative to its JSON."""
-    found, sample, seen = [], [], 0
-    for stage, row in _rows(stages):
+    found, sample = [], []
+    for seen, (stage, row) in enumerate(_rows(stages)):
         text = json.dumps(row)
         if seen % max(1, seen // SAMPLED) == 0 and len(sample) < 10 * SAMPLED:
             sample.append(text)
@@ -114,7 +114,6 @@ def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
                 len(text),
             )
         )
-        seen += 1
     raw = "\n".join(sample).encode()
     ratio = 1.5 * len(_packed(raw)) / len(raw) if raw else 1.0  # the list repeats messages
     return found, ratio
@@ -265,7 +264,7 @@ def _html(title: str, data: Mapping[str, str]) -> str:
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">',
+            '<meta name="color-scheme" content="light dark">',
             f"<title>{html.escape(title)} \u00b7 MRLM</title>",
             f'<style nonce="{nonce}">{style}</style>',
             f'<script type="importmap" nonce="{nonce}">{json.dumps({"imports": modules})}</script>',

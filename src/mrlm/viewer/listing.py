@@ -53,8 +53,8 @@ class EpisodeList:
         before = len(self)
         for name, value in values.items():
             self.columns[name].append(value)
-        for agent in agents.keys() - self.rewards.keys():
-            self.rewards[agent] = [None] * before
+        for agent in agents:
+            self.rewards.setdefault(agent, [None] * before)
         for agent, column in self.rewards.items():
             column.append((agents.get(agent) or {}).get("reward"))
 

@@ -1,7 +1,7 @@
 // Curves as SVG: colours are CSS variables, so that they follow the theme. Charts of a page share
 // one x and one cursor.
 
-import { el, num, svg } from "viewer/dom.js"
+import { brief, el, num, svg } from "viewer/dom.js"
 
 /** The cursor that the charts of a page share. */
 export function cursor() {
@@ -39,13 +39,13 @@ const path = points => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)
  */
 export function chart({ title, x, series, shared, height = 96, kind = "", pick, about }) {
   const values = series.map(s => el("b"))
-  const head = el("figcaption", { title: about }, el("span.name", null, title), series.map((s, k) => el("span.key", null, el("i", { style: { background: s.colour } }), s.name, " ", values[k])))
+  const head = el("figcaption", { title: about }, el("span.name", null, title), el("span.keys", null, series.map((s, k) => el("span.key", null, s.name && el("i", { style: { background: s.colour } }), s.name, " ", values[k]))))
   const box = el("div.plot"), figure = el("figure.chart" + (kind && "." + kind), null, head, box)
   const rows = series.map(s => x.map((v, i) => [v, s.y[i], i]).filter(([, y]) => y !== null && y !== undefined))
   const x0 = x[0] ?? 0, x1 = x[x.length - 1] ?? 1
   const tell = at => rows.forEach((points, k) => {
     const before = at === null ? points[points.length - 1] : points.findLast(([v]) => v <= at)
-    values[k].textContent = before ? num(before[1]) : "–"
+    values[k].textContent = brief(before?.[1])
   })
   let line, place = () => 0
   const draw = width => {
@@ -58,7 +58,7 @@ export function chart({ title, x, series, shared, height = 96, kind = "", pick, 
     const pad = (high - low) * 0.06; low -= pad; high += pad
     const px = v => left + (x1 > x0 ? (v - x0) / (x1 - x0) : 0.5) * wide, py = v => top + (high - v) / (high - low) * tall
     place = px
-    const marks = ticks(low, high, Math.max(2, tall / 32)), steps = x1 > x0 ? ticks(x0, x1, Math.max(2, wide / 80)).filter(Number.isInteger) : [x0]
+    const marks = ticks(low, high, Math.max(2.9, tall / 26)), steps = x1 > x0 ? ticks(x0, x1, Math.max(2, wide / 80)).filter(Number.isInteger) : [x0]
     const parts = [marks.map(v => [svg("line", { class: v === 0 ? "zero" : "grid", x1: left, x2: left + wide, y1: py(v), y2: py(v) }), svg("text", { x: left - 5, y: py(v) + 3.5, "text-anchor": "end" }, short(v))]),
       steps.map(v => svg("text", { x: px(v), y: height - 4, "text-anchor": px(v) > left + wide - 12 ? "end" : "middle" }, short(v)))]
     series.forEach((s, k) => {

@@ -44,6 +44,8 @@ export function num(value, digits = 3) {
 
 /** A number with its sign. */
 export const signed = (value, digits = 3) => (value > 0 ? "+" : "") + num(value, digits)
+/** A number in three significant digits. */
+export const brief = value => value === null || value === undefined ? "–" : Math.abs(value) >= 1000 ? count(Math.round(value)) : num(Number(value.toPrecision(3)))
 export const count = value => value.toLocaleString("en")
 
 /** The class that paints a value in -1..1: `p1`..`p10` is blue, `n1`..`n10` orange. */

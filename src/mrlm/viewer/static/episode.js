@@ -16,21 +16,33 @@ function badges(turn) {
 
 const who = (message, agent) => message.agent && message.agent !== agent ? message.agent : message.role === "user" ? "environment" : message.role
 
-/** What an agent has received since its last turn: who sent it, and the text. */
-const received = turn => turn.read.map(m => el("p.message", null, el("b", m.agent && list.agents.includes(m.agent) ? { style: { color: colour(list.agents.indexOf(m.agent)) } } : null, who(m, turn.agent)), " ", m.content))
+/** A line in place of a message that is the completion of an earlier turn; a click shows that turn. */
+function heard(source, number) {
+  const show = on => source.box?.classList.toggle("shown", on)
+  const jump = event => { event.preventDefault(); source.box.scrollIntoView({ block: "nearest" }); show(true); setTimeout(show, 1200, false) }
+  return el("p.heard", null, "read ", el("a", { href: location.hash, onclick: jump, onpointerenter: () => show(true), onpointerleave: () => show(false) }, el("b", { style: { color: colour(list.agents.indexOf(source.agent)) } }, source.agent), `, turn ${number}`))
+}
 
-function cell(turn, state) {
+/** What an agent has received since its last turn: who sent it, and the text. */
+const received = (turn, before) => turn.read.map(m => {
+  const k = before.findLastIndex(t => t.agent !== turn.agent && t.text && t.text === m.content && (m.agent === null || m.agent === undefined || m.agent === t.agent))
+  return k >= 0 && m.role !== "system" ? heard(before[k], before.slice(0, k + 1).filter(t => t.agent === before[k].agent).length) : message(turn, m)
+})
+
+const message = (turn, m) => el("p.message", null, el("b", m.agent && list.agents.includes(m.agent) ? { style: { color: colour(list.agents.indexOf(m.agent)) } } : null, who(m, turn.agent)), " ", m.content)
+
+function cell(turn, state, before) {
   const box = turn.words ? tokenBox(turn, state) : textBox(turn, state), components = Object.entries(turn.components ?? {})
   state.boxes.push(box)
   const saw = el("details", null, el("summary", null, `What ${turn.agent} saw`, turn.prompt && el("span.dim", null, `, ${count(turn.prompt.length)} tokens, ${count(turn.prompt.length - turn.shared)} new`)))
   saw.addEventListener("toggle", () => { if (saw.children.length === 1) saw.append(el("div", null, promptBox(turn))) })
-  const facts = [`${count(turn.length)} tokens`, `version ${turn.version ?? "–"}`, turn.reward !== undefined && turn.reward !== null && `reward ${num(turn.reward)}`, Number.isFinite(turn.advantage) && turn.advantage !== null && `advantage ${signed(turn.advantage)}`]
-  return el("article.turn", { style: { "--tint": colour(list.agents.indexOf(turn.agent)) }, "aria-label": `turn of ${turn.agent}` },
+  const facts = [`${count(turn.length)} tokens`, `version ${turn.version ?? "–"}`, turn.reward !== undefined && turn.reward !== null && `reward ${num(turn.reward)}${components.length ? ` (${components.map(([name, value]) => `${name} ${num(value)}`).join(", ")})` : ""}`, Number.isFinite(turn.advantage) && turn.advantage !== null && `advantage ${signed(turn.advantage)}`]
+  turn.box = el("article.turn", { style: { "--tint": colour(list.agents.indexOf(turn.agent)) }, "aria-label": `turn of ${turn.agent}` },
     el("header", null, el("b", null, turn.agent), el("span.dim", null, facts.filter(Boolean).join(" · ")), badges(turn)),
-    turn.read.length > 0 && el("div.read", null, received(turn)), box,
+    turn.read.length > 0 && el("div.read", null, received(turn, before)), box,
     turn.calls.length > 0 && el("pre.calls", null, JSON.stringify(turn.calls, null, 1)),
-    components.length > 0 && el("p.dim.components", null, components.map(([name, value]) => `${name} ${num(value)}`).join(" · ")),
     turn.why && el("p.why", null, turn.why), saw)
+  return turn.box
 }
 
 function legend(state) {
@@ -82,12 +94,13 @@ export async function episodePage(i) {
   const agents = Object.keys(row.agents ?? {}), group = list.columns.group[i], others = siblings(group), task = row.task_id ?? ""
   const state = { by: ranges.has("advantage") ? "advantage" : ranges.keys().next().value ?? "", ranges, boxes: [] }
   const lanes = el("div.lanes", { style: { "--n": agents.length } }, el("div.when"), agents.map(name => el("div.lane", { style: { "--tint": colour(list.agents.indexOf(name)) } }, el("b", null, name), el("span.dim", null, ` policy ${row.agents[name].policy ?? "–"} · reward ${num(row.agents[name].reward)}`))))
-  let line = 1, last
+  let line = 1, last, step
   for (const turn of turns) {
     const now = `${turn.step}/${turn.order}`
-    if (now !== last) lanes.append(el("div.when", { style: { "grid-row": String(++line) }, title: `joint step ${turn.step}` }, el("span", null, turn.step + 1)))
+    if (now !== last) lanes.append(el("div.when", { style: { "grid-row": String(++line) }, title: `joint step ${turn.step + 1}` }, turn.step === step ? "" : turn.step + 1))
     last = now
-    const box = cell(turn, state)
+    step = turn.step
+    const box = cell(turn, state, turns.slice(0, turns.indexOf(turn)))
     box.style.setProperty("grid-row", String(line))
     box.style.setProperty("grid-column", String(agents.indexOf(turn.agent) + 2))
     lanes.append(box)

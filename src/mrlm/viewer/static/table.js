@@ -5,7 +5,7 @@ import { FLAGS, isEval, list, meta } from "viewer/data.js"
 import { HELP, search } from "viewer/filter.js"
 
 const ROW = 26 // times the number of rows must stay below the browser's highest box (17 million px)
-const COLUMNS = [["step", "num"], ["kind", ""], ["task", ""], ["reward", "num"], ["tokens", "num"], ["marks", ""], ["messages", ""]]
+const COLUMNS = [["step", ".num"], ["kind", ""], ["task", ""], ["reward", ".num"], ["tokens", ".num"], ["marks", ""], ["messages", ""]]
 const SORTED = ["step", "reward", "tokens"]
 
 /** The marks of an episode as words. */
@@ -15,10 +15,10 @@ function line(i, top, on) {
   const c = list.columns
   return el("div.row" + (on ? ".on" : ""), { role: "row", id: "episode" + i, style: { top: top + "px" }, "aria-selected": String(on), onclick: () => go("/episode/" + i) },
     el("span.num", { role: "gridcell" }, c.step[i]), el("span", { role: "gridcell" }, isEval(i) ? "eval" : "train"),
-    el("span.task", { role: "gridcell", title: list.codes.task[c.task[i]] }, list.codes.task[c.task[i]]),
-    el("span.num", { role: "gridcell" }, num(c.reward[i])), el("span.num.size", { role: "gridcell" }, count(c.tokens[i])),
-    el("span.marks", { role: "gridcell" }, marks(i).map(name => el("span.badge.warn", null, name))),
-    el("span.text", { role: "gridcell" }, el("a", { tabindex: -1, href: "#/episode/" + i }, c.text[i].slice(0, 240) || "–")))
+    el("span.c-task", { role: "gridcell", title: list.codes.task[c.task[i]] }, list.codes.task[c.task[i]]),
+    el("span.num", { role: "gridcell" }, num(c.reward[i])), el("span.num.c-tokens", { role: "gridcell" }, count(c.tokens[i])),
+    el("span.c-marks", { role: "gridcell" }, marks(i).map(name => el("span.badge.warn", null, name))),
+    el("span.c-messages", { role: "gridcell" }, el("a", { tabindex: -1, href: "#/episode/" + i }, c.text[i].slice(0, 240) || "–")))
 }
 
 /** How many episodes there are by reward, as bars; a click on one filters by it. */
@@ -43,7 +43,7 @@ export function table(query, stage) {
   const box = el("div.table", { tabindex: 0, role: "grid", "aria-label": "Episodes", onscroll: () => draw() }, head, body)
   let found = [], at = 0, sort = ["step", 1]
   head.append(...COLUMNS.map(([name, kind]) => {
-    const cell = el(`span.${kind || "cell"}.${name}`, { role: "columnheader" })
+    const cell = el(`span.c-${name}${kind}`, { role: "columnheader" })
     if (!SORTED.includes(name)) cell.append(name)
     else cell.append(el("button", { "data-sort": name, onclick: () => { sort = [name, sort[0] === name ? -sort[1] : 1]; update() } }, name))
     return cell

@@ -74,10 +74,12 @@ export function promptBox(turn) {
   return el("div.tokens.prompt", null, el("span.c", null, words.slice(0, turn.shared).join("")), el("span.fresh", null, words.slice(turn.shared).join("")))
 }
 
+const NAMES = { logprobs: "log-prob", old_logprobs: "trainer's", last_logprobs: "after the update", ref_logprobs: "reference's", advantages: "advantage", entropies: "entropy", values: "value", returns: "return" }
+
 /** The exact numbers of a token. */
 export function numbersOf(turn, i) {
   const cells = [["token", JSON.stringify(turn.words[i])], ["id", turn.ids[i]], ["place", `${i + 1} of ${turn.length}`]]
-  for (const [name, values] of Object.entries(turn.columns)) if (values) cells.push([name.replaceAll("_", " "), num(values[i], 5)])
+  for (const [name, values] of Object.entries(turn.columns)) if (values) cells.push([NAMES[name] ?? name.replaceAll("_", " "), num(values[i], 5)])
   const ratio = turn.painted.ratio
   if (ratio) cells.push(["ratio", num(Math.exp(ratio[i]), 5)])
   cells.push(["trained", turn.hatched ? "no" : "yes"])
