@@ -144,8 +144,8 @@ class Browser:
                 if params["type"] in ("error", "warning", "assert"):
                     found.append(str([each.get("value") for each in params["args"]]))
             elif event["method"] == "Log.entryAdded":
-                if params["entry"]["level"] in ("error", "warning"):
-                    found.append(params["entry"]["text"])
+                entry = params["entry"]
+                found += [entry["text"]] if entry["level"] in ("error", "warning") else []
         return found
 
     def requests(self) -> list[str]:

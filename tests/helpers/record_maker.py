@@ -189,7 +189,8 @@ class RunMaker:
                 for turn in row["agents"][agent]["turns"]:
                     turn["advantage"] = round(reward - mean, 4)
                     turn["why"] = (
-                        f"{reward:g} \u2212 mean of {len(group)} siblings {mean:.3f} = {reward - mean:+.3f}"
+                        f"{reward:g} \u2212 mean of {len(group)} siblings {mean:.3f} "
+                        f"= {reward - mean:+.3f}"
                     )
                     if "columns" in turn:
                         turn["columns"]["advantages"] = turn["advantage"]

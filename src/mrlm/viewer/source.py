@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +10,10 @@ from typing import Any
 import yaml
 
 from mrlm.core.errors import ConfigError
+from mrlm.record.files import PLAIN, episode_file
+from mrlm.record.reader import METRICS, read_run
 
-EPISODES = ("episodes.jsonl.gz", "episodes.jsonl")
-METRICS, CONFIG = "metrics.jsonl", "config.yaml"
+CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,11 @@ class ViewedStage:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`."""
-        path = self.folder / METRICS
-        return list(_whole(path)) if path.is_file() else []
+        return read_run(self.folder).metrics
 
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The rows of episodes, without an incomplete end."""
-        path = _episodes(self.folder)
-        return iter(()) if path is None else _whole(path)
+        return read_run(self.folder).rows()
 
 
 def viewed_stages(folder: Path) -> list[ViewedStage]:
@@ -69,7 +65,7 @@ def viewed_stages(folder: Path) -> list[ViewedStage]:
     stages = sorted(filter(_has_record, folder.iterdir()), key=lambda path: _number(path.name))
     if not stages:
         raise ConfigError(
-            f"{folder}: not a run folder: neither {METRICS} nor {EPISODES[1]} exists in it or in "
+            f"{folder}: not a run folder: neither {METRICS} nor {PLAIN} exists in it or in "
             "the folders of its stages; give the folder that `mrlm train` wrote (output_dir)"
         )
     return [ViewedStage(path.name, path) for path in stages]
@@ -84,20 +80,4 @@ def _number(name: str) -> tuple[int, str]:
 def _has_record(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    return (folder / METRICS).is_file() or _episodes(folder) is not None
-
-
-def _episodes(folder: Path) -> Path | None:
-    return next((folder / name for name in EPISODES if (folder / name).is_file()), None)
-
-
-def _whole(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file; a run that was killed leaves an incomplete end."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        try:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                yield json.loads(line)
-        except (EOFError, zlib.error, gzip.BadGzipFile, ValueError):
-            return
+    return (folder / METRICS).is_file() or episode_file(folder) is not None

@@ -20,7 +20,8 @@ function policyOf(agent, config) {
 
 /** Agents, their policies and the weights of these, with lines between them. */
 function graph(stage, agents) {
-  const { config } = stage, policies = Object.keys(config.policies ?? {}), model = config.model ?? {}
+  const { config } = stage, first = p => { const k = agents.findIndex(a => policyOf(a, config) === p); return k < 0 ? agents.length : k }
+  const policies = Object.keys(config.policies ?? {}).sort((a, b) => first(a) - first(b)), model = config.model ?? {}
   const weights = policies.map(name => {
     const own = config.policies[name] ?? {}, lora = own.lora ?? model.lora
     const from = own.endpoint ? "endpoint " + (own.endpoint.model ?? "") : own.model ?? model.model_name_or_path ?? "–"
