@@ -58,7 +58,9 @@ export function chart({ title, x, series, shared, height = 96, kind = "", pick, 
     const pad = (high - low) * 0.06; low -= pad; high += pad
     const px = v => left + (x1 > x0 ? (v - x0) / (x1 - x0) : 0.5) * wide, py = v => top + (high - v) / (high - low) * tall
     place = px
-    const marks = ticks(low, high, Math.max(2.9, tall / 26)), steps = x1 > x0 ? ticks(x0, x1, Math.max(2, wide / 80)).filter(Number.isInteger) : [x0]
+    let marks = ticks(low, high, Math.max(2.9, tall / 26))
+    if (marks.length < 2) marks = ticks(low, high, 5)
+    const steps = x1 > x0 ? ticks(x0, x1, Math.max(2, wide / 80)).filter(Number.isInteger) : [x0]
     const parts = [marks.map(v => [svg("line", { class: v === 0 ? "zero" : "grid", x1: left, x2: left + wide, y1: py(v), y2: py(v) }), svg("text", { x: left - 5, y: py(v) + 3.5, "text-anchor": "end" }, short(v))]),
       steps.map(v => svg("text", { x: px(v), y: height - 4, "text-anchor": px(v) > left + wide - 12 ? "end" : "middle" }, short(v)))]
     series.forEach((s, k) => {

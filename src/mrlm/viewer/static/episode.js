@@ -106,7 +106,7 @@ export async function episodePage(i) {
     lanes.append(box)
   }
   const tail = agents.map(name => { const r = row.agents[name], end = Math.max(-1, ...turns.filter(t => t.agent === name && t.at !== null).map(t => t.at)); return [name, r.messages.slice(end + 1)] }).filter(([, rest]) => rest.length)
-  const steps = row.step_rewards ?? [], metrics = Object.entries(row.metrics ?? {})
+  const steps = row.step_rewards ?? [], metrics = Object.entries(row.metrics ?? {}).filter(([name]) => !agents.some(agent => name.startsWith(agent + "/")))
   const place = others.indexOf(i), near = [["previous", i - 1], ["next", i + 1]].filter(([, k]) => k >= 0 && k < list.length)
   const page = [
     el("h1", null, row.id), el("p.dim", null, `step ${row.step} · ${row.environment} · task ${task} · ${row.status}`, row.greedy && " · greedy", row.pruned && " · pruned", " · reward ", el("b", null, num(row.reward)), steps.length > 1 && ` (by step ${steps.map(r => num(r)).join(", ")})`, metrics.map(([name, value]) => ` · ${name} ${num(value)}`)),

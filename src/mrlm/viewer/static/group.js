@@ -80,7 +80,7 @@ export async function groupPage(code) {
     el("p.dim", null, `step ${c.step[all[0]]} · ${first.environment} · task ${first.task_id} · reward ${num(middle)} ± ${num(spread)}`, spread === 0 && all.length > 1 && " · equal rewards: no advantage within the group", all.length > shown.length && ` · the first ${shown.length} are shown`),
     prompt.length > 0 && el("details", null, el("summary", null, "Task"), prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)), first.task.answer !== undefined && el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(first.task.answer))),
     el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Siblings" }, el("div.siblings", { style: { "--n": columns.length } },
-      row("", columns.map(({ i, row }, k) => el("div.cell.head", null, link("/episode/" + i, `#${k}`), row.path?.length ? el("span.dim", null, " ", row.path.join("/")) : "", marks(i).map(name => el("span.badge.warn", null, name))))),
+      row("", columns.map(({ i, row }, k) => el("div.cell.head", null, link("/episode/" + i, `#${k}`), row.path?.length > 1 ? el("span.dim", null, " ", row.path.join("/")) : "", marks(i).map(name => el("span.badge.warn", null, name))))),
       row("team reward", rewards.map(r => bar(r, rewards))),
       agents.map(name => ofAgent(name, columns)))),
   ]

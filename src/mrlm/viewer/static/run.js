@@ -68,6 +68,7 @@ function charts(stage, agents, pick) {
   const small = SMALL.map(([title, names, whole]) => {
     const policy = a => policyOf(a, stage.config)
     const series = agents.map(a => ({ name: a, colour: colour(list.agents.indexOf(a)), y: [...names(a), ...names(policy(a))].map(get).find(filled) })).filter(s => s.y)
+    if (series.length > 1 && series.every(s => s.y.every((v, k) => v === series[0].y[k]))) series.splice(0, series.length, { ...series[0], name: "all agents", colour: "var(--fg)" })
     if (!series.length && filled(get(whole))) series.push({ name: "all", colour: "var(--fg)", y: get(whole) })
     return series.length && chart({ title, x, series, shared, pick })
   }).filter(Boolean)
