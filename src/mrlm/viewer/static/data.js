@@ -98,7 +98,7 @@ export const PAINTS = {
 /** The turns of an episode in the order they were sampled, with unpacked tokens and columns. */
 export function turnsOf(row, evaluation) {
   const found = []
-  for (const [agent, record] of Object.entries(row.agents ?? {})) {
+  for (const [speaker, [agent, record]] of Object.entries(row.agents ?? {}).entries()) {
     let known = [], last = -1
     for (const [place, turn] of (record.turns ?? []).entries()) {
       const ids = turn.ids?.length ? column(turn.ids) : null, length = ids?.length ?? turn.tokens ?? 0
@@ -116,7 +116,7 @@ export function turnsOf(row, evaluation) {
       const read = record.messages.slice(last + 1, at ?? last + 1)
       found.push({
         ...turn, agent, place, policy: record.policy, ids, length, columns, prompt, shared, read, at,
-        step: turn.step ?? 0, order: turn.order ?? found.length,
+        step: turn.step ?? place, order: turn.order ?? speaker, // earlier records have no order
         before: record.messages.slice(0, at ?? 0), text: record.messages[at]?.content ?? turn.text ?? "",
         calls: record.messages[at]?.tool_calls ?? [],
         hatched: evaluation || turn.trained === false,

@@ -52,13 +52,14 @@ function legend(state) {
   return [el("span.num", null, num(low)), el("span.scale" + (paint.signed ? ".both" : "")), el("span.num", null, num(high)), el("span.dim", null, paint.about)]
 }
 
-function controls(state) {
+function controls(state, lanes, several) {
   const key = el("span.legend")
   const change = by => { state.by = by; key.replaceChildren(...legend(state)); state.boxes.forEach(box => box.repaint()) }
   const choice = el("select", { "aria-label": "Paint tokens by", onchange: event => change(event.target.value) },
     Object.keys(PAINTS).map(name => el("option", { value: name, disabled: !state.ranges.has(name), selected: name === state.by }, name)), el("option", { value: "", selected: !state.by }, "nothing"))
   key.append(...legend(state))
-  return el("div.tools.paints", null, el("label", null, "Paint by ", choice), key, el("span.t.x", null, "not trained"), el("span.c", null, "read, never trained"))
+  const flat = several && el("button", { "aria-pressed": "false", title: "one turn below the other, in the order in which they were taken", onclick: () => flat.setAttribute("aria-pressed", String(lanes.classList.toggle("flat"))) }, "in one column")
+  return el("div.tools.paints", null, el("label", null, "Paint by ", choice), key, el("span.t.x", null, "not trained"), el("span.c", null, "read, never trained"), flat)
 }
 
 /** The line at the foot of the page with the numbers of the token under pointer or cursor. */
@@ -113,7 +114,7 @@ export async function episodePage(i) {
     el("p.links", null, others.length > 1 ? link("/group/" + group, `${others.length} siblings`) : "", others.length > 1 && el("span.dim", null, `this is #${place}`), link("/?" + new URLSearchParams({ q: `task:"${task}"` }), "all of this task"), near.map(([name, k]) => link("/episode/" + k, name))),
     row.error && el("pre.error", null, typeof row.error === "string" ? row.error : JSON.stringify(row.error, null, 1)),
     row.task?.prompt?.length > 0 && el("details", null, el("summary", null, "Task"), row.task.prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)), row.task.answer !== undefined && el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(row.task.answer))),
-    controls(state), lanes,
+    controls(state, lanes, agents.length > 1), lanes,
     tail.length > 0 && el("div.read.tail", null, tail.flatMap(([name, rest]) => rest.map(m => el("p.message", null, el("b", null, `${who(m, name)} to ${name}`), " ", m.content)))),
     reader(lanes)]
   document.documentElement.dataset.opened = (performance.now() - began).toFixed(1)

@@ -54,7 +54,7 @@ function ofAgent(name, columns) {
     if (twin !== undefined) return el("div.cell.text.dim", null, `same as #${twin}`)
     first.set(whole, k)
     if (parts.length === at) return el("div.cell.text.dim", null, "ends here")
-    return el("div.cell.text", { tabindex: 0 }, el("mark", { title: `token ${at + 1}: the first that differs` }, parts[at]), parts.slice(at + 1).join(""))
+    return el("div.cell.text", { tabindex: 0 }, el("mark", { title: `token ${at + 1}: the first that differs` }, parts[at].replaceAll("\n", "↵\n")), parts.slice(at + 1).join(""))
   })
   const prefix = all[0]?.slice(0, at).join("") ?? ""
   return [
