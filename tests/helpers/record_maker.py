@@ -138,6 +138,10 @@ class RunMaker:
                 known["messages"].append({"role": "assistant", "content": text, "agent": agent})
                 last = agent, text
         reward = round(sum(agent["reward"] for agent in agents.values()) / len(agents), 3)
+        metrics = {
+            f"{agent}/correct": known["turns"][-1]["components"]["correct"]
+            for agent, known in agents.items()
+        }
         return {
             **{"schema": 2, "step": step, "group": group, "id": name, "environment": "sums"},
             **{"task_id": task, "status": "done", "reward": reward, "step_rewards": [reward]},
@@ -145,7 +149,7 @@ class RunMaker:
                 "prompt": [{"role": "user", "content": "What is 5 + 7 + 29?", "agent": None}],
                 "answer": "41",
             },
-            **{"metrics": {}, "error": None, "agents": agents},
+            **{"metrics": metrics, "error": None, "agents": agents},
             **({"greedy": True} if test else {}),
         }
 

@@ -18,10 +18,10 @@ import mrlm
 from chromium import MISSING, Browser, chromium
 from commands import Mrlm
 from mrlm import experiment
+from mrlm.record.filters import parse_filter
 from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.viewer.choice import Candidate, choose
 from mrlm.viewer.export import STATIC, export_run
-from mrlm.viewer.pieces import pieces_of
 from record_maker import PIECES, RunMaker
 
 needs_browser = pytest.mark.skipif(chromium() is None, reason=MISSING)
@@ -206,11 +206,12 @@ def test_the_keyboard_reaches_everything(browser: Browser, made: Path) -> None:
     browser.key("ArrowLeft", 37)
     browser.key("Enter", 13)
     browser.wait("document.querySelector('input').value === 'step:9'")
+    browser.wait("[...document.querySelectorAll('.row .c-task')].length > 2")
     tab_to(".table")
     browser.key("ArrowDown", 40)
     browser.key("j")
-    browser.key("Enter", 13)
     third = browser.js("document.querySelector('.row.on').id.slice(7)")
+    browser.key("Enter", 13)
     browser.wait(f"document.documentElement.dataset.page === '#/episode/{third}'")
     tab_to(".tokens")
     browser.key("ArrowRight", 39)
@@ -221,25 +222,31 @@ def test_the_keyboard_reaches_everything(browser: Browser, made: Path) -> None:
     clean(browser)
 
 
+COMMON = [
+    "",
+    "reward<0",
+    "reward<0 and agent:solver and cut and step:2-6",
+    "not cut and eval",
+    "task:task-1 critic.reward>=0.5",
+    "solver/correct=1 train",
+    "policy:critic tokens>=90 turns!=3",
+    "env:sums status:done not greedy",
+    "id:eval/sums/1/0",
+    '"check carry"',
+    "CARRY; reward>0",
+    "agent:nowhere",
+    "failed",
+]
+"""Queries of the language that `mrlm look` has, too."""
+
+
 @needs_browser
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [
-        ("reward<0", lambda row: row["reward"] < 0),
-        (
-            "reward<0 and agent:solver and cut and step:2-6",
-            lambda row: row["reward"] < 0 and cut(row) and 2 <= row["step"] <= 6,
-        ),
-        ("eval or step:3", lambda row: evaluation(row) or row["step"] == 3),
-        ("not (cut or eval)", lambda row: not (cut(row) or evaluation(row))),
-        (
-            "task:task-1 reward/critic>=0.5",
-            lambda row: row["task_id"] == "task-1" and row["agents"]["critic"]["reward"] >= 0.5,
-        ),
-        ('"check carry"', lambda row: "check carry" in text_of(row)),
-        ("CARRY; reward>0", lambda row: "carry;" in text_of(row) and row["reward"] > 0),
-        ("agent:nowhere", lambda row: False),
-        ("", lambda row: True),
+        *((query, parse_filter(query)) for query in COMMON),
+        ("eval or step:3", lambda row: row["id"].startswith("eval/") or row["step"] == 3),
+        ("not (cut or eval)", parse_filter("not cut and not eval")),
     ],
 )
 def test_a_filter_finds_what_it_means(
@@ -252,19 +259,6 @@ def test_a_filter_finds_what_it_means(
         f"import('viewer/filter.js').then(({{search}}) => search({json.dumps(query)}).found)"
     )
     assert found == [number for number, row in enumerate(rows) if wanted(row)]
-
-
-def cut(row: dict[str, Any]) -> bool:
-    turns = [turn for agent in row["agents"].values() for turn in agent["turns"]]
-    return any(turn["finish_reason"] == "length" for turn in turns)
-
-
-def evaluation(row: dict[str, Any]) -> bool:
-    return row["id"].startswith("eval/")
-
-
-def text_of(row: dict[str, Any]) -> str:
-    return "|".join(m["content"] for agent in row["agents"].values() for m in agent["messages"])
 
 
 @needs_browser
@@ -405,25 +399,6 @@ def test_a_choice_keeps_its_limit_and_evaluations_come_first(limit: int) -> None
     if limit == 1040:  # three groups of each step
         assert {each.reward for each in others} == {0.0, 2.0, 4.0}
     assert (chosen.sentence == "") == (len(chosen.numbers) == len(known))
-
-
-def test_the_bytes_of_tokens_are_those_of_the_tokenizer(tokenizer: Any, tiny_path: str) -> None:
-    found = pieces_of(json.loads((Path(tiny_path) / "tokenizer.json").read_text()))
-    for text in ("3+4=7 \u00e9\U0001f600\n", "<|im_start|>user"):
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert b"".join(found[number] for number in ids).decode() == text
-
-
-def test_the_bytes_of_a_sentencepiece_tokenizer() -> None:
-    found = pieces_of(
-        {
-            "model": {"type": "BPE", "vocab": {"<unk>": 0, "\u2581so": 1, "<0x0A>": 2}},
-            "added_tokens": [{"id": 3, "content": "<s>"}],
-            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]},
-        }
-    )
-    assert found == [b"<unk>", b" so", b"\n", b"<s>"]
-    assert pieces_of({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}) == []
 
 
 def test_modules_do_not_parse_markup() -> None:

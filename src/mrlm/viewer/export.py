@@ -20,7 +20,6 @@ import numpy as np
 from mrlm.core.errors import ConfigError
 from mrlm.viewer.choice import Candidate, Choice, choose
 from mrlm.viewer.listing import EpisodeList, group_key, is_evaluation
-from mrlm.viewer.pieces import run_pieces
 from mrlm.viewer.source import ViewedStage, viewed_stages
 
 STATIC = Path(__file__).parent / "static"
@@ -76,7 +75,7 @@ def export_run(
         folder: a run folder, or that of a stage.
         output: the file to write.
         max_mb: limit of its size, in MB; above it, episodes are chosen and the page states how.
-        pieces: policy -> bytes of each token; default: from the tokenizers in the run folder.
+        pieces: policy -> bytes of each token; default: as in the run folder.
 
     Raises:
         ConfigError: the folder is not a run folder, or the file cannot be written.
@@ -215,12 +214,8 @@ def _tables(
 ) -> list[tuple[str, list[tuple[int, str]]]]:
     """Policy -> texts of the tokens that occur, each byte as one character."""
     known: dict[str, Sequence[bytes]] = {}
-    for stage in stages if pieces is None else ():
-        config = stage.config
-        common = (config.get("model") or {}).get("model_name_or_path")
-        own = config.get("policies") or {}
-        models = {name: (own.get(name) or {}).get("model") or common for name in used}
-        known |= run_pieces(stage.folder, models)
+    for stage in stages:
+        known |= stage.vocabulary
     known |= pieces or {}
     return [
         (

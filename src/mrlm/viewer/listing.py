@@ -8,7 +8,7 @@ from typing import Any
 LONGEST_TEXT = 4000
 """Characters of an episode's messages that the list has, for search."""
 CUT, ERROR, TRAINED, EVALUATION, GREEDY, PRUNED, TOKENS, LAGGING = (1 << bit for bit in range(8))
-CODED = ("stage", "environment", "task", "status", "group")
+CODED = ("stage", "environment", "task", "status", "group", "policies")
 
 
 class EpisodeList:
@@ -20,6 +20,7 @@ class EpisodeList:
         self.columns |= {"flags": [], "text": []}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in CODED}
         self.rewards: dict[str, list[float | None]] = {}
+        self.metrics: dict[str, list[float | None]] = {}
         self.shortened = False
         """Whether the text of an episode is longer than the list has."""
 
@@ -47,6 +48,7 @@ class EpisodeList:
             "task": str(row.get("task_id") or ""),
             "status": row.get("status") or "",
             "group": group_key(stage, row),
+            "policies": "\n".join(str(agent.get("policy")) for agent in agents.values()),
         }
         for name, value in coded.items():
             values[name] = self.codes[name].setdefault(value, len(self.codes[name]))
@@ -57,11 +59,21 @@ class EpisodeList:
             self.rewards.setdefault(agent, [None] * before)
         for agent, column in self.rewards.items():
             column.append((agents.get(agent) or {}).get("reward"))
+        metrics: Mapping[str, Any] = row.get("metrics") or {}
+        for name in metrics:
+            self.metrics.setdefault(name, [None] * before)
+        for name, column in self.metrics.items():
+            column.append(metrics.get(name))
 
     def record(self) -> dict[str, Any]:
         """The list as JSON."""
         codes = {name: list(values) for name, values in self.codes.items()}
-        return {"columns": self.columns, "codes": codes, "rewards": list(self.rewards.items())}
+        return {
+            "columns": self.columns,
+            "codes": codes,
+            "rewards": list(self.rewards.items()),
+            "metrics": list(self.metrics.items()),
+        }
 
 
 def group_key(stage: str, row: Mapping[str, Any]) -> str:

@@ -47,6 +47,11 @@ class ViewedStage:
         """The rows of `metrics.jsonl`."""
         return read_run(self.folder).metrics
 
+    @property
+    def vocabulary(self) -> dict[str, list[bytes]]:
+        """Policy -> bytes of each token; empty if it is not recorded."""
+        return read_run(self.folder).vocabulary
+
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The rows of episodes, without an incomplete end."""
         return read_run(self.folder).rows()

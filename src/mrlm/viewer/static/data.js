@@ -23,6 +23,7 @@ async function unpack(id) {
 export async function load() {
   [meta, list] = await Promise.all([unpack("meta"), unpack("list")])
   list.rewards = new Map(list.rewards)
+  list.metrics = new Map(list.metrics)
   list.agents = [...list.rewards.keys()]
   list.length = list.columns.step.length
   meta.pieces = new Map(meta.pieces.map(([policy, table]) => [policy, new Map(table)]))

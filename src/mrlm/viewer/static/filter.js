@@ -1,13 +1,13 @@
 // The filter language of the table: `reward<0 and agent:solver and cut and step:100-200`.
-// Words without an operator search the text; `or`, `not` and parentheses work as usual.
+// It is that of record/filters.py, with `or`, parentheses, and fields that only a page has.
 
 import { FLAGS, list } from "viewer/data.js"
 
 const WORD = /\s*("[^"]*"?|\(|\)|(?:[^\s()"]|"[^"]*")+)/y
 const NUMBERS = ["step", "reward", "tokens", "turns"]
-const CODES = ["stage", "environment", "task", "status"]
+const CODES = { env: "environment", environment: "environment", task: "task", status: "status", stage: "stage" }
 const COMPARE = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b, "=": (a, b) => a === b, "!=": (a, b) => a !== b }
-export const HELP = `Fields: ${[...NUMBERS, "reward/AGENT"].join(", ")} with < <= = != >= >; step:10-20; agent:, id:, ${CODES.join(":, ")}: followed by a part of the name. Marks: ${Object.keys(FLAGS).join(", ")}, failed. Anything else is searched in the messages; "quotes" keep words together.`
+export const HELP = `Fields: ${[...NUMBERS, "AGENT.reward", "AGENT/COMPONENT"].join(", ")} with < <= = != >= >; step:10-20; agent:, policy:, id:, ${Object.keys(CODES).join(":, ")}: with a name. Marks: ${[...Object.keys(FLAGS), "train", "failed"].join(", ")}. Joined by and, or, not, ( ). Anything else is searched in the messages; "quotes" keep words together.`
 
 let lowered
 const searched = word => {
@@ -18,18 +18,18 @@ const searched = word => {
 
 function numbers(name) {
   if (NUMBERS.includes(name)) return list.columns[name]
-  return name.startsWith("reward/") ? list.rewards.get(name.slice(7)) : undefined
+  return name.endsWith(".reward") ? list.rewards.get(name.slice(0, -7)) : list.metrics.get(name)
 }
 
-function coded(name, part) {
+function coded(name, holds) {
   const hits = new Set()
-  list.codes[name].forEach((value, code) => { if (value.toLowerCase().includes(part)) hits.add(code) })
+  list.codes[name].forEach((value, code) => { if (holds(value)) hits.add(code) })
   return i => hits.has(list.columns[name][i])
 }
 
 function atom(word, notes) {
   if (word.startsWith('"')) return searched(word.replaceAll('"', ""))
-  const compared = word.match(/^([\w/.-]+)(<=|>=|!=|<|>|=)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)$/i)
+  const compared = word.match(/^([^<>=!:]+)(<=|>=|!=|<|>|=)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)$/i)
   if (compared) {
     const column = numbers(compared[1]), holds = COMPARE[compared[2]], value = Number(compared[3])
     if (column) return i => column[i] !== null && holds(column[i], value)
@@ -40,16 +40,18 @@ function atom(word, notes) {
     const column = list.columns[range[1]], low = +range[2], high = range[3] === undefined ? low : +range[3]
     return i => column[i] !== null && column[i] >= low && column[i] <= high
   }
-  const [, name, quoted] = word.match(/^(\w+):(.+)$/s) ?? [], part = quoted?.replaceAll('"', "").toLowerCase()
-  if (CODES.includes(name)) return coded(name, part)
+  const [, name, quoted] = word.match(/^(\w+):(.+)$/s) ?? [], part = quoted?.replaceAll('"', "")
+  if (Object.hasOwn(CODES, name ?? "")) return coded(CODES[name], value => value === part)
+  if (name === "policy") return coded("policies", value => value.split("\n").includes(part))
   if (name === "group") return i => list.columns.group[i] === Number(part)
-  if (name === "id") return i => list.columns.id[i].toLowerCase().includes(part)
+  if (name === "id") return i => list.columns.id[i] === part
   if (name === "kind") return i => ((list.columns.flags[i] & FLAGS.eval) > 0) === (part === "eval")
   if (name === "agent") {
-    const columns = [...list.rewards].filter(([agent]) => agent.toLowerCase().includes(part)).map(([, column]) => column)
-    return i => columns.some(column => column[i] !== null)
+    const column = list.rewards.get(part)
+    return i => column !== undefined && column[i] !== null
   }
   const mark = word.toLowerCase()
+  if (mark === "train") return i => (list.columns.flags[i] & FLAGS.eval) === 0
   if (Object.hasOwn(FLAGS, mark)) return i => (list.columns.flags[i] & FLAGS[mark]) > 0
   if (mark === "failed") return i => (list.columns.flags[i] & FLAGS.error) > 0
   return searched(word)
