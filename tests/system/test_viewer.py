@@ -302,6 +302,21 @@ def test_a_run_that_was_killed_while_writing_opens(
 
 
 @needs_browser
+@pytest.mark.parametrize("left", ["metrics.jsonl", "episodes.jsonl"])
+def test_a_run_with_one_file_opens(browser: Browser, tmp_path: Path, left: str) -> None:
+    run = RunMaker().write(tmp_path / "run", steps=2, tasks=1, siblings=2)
+    for path in list(run.iterdir()):
+        if path.name != left:
+            path.unlink()
+    browser.open(export_run(run, tmp_path / "x.html").path)
+    browser.wait("document.documentElement.dataset.listed")
+    for place in ("/episode/0", "/group/0", "/"):
+        browser.go(place)
+        assert len(browser.js("document.querySelector('main').innerText")) > 20
+    clean(browser)
+
+
+@needs_browser
 def test_characters_of_several_tokens_and_unknown_tokens(browser: Browser, tmp_path: Path) -> None:
     run = RunMaker(turns=1, length=400).write(tmp_path / "run", 1, tasks=1, siblings=1, tests=0)
     pieces = [*PIECES[:20], *(bytes([byte]) for byte in "\U0001f600".encode())][:23]
