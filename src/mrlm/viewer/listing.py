@@ -55,15 +55,9 @@ class EpisodeList:
         before = len(self)
         for name, value in values.items():
             self.columns[name].append(value)
-        for agent in agents:
-            self.rewards.setdefault(agent, [None] * before)
-        for agent, column in self.rewards.items():
-            column.append((agents.get(agent) or {}).get("reward"))
-        metrics: Mapping[str, Any] = row.get("metrics") or {}
-        for name in metrics:
-            self.metrics.setdefault(name, [None] * before)
-        for name, column in self.metrics.items():
-            column.append(metrics.get(name))
+        rewards = {name: agent.get("reward") for name, agent in agents.items()}
+        _append(self.rewards, rewards, before)
+        _append(self.metrics, row.get("metrics") or {}, before)
 
     def record(self) -> dict[str, Any]:
         """The list as JSON."""
@@ -74,6 +68,17 @@ class EpisodeList:
             "rewards": list(self.rewards.items()),
             "metrics": list(self.metrics.items()),
         }
+
+
+def _append(
+    columns: dict[str, list[float | None]], values: Mapping[str, float | None], before: int
+) -> None:
+    """Adds a value to each column; a new column is empty for the rows before."""
+    for name in values:
+        if name not in columns:
+            columns[name] = [None] * before
+    for name, column in columns.items():
+        column.append(values.get(name))
 
 
 def group_key(stage: str, row: Mapping[str, Any]) -> str:
