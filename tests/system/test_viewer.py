@@ -131,6 +131,40 @@ def test_every_page_is_clean_and_fits(
     clean(browser)
 
 
+CONTRAST = """(() => {
+  const parts = text => {
+    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
+    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
+    return [r / 255, g / 255, b / 255, a ?? 1]
+  }
+  const light = colour => colour.slice(0, 3)
+    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+  const page = parts(getComputedStyle(document.body).backgroundColor)
+  const names = ["p10", "n10", "p5", "n5", "dim", "c", "badge warn", "note"]
+  return Object.fromEntries(names.map(name => {
+    const node = document.createElement("span")
+    node.className = name
+    document.querySelector("main").append(node)
+    const { color, backgroundColor } = getComputedStyle(node), below = parts(backgroundColor)
+    const mixed = page.map((x, k) => below[k] * below[3] + x * (1 - below[3]))
+    const [a, b] = [light(parts(color)), light(mixed)].sort()
+    node.remove()
+    return [name, (b + 0.05) / (a + 0.05)]
+  }))
+})()"""
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_has_contrast_on_every_paint(browser: Browser, made: Path, dark: bool) -> None:
+    browser.theme(dark)
+    browser.open(made)
+    assert {name: ratio for name, ratio in browser.js(CONTRAST).items() if ratio < 4.5} == {}
+    browser.theme(False)
+
+
 @needs_browser
 def test_text_of_models_stays_text(browser: Browser, tmp_path: Path) -> None:
     agents = ("<b>one", "__proto__")
@@ -273,7 +307,7 @@ def test_siblings_part_at_the_first_token_that_differs(browser: Browser, tmp_pat
         " four",
     ]
     spans = browser.js("[...document.querySelectorAll('.span')].map(s => s.textContent)")
-    assert "the first 2 tokens are the same: one two" in spans[0]
+    assert "the first 2 words are the same: one two" in spans[0]
     assert "all siblings are the same: x" in spans[1]
 
 

@@ -46,7 +46,7 @@ function ofAgent(name, columns) {
   const lengths = turns.map(some => some.reduce((n, turn) => n + turn.length, 0)), rewards = columns.map(c => c.row.agents[name]?.reward)
   const components = [...new Set(turns.flat().flatMap(turn => Object.keys(turn.components ?? {})))]
   const sums = components.map(key => [key, turns.map(some => { const known = some.map(turn => turn.components?.[key]).filter(present); return known.length ? known.reduce((a, b) => a + b) : null })])
-  const same = all.every(parts => parts.length === at)
+  const unit = turns.flat().every(turn => turn.words) ? "token" : "word", same = all.every(parts => parts.length === at)
   const first = new Map() // text -> the first sibling that has it
   const text = all.map((parts, k) => {
     const whole = parts.join("")
@@ -54,11 +54,11 @@ function ofAgent(name, columns) {
     if (twin !== undefined) return el("div.cell.text.dim", null, `same as #${twin}`)
     first.set(whole, k)
     if (parts.length === at) return el("div.cell.text.dim", null, "ends here")
-    return el("div.cell.text", { tabindex: 0 }, el("mark", { title: `token ${at + 1}: the first that differs` }, parts[at].replaceAll("\n", "↵\n")), parts.slice(at + 1).join(""))
+    return el("div.cell.text", { tabindex: 0 }, el("mark", { title: `${unit} ${at + 1}: the first that differs` }, parts[at].replaceAll("\n", "↵\n")), parts.slice(at + 1).join(""))
   })
   const prefix = all[0]?.slice(0, at).join("") ?? ""
   return [
-    el("div.span", { style: { "--tint": colour(list.agents.indexOf(name)) } }, el("b", null, name), same ? " all siblings are the same: " : at ? ` the first ${count(at)} tokens are the same: ` : " they part at the first token", prefix && el("span.prefix", null, prefix.length > 300 ? "…" + prefix.slice(-300) : prefix)),
+    el("div.span", { style: { "--tint": colour(list.agents.indexOf(name)) } }, el("b", null, name), same ? " all siblings are the same: " : at ? ` the first ${at > 1 ? `${count(at)} ${unit}s are` : `${unit} is`} the same: ` : ` they part at the first ${unit}`, prefix && el("span.prefix", null, prefix.length > 300 ? "…" + prefix.slice(-300) : prefix)),
     rewards.some((r, k) => r !== columns[k].row.reward) && row("reward", rewards.map(r => bar(r, rewards))),
     advantages.some(present) && row("advantage", advantages.map(a => el("div.cell.num.paint" + (shade(a / most) && "." + shade(a / most)), null, present(a) ? signed(a) : "–"))),
     sums.filter(([, values]) => new Set(values).size > 1).map(([key, values]) => row(key, values.map(v => bar(v, values)))),
