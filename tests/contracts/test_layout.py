@@ -44,6 +44,7 @@ ORDER = (
     "experiment",
     "replays",
     "trainer",
+    "viewer",
     "cli",
     "__main__",
 )

@@ -41,6 +41,7 @@ CLEAN = (
     "train.py",
     "trainer.py",
     "training",
+    "viewer",
     "workflows",
 )
 """Rooms and files that keep to it."""

@@ -24,6 +24,7 @@ COMMANDS = (
     "play",
     "replay",
     "look",
+    "export",
     "serve",
     "data",
     "plan",

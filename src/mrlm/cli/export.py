@@ -1,0 +1,39 @@
+"""`mrlm export`: writes a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mrlm.core.errors import ConfigError
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or that of a stage.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
+        "run.html"
+    ),
+    max_mb: Annotated[
+        float,
+        typer.Option(
+            "--max-mb",
+            help="Limit of its size in MB; above it, evaluations and three groups per step are "
+            "kept.",
+        ),
+    ] = 20.0,
+) -> None:
+    """Write a run as one HTML file that opens without a server or a network."""
+    from mrlm.tracking.console import printable
+    from mrlm.viewer.export import export_run
+
+    if not max_mb > 0:
+        raise ConfigError(f"--max-mb {max_mb:g}: must be above 0; 20 is the default")
+    if output.is_dir():
+        raise ConfigError(f"--output {output}: is a folder; give a file, as run.html")
+    made = export_run(run, output, max_mb=max_mb)
+    count = f"{made.shown:,}" if made.shown == made.total else f"{made.shown:,} of {made.total:,}"
+    print(printable(f"{made.path}: {count} episodes, {made.size / 1e6:.1f} MB"))
+    if made.sentence:
+        print(f"chosen: {made.sentence}; --max-mb {max_mb:g} is the limit")

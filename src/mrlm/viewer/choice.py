@@ -1,0 +1,113 @@
+"""The choice of episodes for a page with a size limit: evaluations first, then of each training
+step the best, the median and the worst group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An episode that may be chosen.
+
+    Args:
+        number: its place in the run.
+        stage: its stage.
+        step: its step.
+        group: its group, unique in the run.
+        evaluation: whether it is one of an evaluation.
+        reward: its reward.
+        size: its size in bytes.
+    """
+
+    number: int
+    stage: str
+    step: int
+    group: str
+    evaluation: bool
+    reward: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen episodes.
+
+    Args:
+        numbers: their places in the run.
+        sentence: the rule, for readers of the page; empty if all are chosen.
+    """
+
+    numbers: frozenset[int]
+    sentence: str
+
+
+def choose(candidates: Sequence[Candidate], limit: float) -> Choice:
+    """Chooses episodes whose sizes add up to at most the limit.
+
+    Args:
+        candidates: all episodes.
+        limit: the limit in bytes.
+    """
+    if sum(each.size for each in candidates) <= limit:
+        return Choice(frozenset(each.number for each in candidates), "")
+    tests = [each for each in candidates if each.evaluation]
+    groups = _three_per_step([each for each in candidates if not each.evaluation])
+    kept, every = _thinned(tests, limit)
+    left = limit - sum(each.size for each in kept)
+    trained, each_of = _thinned(groups, left) if every == 1 else ([], 0)
+    said = [f"{'all evaluations' if every == 1 else _nth(every) + ' evaluation'}"] if kept else []
+    if trained:
+        step = "every training step" if each_of == 1 else f"{_nth(each_of)} training step"
+        said.append(f"of {step} the groups with the highest, median and lowest mean reward")
+    rule = "; ".join(said) or "none"
+    return Choice(frozenset(each.number for each in [*kept, *trained]), rule)
+
+
+def _nth(number: int) -> str:
+    return {2: "every second", 3: "every third"}.get(number, f"every {number}th")
+
+
+def _thinned(candidates: Sequence[Candidate], limit: float) -> tuple[list[Candidate], int]:
+    """The episodes of every n-th step, n the smallest power of two within the limit; the first and
+    the last step are kept as long as possible. Without any step that fits: of the last step as many
+    episodes as do."""
+    sizes: dict[tuple[str, int], int] = defaultdict(int)
+    for each in candidates:
+        sizes[each.stage, each.step] += each.size
+    steps = list(sizes)
+    every = 1
+    while steps:
+        kept = {step for place, step in enumerate(reversed(steps)) if place % every == 0}
+        if sum(sizes[step] for step in kept) <= limit:
+            return [each for each in candidates if (each.stage, each.step) in kept], every
+        if every > len(steps):
+            break
+        every *= 2
+    return [*_first(candidates, steps[-1:], limit)], every
+
+
+def _first(
+    candidates: Iterable[Candidate], steps: Sequence[tuple[str, int]], limit: float
+) -> Iterable[Candidate]:
+    for each in candidates:
+        if (each.stage, each.step) in steps:
+            limit -= each.size
+            if limit < 0:
+                return
+            yield each
+
+
+def _three_per_step(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of each step the groups with the highest, the median and the lowest mean reward."""
+    steps: dict[tuple[str, int], dict[str, list[Candidate]]] = defaultdict(dict)
+    for each in candidates:
+        steps[each.stage, each.step].setdefault(each.group, []).append(each)
+    kept: set[str] = set()
+    for groups in steps.values():
+        means = {name: sum(e.reward for e in some) / len(some) for name, some in groups.items()}
+        ordered = sorted(means, key=lambda name: means[name])
+        kept |= {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
+    return [each for each in candidates if each.group in kept]

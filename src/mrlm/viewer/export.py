@@ -1,0 +1,291 @@
+"""One HTML file of a run: it opens from disk, without a server and without a network."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.errors import ConfigError
+from mrlm.viewer.choice import Candidate, Choice, choose
+from mrlm.viewer.listing import EpisodeList, group_key, is_evaluation
+from mrlm.viewer.source import ViewedStage, viewed_stages
+
+STATIC = Path(__file__).parent / "static"
+CHUNK = 1 << 19
+"""Bytes of rows that the page unpacks at once."""
+SAMPLED = 200
+"""Rows by which the compression is estimated."""
+FORMAT = 1
+"""Version of the page's data."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A written page.
+
+    Args:
+        path: the file.
+        shown: number of episodes in it.
+        total: number of episodes of the run.
+        size: its size in bytes.
+        sentence: the rule by which episodes were chosen; empty if all are in it.
+    """
+
+    path: Path
+    shown: int
+    total: int
+    size: int
+    sentence: str
+
+
+@dataclass(slots=True)
+class _Contents:
+    """The data of a page, compressed."""
+
+    listing: EpisodeList = field(default_factory=EpisodeList)
+    chunks: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    used: dict[str, set[int]] = field(default_factory=dict)
+    """Policy -> token ids that occur."""
+
+
+def export_run(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    max_mb: float = 20.0,
+    pieces: Mapping[str, Sequence[bytes]] | None = None,
+) -> Exported:
+    """Writes a run as one HTML file.
+
+    Args:
+        folder: a run folder, or that of a stage.
+        output: the file to write.
+        max_mb: limit of its size, in MB; above it, episodes are chosen and the page states how.
+        pieces: policy -> bytes of each token; default: as in the run folder.
+
+    Raises:
+        ConfigError: the folder is not a run folder, or the file cannot be written.
+    """
+    folder, output = Path(folder), Path(output)
+    stages = viewed_stages(folder)
+    candidates, ratio = _candidates(stages)
+    limit, share = max_mb * 1e6, 1.0
+    while True:
+        chosen = choose(candidates, limit * share / ratio)
+        text = _page(folder, stages, chosen, len(candidates), pieces)
+        if len(text) <= limit or share < 0.01 or not chosen.numbers:
+            break
+        share *= min(0.9, 0.95 * limit / len(text))
+    size = _write(output, text)
+    return Exported(output, len(chosen.numbers), len(candidates), size, chosen.sentence)
+
+
+def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
+    """All episodes, and the size of a row in the page relative to its JSON."""
+    found, sample = [], []
+    for seen, (stage, row) in enumerate(_rows(stages)):
+        text = json.dumps(row)
+        if seen % max(1, seen // SAMPLED) == 0 and len(sample) < 10 * SAMPLED:
+            sample.append(text)
+        reward = row.get("reward")
+        found.append(
+            Candidate(
+                seen,
+                stage.name,
+                row.get("step") or 0,
+                group_key(stage.name, row),
+                is_evaluation(row),
+                reward if isinstance(reward, int | float) else -math.inf,
+                len(text),
+            )
+        )
+    raw = "\n".join(sample).encode()
+    ratio = 1.5 * len(_packed(raw)) / len(raw) if raw else 1.0  # the list repeats messages
+    return found, ratio
+
+
+def _rows(stages: Sequence[ViewedStage]) -> Iterator[tuple[ViewedStage, dict[str, Any]]]:
+    for stage in stages:
+        for row in stage.episodes():
+            yield stage, row
+
+
+def _contents(stages: Sequence[ViewedStage], chosen: Choice) -> _Contents:
+    """The chosen rows in chunks, and their list."""
+    made, lines, size = _Contents(), [], 0
+    for number, (stage, row) in enumerate(_rows(stages)):
+        if number not in chosen.numbers:
+            continue
+        if not lines:
+            made.starts.append(len(made.listing))
+        made.listing.add(stage.name, row)
+        _note_tokens(row, made.used)
+        line = json.dumps(row, ensure_ascii=False)
+        lines.append(line)
+        size += len(line)
+        if size >= CHUNK:
+            made.chunks.append(_packed(_json_list(lines)))
+            lines, size = [], 0
+    if lines:
+        made.chunks.append(_packed(_json_list(lines)))
+    return made
+
+
+def _json_list(lines: Sequence[str]) -> bytes:
+    return f"[{','.join(lines)}]".encode("utf-8", "surrogatepass")
+
+
+def _note_tokens(row: Mapping[str, Any], used: dict[str, set[int]]) -> None:
+    """Adds the token ids of an episode to those that occur."""
+    for agent in (row.get("agents") or {}).values():
+        known = used.setdefault(str(agent.get("policy")), set())
+        for turn in agent.get("turns") or ():
+            prompt = turn.get("prompt") or (0, None)
+            for packed in (turn.get("ids"), prompt[1]):
+                if isinstance(packed, str):
+                    kind, _, data = packed.partition(":")
+                    ids = np.frombuffer(base64.b64decode(data), f"<{kind}")
+                    known.update(np.unique(ids).tolist())
+
+
+def _page(
+    folder: Path,
+    stages: Sequence[ViewedStage],
+    chosen: Choice,
+    total: int,
+    pieces: Mapping[str, Sequence[bytes]] | None,
+) -> str:
+    made = _contents(stages, chosen)
+    title = folder.resolve().name
+    meta = {
+        "format": FORMAT,
+        "title": title,
+        "shown": len(made.listing),
+        "total": total,
+        "choice": chosen.sentence,
+        "shortened": made.listing.shortened,
+        "starts": made.starts,
+        "stages": [_stage(stage) for stage in stages],
+        "pieces": _tables(stages, made.used, pieces),
+    }
+    data = {"meta": _packed_json(meta), "list": _packed_json(made.listing.record())}
+    data |= {f"chunk{number}": chunk for number, chunk in enumerate(made.chunks)}
+    return _html(title, data)
+
+
+def _stage(stage: ViewedStage) -> dict[str, Any]:
+    """A stage's settings and its metrics by column."""
+    rows = stage.metrics
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    numbers = {name: [_number(row.get(name)) for row in rows] for name in names}
+    return {
+        "name": stage.name,
+        "config": stage.config,
+        "config_text": stage.config_text,
+        "metrics": list(numbers.items()),
+    }
+
+
+def _number(value: Any) -> float | None:
+    """A metric with seven digits, which is more than a chart shows."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) or abs(value) > 1e6 else float(f"{value:.7g}")
+
+
+def _tables(
+    stages: Sequence[ViewedStage],
+    used: Mapping[str, set[int]],
+    pieces: Mapping[str, Sequence[bytes]] | None,
+) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Policy -> texts of the tokens that occur, each byte as one character."""
+    known: dict[str, Sequence[bytes]] = {}
+    for stage in stages:
+        known |= stage.vocabulary
+    known |= pieces or {}
+    return [
+        (
+            policy,
+            [
+                (i, known[policy][i].decode("latin-1"))
+                for i in sorted(ids)
+                if i < len(known[policy])
+            ],
+        )
+        for policy, ids in used.items()
+        if policy in known and ids
+    ]
+
+
+def _packed_json(value: Any) -> str:
+    return _packed(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
+
+
+def _html(title: str, data: Mapping[str, str]) -> str:
+    """The page. Every module is a `data:` address of the import map, since files that a page was
+    not served with cannot be imported; a nonce admits only these scripts, and nothing is loaded."""
+    nonce = secrets.token_urlsafe(18)
+    modules = {f"viewer/{path.name}": _address(path) for path in sorted(STATIC.glob("*.js"))}
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'none'; "
+        f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    style = (STATIC / "style.css").read_text(encoding="utf-8")
+    blocks = (
+        f'<script type="application/octet-stream" id="{name}">{block}</script>'
+        for name, block in data.items()
+    )
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{html.escape(title)} \u00b7 MRLM</title>",
+            f'<style nonce="{nonce}">{style}</style>',
+            f'<script type="importmap" nonce="{nonce}">{json.dumps({"imports": modules})}</script>',
+            '</head><body><div id="app"><noscript>This page needs JavaScript.</noscript></div>',
+            f'<script type="module" nonce="{nonce}">import "viewer/app.js"</script>',
+            *blocks,
+            "</body></html>\n",
+        ]
+    )
+
+
+def _address(path: Path) -> str:
+    source = re.sub(r"^\s*//.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return "data:text/javascript;base64," + base64.b64encode(source.encode()).decode()
+
+
+def _write(path: Path, text: str) -> int:
+    """Writes the file atomically. Returns its size."""
+    data = text.encode()
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; give another file with --output"
+        ) from error
+    return len(data)

@@ -1,0 +1,122 @@
+"""The list of episodes that the page searches: one number or code per episode and column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST_TEXT = 4000
+"""Characters of an episode's messages that the list has, for search."""
+CUT, ERROR, TRAINED, EVALUATION, GREEDY, PRUNED, TOKENS, LAGGING = (1 << bit for bit in range(8))
+CODED = ("stage", "environment", "task", "status", "group", "policies")
+
+
+class EpisodeList:
+    """Columns of the episodes of a page."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {name: [] for name in CODED}
+        self.columns |= {name: [] for name in ("step", "id", "reward", "tokens", "turns")}
+        self.columns |= {"flags": [], "text": []}
+        self.codes: dict[str, dict[str, int]] = {name: {} for name in CODED}
+        self.rewards: dict[str, list[float | None]] = {}
+        self.metrics: dict[str, list[float | None]] = {}
+        self.shortened = False
+        """Whether the text of an episode is longer than the list has."""
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    def add(self, stage: str, row: Mapping[str, Any]) -> None:
+        """Adds an episode."""
+        agents: Mapping[str, Any] = row.get("agents") or {}
+        turns = [turn for agent in agents.values() for turn in agent.get("turns") or ()]
+        text = _text(agents)
+        self.shortened |= len(text) > LONGEST_TEXT
+        values = {
+            "step": row.get("step") or 0,
+            "id": row["id"],
+            "reward": row.get("reward"),
+            "tokens": sum(turn.get("tokens") or len(turn.get("ids") or ()) for turn in turns),
+            "turns": len(turns),
+            "flags": _flags(row, turns),
+            "text": text[:LONGEST_TEXT],
+        }
+        coded = {
+            "stage": stage,
+            "environment": row.get("environment") or "",
+            "task": str(row.get("task_id") or ""),
+            "status": row.get("status") or "",
+            "group": group_key(stage, row),
+            "policies": "\n".join(str(agent.get("policy")) for agent in agents.values()),
+        }
+        for name, value in coded.items():
+            values[name] = self.codes[name].setdefault(value, len(self.codes[name]))
+        before = len(self)
+        for name, value in values.items():
+            self.columns[name].append(value)
+        rewards = {name: agent.get("reward") for name, agent in agents.items()}
+        _append(self.rewards, rewards, before)
+        _append(self.metrics, row.get("metrics") or {}, before)
+
+    def record(self) -> dict[str, Any]:
+        """The list as JSON."""
+        codes = {name: list(values) for name, values in self.codes.items()}
+        return {
+            "columns": self.columns,
+            "codes": codes,
+            "rewards": list(self.rewards.items()),
+            "metrics": list(self.metrics.items()),
+        }
+
+
+def _append(
+    columns: dict[str, list[float | None]], values: Mapping[str, float | None], before: int
+) -> None:
+    """Adds a value to each column; a new column is empty for the rows before."""
+    for name in values:
+        if name not in columns:
+            columns[name] = [None] * before
+    for name, column in columns.items():
+        column.append(values.get(name))
+
+
+def group_key(stage: str, row: Mapping[str, Any]) -> str:
+    """A name of an episode's group that no other group of the run has."""
+    group = row.get("group")
+    name = str(row["id"])
+    kind = "eval" if is_evaluation(row) else "train"
+    last = name.rpartition("/")[0] or name if group is None else str(group)
+    return f"{stage}/{row.get('step') or 0}/{kind}/{last}"
+
+
+def is_evaluation(row: Mapping[str, Any]) -> bool:
+    """Whether the episode is one of an evaluation."""
+    return str(row["id"]).startswith("eval/")
+
+
+def _flags(row: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> int:
+    evaluation = is_evaluation(row)
+    marks = {
+        CUT: any(turn.get("finish_reason") == "length" for turn in turns),
+        ERROR: bool(row.get("error")) or row.get("status") == "error",
+        TRAINED: not evaluation and any(turn.get("trained") for turn in turns),
+        EVALUATION: evaluation,
+        GREEDY: bool(row.get("greedy")),
+        PRUNED: bool(row.get("pruned")),
+        TOKENS: any(isinstance(turn.get("ids"), str) for turn in turns),
+        LAGGING: any(turn.get("lag") for turn in turns),
+    }
+    return sum(bit for bit, holds in marks.items() if holds)
+
+
+def _text(agents: Mapping[str, Any]) -> str:
+    """The messages of an episode, each once, completions first."""
+    own: dict[str, None] = {}
+    read: dict[str, None] = {}
+    for name, agent in agents.items():
+        for message in agent.get("messages") or ():
+            content = message.get("content")
+            if isinstance(content, str):
+                (own if message.get("agent") == name else read)[content] = None
+    return " \u00b7 ".join([*own, *(text for text in read if text not in own)])

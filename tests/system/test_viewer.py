@@ -1,0 +1,464 @@
+"""The page of a run in a real browser: what it shows is what the record has, and nothing of what a
+model wrote is more than text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import mrlm
+from chromium import MISSING, Browser, chromium
+from commands import Mrlm
+from mrlm import experiment
+from mrlm.record.filters import parse_filter
+from mrlm.record.reader import RecordedEpisode, read_run
+from mrlm.viewer.choice import Candidate, choose
+from mrlm.viewer.export import STATIC, export_run
+from record_maker import PIECES, RunMaker
+
+needs_browser = pytest.mark.skipif(chromium() is None, reason=MISSING)
+
+CONFIG: dict[str, Any] = {
+    "experiment_name": "viewed",
+    "environments": [{"env_type": "relay"}],
+    "policies": {"first": {}, "second": {"trainable": False}},
+    "training": {
+        "algorithm": "magrpo",
+        "num_iterations": 3,
+        "batch_size": 2,
+        "learning_rate": 1e-4,
+        "report_to": "none",
+    },
+    "magrpo": {"group_size": 3},
+    "generation": {"max_new_tokens": 3},
+    "evaluation": {"episodes": 2, "every": 2},
+    "record": {"tokens": "all"},
+}
+PWNED = "document.documentElement.dataset.pwned=1"
+HOSTILE = [
+    f"<script>{PWNED}</script>",
+    f"</script><script>{PWNED}</script>",
+    f'<img src=x onerror="{PWNED}">',
+    "<!--<script>",
+    f"--><svg onload={PWNED}>",
+    f"javascript:{PWNED}",
+    f"`+({PWNED})+`${{{PWNED}}}",
+    "<style>*{display:none}</style>",
+    "<base href=http://example.invalid/>",
+    "<meta http-equiv=refresh content='0;url=http://example.invalid/'>",
+    "<link rel=stylesheet href=http://example.invalid/x.css>",
+    "\u202etxet desrever\u202c",
+    "a\u0000b \u001b[31mred \u2028\u2029\u200b\u2066x\u2069",
+    "\ud800 alone",
+    "__proto__",
+    "constructor",
+    "e\u0301" * 50,
+    "W" * 3000,
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = Browser()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two agents, of which one is frozen."""
+    folder = tmp_path_factory.mktemp("viewed")
+    (folder / "in.yaml").write_text(yaml.safe_dump(CONFIG))
+    experiment.run_experiment(
+        mrlm.load_config(folder / "in.yaml", [f"output_dir={folder / 'run'}"])
+    )
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def page(trained: Path) -> Path:
+    return export_run(trained, trained.parent / "run.html").path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a larger run, made up."""
+    folder = tmp_path_factory.mktemp("made")
+    run = RunMaker().write(folder / "run", steps=10, tasks=3, siblings=4)
+    pieces = {"solver": PIECES, "critic": PIECES}
+    return export_run(run, folder / "run.html", pieces=pieces).path
+
+
+def episodes(trained: Path) -> list[RecordedEpisode]:
+    return list(read_run(trained).episodes())
+
+
+def clean(browser: Browser) -> None:
+    assert browser.problems() == []
+    assert browser.requests() == []
+    assert browser.js("document.documentElement.dataset.pwned") is None
+
+
+def of_list(browser: Browser, expression: str) -> Any:
+    """A value of the page's own list of episodes."""
+    return browser.js(f"import('viewer/data.js').then(({{list, FLAGS}}) => {expression})")
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("of", ["page", "made"])
+def test_every_page_is_clean_and_fits(
+    browser: Browser, request: pytest.FixtureRequest, of: str, width: int, dark: bool
+) -> None:
+    browser.theme(dark)
+    browser.size(width)
+    browser.open(request.getfixturevalue(of))
+    for place in ("/", "/group/0", "/group/2", "/episode/0", "/episode/5", "/episode/x", "/?q=cut"):
+        browser.go(place)
+        assert browser.js("document.documentElement.scrollWidth <= innerWidth"), place
+        assert len(browser.js("document.querySelector('main').innerText")) > 20, place
+    backgrounds = browser.js("getComputedStyle(document.body).backgroundColor")
+    assert (backgrounds == "rgb(255, 255, 255)") is not dark
+    clean(browser)
+
+
+CONTRAST = """(() => {
+  const parts = text => {
+    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
+    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
+    return [r / 255, g / 255, b / 255, a ?? 1]
+  }
+  const light = colour => colour.slice(0, 3)
+    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+  const page = parts(getComputedStyle(document.body).backgroundColor)
+  const names = ["p10", "n10", "p5", "n5", "dim", "c", "badge warn", "note"]
+  return Object.fromEntries(names.map(name => {
+    const node = document.createElement("span")
+    node.className = name
+    document.querySelector("main").append(node)
+    const { color, backgroundColor } = getComputedStyle(node), below = parts(backgroundColor)
+    const mixed = page.map((x, k) => below[k] * below[3] + x * (1 - below[3]))
+    const [a, b] = [light(parts(color)), light(mixed)].sort()
+    node.remove()
+    return [name, (b + 0.05) / (a + 0.05)]
+  }))
+})()"""
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_has_contrast_on_every_paint(browser: Browser, made: Path, dark: bool) -> None:
+    browser.theme(dark)
+    browser.open(made)
+    assert {name: ratio for name, ratio in browser.js(CONTRAST).items() if ratio < 4.5} == {}
+    browser.theme(False)
+
+
+@needs_browser
+def test_text_of_models_stays_text(browser: Browser, tmp_path: Path) -> None:
+    agents = ("<b>one", "__proto__")
+    run = tmp_path / "<img src=x onerror=alert(1)>"
+    RunMaker(agents, HOSTILE).write(run, steps=2, tasks=2, siblings=5)
+    browser.size(1280)
+    browser.open(export_run(run, tmp_path / "x.html").path)
+    total, seen = of_list(browser, "list.length"), ""
+    for place in ["/", "/group/0", "/group/5", *(f"/episode/{k}" for k in range(0, total, 2))]:
+        browser.go(place)
+        found = browser.js(
+            "document.querySelectorAll('#app :is(script, img, iframe, base, meta, link, style)')"
+            ".length"
+        )
+        assert found == 0, place
+        shown = browser.js("document.body.innerText + document.title")
+        seen += shown
+        assert not {"\u202e", "\u2066", "\u001b", "\u200b", "\ud800"} & set(shown)
+    assert "\u27e8202e\u27e9txet desrever" in seen and HOSTILE[0] in seen
+    browser.go("/?" + "q=txet")
+    browser.wait("document.querySelectorAll('.body .row').length")
+    clean(browser)
+
+
+@needs_browser
+@pytest.mark.parametrize("of", ["trained", "made"])
+def test_tokens_that_are_not_trained_are_hatched_and_sums_are_those_of_the_record(
+    browser: Browser, request: pytest.FixtureRequest, trained: Path, made: Path, of: str
+) -> None:
+    folder = trained if of == "trained" else made.parent / "run"
+    file = trained.parent / "run.html" if of == "trained" else made
+    if of == "trained":
+        request.getfixturevalue("page")
+    rows, kinds = episodes(folder), set()
+    browser.size(1280)
+    browser.open(file)
+    for number in [*range(0, 24, 3), len(rows) - 1]:
+        browser.go(f"/episode/{number}")
+        episode = rows[number]
+        shown = browser.js(
+            "[...document.querySelectorAll('.tokens')].map(box => ({agent: box.turn.agent, place:"
+            " box.turn.place, all: box.children.length, hatched: box.querySelectorAll('.x').length,"
+            " sum: [...box.children].filter(t => !t.classList.contains('x'))"
+            ".reduce((sum, t) => sum + (t.value ?? 0), 0)}))"
+        )
+        assert [each["agent"] for each in shown] == [turn.agent for turn in episode.turns]
+        for each, turn in zip(shown, episode.turns, strict=True):
+            trained_here = turn.trained and not episode.evaluation
+            kinds.add((episode.evaluation, turn.trained))
+            assert each["all"] == turn.row["tokens"] > 0
+            assert each["hatched"] == (0 if trained_here else each["all"])
+            columns = turn.columns
+            used = columns.get("advantages", np.zeros(1)) * columns["mask"]
+            assert each["sum"] == pytest.approx(used.sum() if trained_here else 0, abs=1e-3)
+    assert {(False, True), (False, False)} <= kinds and any(test for test, _ in kinds)
+    clean(browser)
+
+
+@needs_browser
+def test_the_keyboard_reaches_everything(browser: Browser, made: Path) -> None:
+    browser.size(1280)
+    browser.open(made)
+    browser.wait("document.querySelectorAll('.body .row').length > 5")
+
+    def tab_to(selector: str) -> None:
+        for _ in range(60):
+            browser.key("Tab", 9)
+            if browser.js(f"document.activeElement.matches('{selector}')"):
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to(".plot")
+    browser.key("ArrowLeft", 37)
+    browser.key("Enter", 13)
+    browser.wait("document.querySelector('input').value === 'step:9'")
+    browser.wait("[...document.querySelectorAll('.row .c-task')].length > 2")
+    tab_to(".table")
+    browser.key("ArrowDown", 40)
+    browser.key("j")
+    third = browser.js("document.querySelector('.row.on').id.slice(7)")
+    browser.key("Enter", 13)
+    browser.wait(f"document.documentElement.dataset.page === '#/episode/{third}'")
+    tab_to(".tokens")
+    browser.key("ArrowRight", 39)
+    assert "place 2 of" in browser.js("document.querySelector('.reader').innerText")
+    tab_to("summary")
+    browser.key("Enter", 13)
+    browser.wait("document.querySelector('.fresh')?.textContent.length")
+    clean(browser)
+
+
+COMMON = [
+    "",
+    "reward<0",
+    "reward<0 and agent:solver and cut and step:2-6",
+    "not cut and eval",
+    "task:task-1 critic.reward>=0.5",
+    "solver/correct=1 train",
+    "policy:critic tokens>=90 turns!=3",
+    "env:sums status:done not greedy",
+    "id:eval/sums/1/0",
+    '"check carry"',
+    "CARRY; reward>0",
+    "agent:nowhere",
+    "failed",
+]
+"""Queries of the language that `mrlm look` has, too."""
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        *((query, parse_filter(query)) for query in COMMON),
+        ("eval or step:3", lambda row: row["id"].startswith("eval/") or row["step"] == 3),
+        ("not (cut or eval)", parse_filter("not cut and not eval")),
+    ],
+)
+def test_a_filter_finds_what_it_means(
+    browser: Browser, made: Path, query: str, wanted: Any
+) -> None:
+    rows = [episode.row for episode in episodes(made.parent / "run")]
+    if not browser.js("location.href").startswith(made.as_uri()):
+        browser.open(made)
+    found = browser.js(
+        f"import('viewer/filter.js').then(({{search}}) => search({json.dumps(query)}).found)"
+    )
+    assert found == [number for number, row in enumerate(rows) if wanted(row)]
+
+
+@needs_browser
+def test_siblings_part_at_the_first_token_that_differs(browser: Browser, tmp_path: Path) -> None:
+    texts = ["one two three", "x", "one two four", "x", "one two", "x"]
+    maker = RunMaker(("a", "b"), texts, turns=1)
+    maker.write(tmp_path / "run", steps=1, tasks=1, siblings=3, tests=0)
+    browser.size(1280)
+    browser.open(export_run(tmp_path / "run", tmp_path / "x.html").path, "/group/0")
+    assert browser.js("[...document.querySelectorAll('mark')].map(m => m.textContent)") == [
+        " three",
+        " four",
+    ]
+    spans = browser.js("[...document.querySelectorAll('.span')].map(s => s.textContent)")
+    assert "the first 2 words are the same: one two" in spans[0]
+    assert "all siblings are the same: x" in spans[1]
+
+
+@needs_browser
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+def test_a_run_that_was_killed_while_writing_opens(
+    browser: Browser, tmp_path: Path, compressed: bool
+) -> None:
+    run = RunMaker().write(tmp_path / "run", steps=2, tasks=2, siblings=3)
+    data = (run / "episodes.jsonl").read_bytes()
+    if compressed:
+        (run / "episodes.jsonl").unlink()
+        half = data[: data.rindex(b"\n", 0, len(data) // 2) + 1]
+        members = gzip.compress(half), gzip.compress(data[len(half) :])
+        (run / "episodes.jsonl.gz").write_bytes(b"".join(members)[:-30])
+    else:
+        (run / "episodes.jsonl").write_bytes(data[:-30])
+    metrics = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(metrics[:-30])
+    shown = export_run(run, tmp_path / "x.html").shown
+    assert 0 < shown < data.count(b"\n")
+    browser.open(tmp_path / "x.html")
+    assert of_list(browser, "list.length") == shown
+    browser.go(f"/episode/{shown - 1}")
+    clean(browser)
+
+
+@needs_browser
+@pytest.mark.parametrize("left", ["metrics.jsonl", "episodes.jsonl"])
+def test_a_run_with_one_file_opens(browser: Browser, tmp_path: Path, left: str) -> None:
+    run = RunMaker().write(tmp_path / "run", steps=2, tasks=1, siblings=2)
+    for path in list(run.iterdir()):
+        if path.name != left:
+            path.unlink()
+    browser.open(export_run(run, tmp_path / "x.html").path)
+    browser.wait("document.documentElement.dataset.listed")
+    for place in ("/episode/0", "/group/0", "/"):
+        browser.go(place)
+        assert len(browser.js("document.querySelector('main').innerText")) > 20
+    clean(browser)
+
+
+@needs_browser
+def test_characters_of_several_tokens_and_unknown_tokens(browser: Browser, tmp_path: Path) -> None:
+    run = RunMaker(turns=1, length=400).write(tmp_path / "run", 1, tasks=1, siblings=1, tests=0)
+    pieces = [*PIECES[:20], *(bytes([byte]) for byte in "\U0001f600".encode())][:23]
+    browser.open(export_run(run, tmp_path / "x.html", pieces={"solver": pieces}).path)
+    shown = browser.js(
+        "import('viewer/data.js').then(({meta, texts}) => { meta.pieces.get('solver')"
+        ".set(90, '\\u00f0\\u009f').set(91, '\\u0098\\u0080').set(92, '<|end|>');"
+        " return texts('solver', [0, 90, 91, 92, 99]) })"
+    )
+    assert shown == ["the", "", "\U0001f600", "<|end|>", "\u27e899\u27e9"]
+    browser.go("/episode/0")
+    clean(browser)
+
+
+@needs_browser
+def test_a_large_page_is_quick(browser: Browser, tmp_path: Path) -> None:
+    run = RunMaker(length=12, turns=1).write(tmp_path / "run", steps=25, tasks=25, siblings=8)
+    made = export_run(run, tmp_path / "x.html")
+    assert made.shown > 5000
+    browser.size(1280)
+    browser.open(made.path)
+    browser.wait("document.documentElement.dataset.listed")
+    assert float(browser.js("document.documentElement.dataset.listed")) < 1000
+    browser.go("/episode/4000")
+    assert float(browser.js("document.documentElement.dataset.opened")) < 500
+    assert browser.js("document.querySelectorAll('.row').length") < 100
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_page(run: Mrlm, trained: Path, tmp_path: Path) -> None:
+    done = run("export", trained, "-o", tmp_path / "deep" / "x.html")
+    assert done.code == 0 and "episodes, " in done.out, done.err
+    text = (tmp_path / "deep" / "x.html").read_text()
+    assert "http://" not in text and "https://" not in text
+    assert "default-src 'none'" in text and "trusted-types 'none'" in text
+
+
+def test_a_pipeline_is_one_page(trained: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("words", "play")):
+        shutil.copytree(trained, tmp_path / "run" / f"{number + 1}-{name}")
+    one = export_run(trained, tmp_path / "one.html")
+    both = export_run(tmp_path / "run", tmp_path / "both.html")
+    assert both.shown == 2 * one.shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: folder does not exist; give a run folder"),
+        (["."], "not a run folder: neither metrics.jsonl nor episodes.jsonl exists"),
+        (["RUN", "-o", "."], "is a folder; give a file"),
+        (["RUN", "--max-mb", "0"], "must be above 0"),
+    ],
+)
+def test_mistakes_are_explained(
+    run: Mrlm, trained: Path, arguments: list[str], message: str
+) -> None:
+    done = run("export", *(trained if each == "RUN" else each for each in arguments))
+    assert done.code == 2 and message in done.err
+
+
+def test_a_page_over_its_limit_states_its_choice(tmp_path: Path) -> None:
+    run = RunMaker().write(tmp_path / "run", steps=20, tasks=8, siblings=4)
+    whole = export_run(run, tmp_path / "whole.html")
+    assert whole.shown == whole.total and whole.sentence == ""
+    third = export_run(run, tmp_path / "third.html", max_mb=whole.size / 3e6)
+    assert third.size <= whole.size / 3 and third.shown < third.total
+    assert third.sentence.startswith("all evaluations; of every")
+
+
+def candidates(evaluations: int = 4, groups: int = 5, steps: int = 8) -> list[Candidate]:
+    found: list[Candidate] = []
+    for step in range(steps):
+        for k in range(evaluations):
+            found.append(Candidate(len(found), "", step, f"e{step}/{k}", True, 0.0, 10))
+        for k in range(groups):
+            found += [
+                Candidate(len(found) + n, "", step, f"t{step}/{k}", False, float(k), 10)
+                for n in range(3)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("limit", [10, 100, 320, 500, 1000, 1040, 1500, 10_000])
+def test_a_choice_keeps_its_limit_and_evaluations_come_first(limit: int) -> None:
+    known = candidates()
+    chosen = choose(known, limit)
+    assert 0 < 10 * len(chosen.numbers) <= limit
+    tests = [each for each in known if each.evaluation]
+    others = [each for each in known if each.number in chosen.numbers and not each.evaluation]
+    if others:
+        assert all(each.number in chosen.numbers for each in tests)
+    if limit == 1040:  # three groups of each step
+        assert {each.reward for each in others} == {0.0, 2.0, 4.0}
+    assert (chosen.sentence == "") == (len(chosen.numbers) == len(known))
+
+
+def test_modules_do_not_parse_markup() -> None:
+    for path in STATIC.glob("*.js"):
+        text = path.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "fetch(",
+            "document.write",
+        ):
+            assert word not in text, f"{path.name}: {word}"
