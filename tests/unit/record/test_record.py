@@ -141,7 +141,7 @@ def episode(name: str = "train/t/0", **fields: Any) -> Episode:
         Message("two", "assistant", turn=second),  # type: ignore[arg-type]
     ]
     rollout = Rollout("a", "p", turns=[first, second], messages=messages)
-    task = Task("t", "hi", answer="2", info={"big": "y" * 9000})
+    task = Task("t", [Message("hi")], answer="2", info={"big": "y" * 9000})
     return Episode.recorded(name, task, {"a": rollout}, **fields)
 
 
