@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders
-from mrlm.runs import TrainResult, closed, handling, latest
+from mrlm.runs import TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.run import Callback
 
@@ -38,7 +37,7 @@ NAMES_STAGE = ("reward_model", "model")
 """Settings of an environment that may have this prefix."""
 
 
-@handling(("SIGTERM", "SIGUSR1"), signal.default_int_handler)  # as Ctrl-C
+@handling(("SIGTERM", "SIGUSR1"), interrupt)
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,

@@ -221,6 +221,11 @@ def handling(
             signal.signal(number, handler)
 
 
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """A handler that ends the work at once; an event loop replaces Python's own, but not this."""
+    raise KeyboardInterrupt
+
+
 def _signals(run: Run) -> AbstractContextManager[None]:
     """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it
     at once."""

@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from commands import Done, Mrlm
-from mrlm.cli.play import Terminal, _interruptible
+from mrlm.cli.play import Terminal
 from mrlm.core.types import Message, Role
+from mrlm.runs import handling, interrupt
 
 PROGRAM = [sys.executable, "-m", "mrlm", "play"]
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
@@ -281,7 +282,7 @@ def test_three_fences_are_one_closed_and_one_open(monkeypatch: pytest.MonkeyPatc
 
 def test_an_interrupt_is_for_others_again_when_the_game_is_over() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), _interruptible():
+    with pytest.raises(KeyboardInterrupt), handling(("SIGINT",), interrupt):
         assert signal.getsignal(signal.SIGINT) is not before
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -75,8 +75,10 @@ def _remote_engine(name: str, section: PolicyConfig, size: int) -> Engine:
             f"policies.{name}.engine={found!r} samples for policies with weights here; for an "
             "endpoint of such a server use 'openai', whose protocol all of them serve"
         )
-    shares = {
+    given = {key: getattr(endpoint, key) for key in type(endpoint).model_fields}
+    given |= {
         "requests_per_minute": rate and rate / size,
         "max_concurrent": max(1, endpoint.max_concurrent // size),
+        "price": {"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
     }
-    return plugin(name, **(endpoint.model_dump() | shares))
+    return plugin(name, **given)

@@ -49,8 +49,8 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
             name = free
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
-        limits = section.model_dump(include={"weight", "timeout", "retries"})
-        specs.append(EnvironmentSpec(name, template, make, workflow, **limits))
+        limits = section.weight, section.timeout, section.retries
+        specs.append(EnvironmentSpec(name, template, make, workflow, *limits))
     return specs
 
 
@@ -105,7 +105,7 @@ def _remote(section: EnvironmentConfig) -> Environment:
     return RemoteEnvironment(
         section.env_type,
         server=section.server_address,
-        **section.model_dump(include={*REMOTE} - {"server_address"}),
+        **{key: getattr(section, key) for key in REMOTE if key != "server_address"},
         deadline=0.95 * section.timeout,  # the server reports its reason before the cut-off here
         arguments=section.remote_arguments,
     )

@@ -3,7 +3,6 @@ training."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ def play(
     """Play in the terminal, in the place of an agent."""
     from mrlm.build.human_player import open_table
     from mrlm.core.sync_async import run_async
-    from mrlm.runs import handling
+    from mrlm.runs import handling, interrupt
 
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
@@ -54,7 +53,7 @@ def play(
             (group,) = await table.take(1)
             terminal.end(group.episodes)
 
-    with handling(("SIGINT",), signal.default_int_handler):  # ends waiting for a line at once
+    with handling(("SIGINT",), interrupt):  # ends waiting for a line at once
         try:
             run_async(played())
         except PlayerLeft:

@@ -63,8 +63,14 @@ class GenerationConfig(Section):
             ConfigError: an override is unknown or out of range.
         """
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
-        known = merged.model_dump(exclude={"max_prompt_tokens", "stop"})
-        return SamplingParams(**known, stop=tuple(merged.stop))
+        return SamplingParams(
+            max_new_tokens=merged.max_new_tokens,
+            temperature=merged.temperature,
+            top_p=merged.top_p,
+            top_k=merged.top_k,
+            min_p=merged.min_p,
+            stop=tuple(merged.stop),
+        )
 
 
 class AgentConfig(Section):
@@ -302,8 +308,11 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        others = {"name", "timeout", "batch_size", "cache_mib", "tolerance"}
-        return self.model_dump(exclude=others, exclude_none=True)
+        found: dict[str, Any] = {}
+        for key in type(self).model_fields:
+            if key not in ("name", "timeout", "batch_size", "cache_mib", "tolerance"):
+                found[key] = getattr(self, key)
+        return {key: value for key, value in found.items() if value is not None}
 
 
 class EvaluationConfig(Section):
