@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mrlm.core.errors import ConfigError
 
 
-def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or that of a stage.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
-        "run.html"
-    ),
-    max_mb: Annotated[
-        float,
-        typer.Option(
-            "--max-mb",
-            help="Limit of its size in MB; above it, evaluations and three groups per step are "
-            "kept.",
-        ),
-    ] = 20.0,
-) -> None:
+def export(run: Path, output: Path = Path("run.html"), max_mb: float = 20.0) -> None:
     """Write a run as one HTML file that opens without a server or a network."""
     from mrlm.tracking.console import printable
     from mrlm.viewer.export import export_run

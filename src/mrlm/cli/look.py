@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mrlm.core.errors import ConfigError
 
@@ -19,27 +17,14 @@ WIDTH = 60
 
 
 def look(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or that of a stage.")],
-    where: Annotated[
-        str,
-        typer.Option("--where", "-w", help="A filter: 'reward<0 and agent:solver and cut'."),
-    ] = "",
-    step: Annotated[
-        str | None, typer.Option("--step", "-s", help="A step or a range of steps: 12, 100-200.")
-    ] = None,
-    sort: Annotated[
-        str,
-        typer.Option(help="reward, tokens, turns, step, or <agent>.reward; -NAME: largest first."),
-    ] = "step",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most episodes shown.")] = 20,
-    episode: Annotated[
-        str | None, typer.Option("--episode", "-e", help="Show the turns of one episode by its id.")
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="With --episode: a column by token, such as advantages or entropies."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
+    run: Path,
+    where: str = "",
+    step: str | None = None,
+    sort: str = "step",
+    limit: int = 20,
+    episode: str | None = None,
+    tokens: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Look at the recorded episodes of a run."""
     from mrlm.record.filters import parse_filter
