@@ -23,6 +23,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
+from mrlm.learn.credit.explain import explain_others
 from mrlm.learn.data.batch import Totals, pack, split
 from mrlm.record.plan import RecordPlan
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
@@ -48,6 +49,7 @@ def test_the_explanation_of_an_advantage_ends_with_it(name):
     fill(groups, algorithm, policy, moved(policy))
     RecordPlan("all").trace(groups[1:])
     algorithm.credit(groups)
+    explain_others(groups, name)
     assert all(turn.why is None for episode in groups[0] for turn in episode.turns)
     turns = [turn for group in groups[1:] for episode in group for turn in episode.turns]
     credited = [turn for turn in turns if turn.advantages is not None]

@@ -35,7 +35,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.bases.steps import GroupFilter
-from mrlm.learn.credit.explain import against, because, signed
+from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
@@ -179,7 +179,7 @@ class GRPO(PolicyGradient, GroupFilter):
                 if side in moments and turn.advantages is not None:
                     scale = moments[side].std + EPSILON
                     turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
-                    because(turn, "/ batch deviation {} = {}", scale, signed(turn.advantages))
+                    because(turn, "/ batch deviation {} = {:+}", scale, turn.advantages)
                 if self.mask_truncated and turn.finish_reason == "length":
                     turn.advantages = None
 

@@ -36,7 +36,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.bases.steps import CarryOver, Rescoring
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
@@ -133,7 +133,7 @@ class HAPPO(MAPPO, CarryOver):
                 continue
             weight = math.prod(self._factor(turns, turn) for turns in moved.values())
             turn.advantages = column(turn, "advantages") * weight
-            because(turn, "* factor of earlier agents {} = {}", weight, signed(turn.advantages))
+            because(turn, "* factor of earlier agents {} = {:+}", weight, turn.advantages)
             factors.append(weight)
         return factors
 

@@ -40,7 +40,7 @@ from mrlm.learn.credit.baselines import (
     greedy_baselines,
     resolved,
 )
-from mrlm.learn.credit.explain import against, because, signed
+from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import (
     Member,
     discounted,
@@ -243,8 +243,8 @@ class MAGRPO(PolicyGradient):
                 rows = zip(trained_turns(rollout), returns, baselines, strict=True)
                 for turn, value, baseline in rows:
                     turn.returns, turn.advantages = float(value), float(value - baseline)
-                    shown = signed(value - baseline)
-                    because(turn, "{} - greedy episode {} = {}", value, baseline, shown)
+                    less = value - baseline
+                    because(turn, "{} - greedy episode {} = {:+}", value, baseline, less)
 
     def _credit_cross(self, group: Group) -> None:
         """Credit where every combination of answers was executed: the return of an answer is taken

@@ -22,7 +22,7 @@ from mrlm.core.matters import Matters
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import whiten_batch
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import credited_turns, discounted, is_trained, members
 
 
@@ -70,7 +70,7 @@ class REINFORCE(PolicyGradient):
                 for turn, value in zip(rollout.turns, returns, strict=True):
                     if is_trained(turn):
                         turn.advantages = turn.returns = value
-                        because(turn, "return {}", signed(value))
+                        because(turn, "return {:+}", value)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "none" and not self.whiten:

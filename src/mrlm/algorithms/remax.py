@@ -25,7 +25,7 @@ from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import greedy_baselines
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 
 
@@ -88,8 +88,7 @@ class ReMax(PolicyGradient):
                 following = float(returns[0])
             baseline = baseline_of[id(turn)]
             turn.returns, turn.advantages = returns, returns - baseline
-            shown = signed(turn.advantages)
-            because(turn, "{} - greedy episode {} = {}", returns, baseline, shown)
+            because(turn, "{} - greedy episode {} = {:+}", returns, baseline, turn.advantages)
 
 
 PLUGIN = ReMax

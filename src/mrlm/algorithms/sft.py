@@ -30,7 +30,7 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import Collection, SamplingPlan, Spec
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
@@ -119,7 +119,8 @@ class SFT(Algorithm):
             weight = self._weight(key, counts)
             for turn in turns:
                 turn.advantages = weight
-                because(turn, "weight {}", signed(weight))
+                if weight is not None:
+                    because(turn, "weight {:+}", weight)
 
     def _check_observed(self, counts: Mapping[str, float]) -> None:
         """Stop if a chat template leaves a policy no observation to train on.

@@ -23,7 +23,7 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import Member, all_members, trained_turns
 
 
@@ -95,15 +95,10 @@ class SPIRAL(PolicyGradient):
             cut = self.ignore_no_eos and turn.finish_reason == "length"
             if not cut and not (self.drop_zeros and advantage == 0.0):
                 turn.advantages = float(advantage)
-                because(
-                    turn,
-                    "{} - average of this role {} = {}",
-                    reward,
-                    baseline,
-                    signed(reward - baseline),
-                )
+                less = reward - baseline
+                because(turn, "{} - average of this role {} = {:+}", reward, baseline, less)
                 if following and self.gamma != 1:
-                    because(turn, "* {}^{} = {}", self.gamma, following, signed(advantage))
+                    because(turn, "* {}^{} = {:+}", self.gamma, following, advantage)
 
     def _at_once(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
         """The baseline of every reward, per role; then one update of it."""

@@ -39,7 +39,7 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
 from mrlm.learn.critics.mixers import Mixing, MixingMode
 from mrlm.learn.critics.mixing_critic import MixedCritic
@@ -195,9 +195,9 @@ class VDN(MAPPO, Refinement):
             for (turns, value), advantage in zip(rows, tables[agent].tolist(), strict=True):
                 for turn in turns:
                     turn.advantages = advantage
-                    because(turn, "counterfactual {}", signed(value))
+                    because(turn, "counterfactual {:+}", value)
                     if self.whiten_advantages:
-                        because(turn, "whitened = {}", signed(advantage))
+                        because(turn, "whitened = {:+}", advantage)
 
     def _whitened(self, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Advantages by agent, each agent's with mean 0 and scaled to deviation 1 as `whiten_by`

@@ -259,7 +259,7 @@ class Turn:
     full_kl: Column | None = None
     entropies: Column | None = None
     why: str | None = None
-    """How its advantage was computed, if it is traced."""
+    """The computation of its advantage in words, if it is traced."""
     trace: dict[str, Column] | None = None
     """Columns of its update, if it is traced for the record: `last_logprobs` and `entropies` of the
     last pass."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
 from mrlm.learn.bases.steps import carry, keeps, refine
+from mrlm.learn.credit.explain import explain_others
 from mrlm.learn.mismatch import Tally, lag_kl, taken, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
@@ -92,6 +93,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
             valued[critic.name] = critic.update(groups, algorithm, run.step, place)
     with span("credit"), complete():
         refine(algorithm, groups, run.critics)
+        explain_others(groups, type(algorithm).__name__)
     return valued
 
 

@@ -16,7 +16,7 @@ from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.explain import because, signed
+from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import clear, members, trained_turns
 from mrlm.learn.data.batch import Sample, merge
 
@@ -44,7 +44,7 @@ class PreferencePair:
         for name, turns, sign in sides:
             for turn in turns:
                 turn.advantages = sign
-                because(turn, "{} of a pair {}", name, signed(sign))
+                because(turn, "{} of a pair {:+}", name, sign)
 
 
 @settings

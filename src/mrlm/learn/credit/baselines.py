@@ -12,7 +12,7 @@ import numpy as np
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.credit.explain import because, explain_scale, signed
+from mrlm.learn.credit.explain import because, explain_scale
 from mrlm.learn.credit.groups import EPSILON, Member, trained_turns
 from mrlm.learn.ops import Moments
 
@@ -101,7 +101,7 @@ def compare(
         for turn, value, difference, advantage in rows:
             turn.advantages = float(advantage)
             title = each.title(by, statistic)
-            because(turn, "{} - {} {} = {}", value, title, value - difference, signed(difference))
+            because(turn, "{} - {} {} = {:+}", value, title, value - difference, difference)
             explain_scale(turn, difference, advantage)
             if noted:
                 turn.returns = float(value)
@@ -121,7 +121,7 @@ def whiten_batch(
             varies = moments[name].variance > 0.0
             turn.advantages = (row - moments[name].mean) / scale if varies else np.zeros(row.shape)
             mean = float(moments[name].mean)
-            because(turn, "{} - mean of the batch {} = {}", row, mean, signed(row - mean))
+            because(turn, "{} - mean of the batch {} = {:+}", row, mean, row - mean)
             explain_scale(turn, float(np.mean(row)) - mean, float(np.mean(turn.advantages)))
 
 

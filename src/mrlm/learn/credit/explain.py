@@ -2,7 +2,7 @@
 
 Credit assignment adds a clause where it computes something: `0.75 - mean of 8 siblings at this turn
 0.41 = +0.34; / deviation 0.2 = +1.7`. The last number is the advantage (of per-token advantages,
-their mean). Nothing is written for other turns.
+their mean). Other turns cost nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
+
+SAME = 1e-9
+"""Relative difference up to which two advantages are equal."""
+
+
+class Shown:
+    """A number, a word, or a column as its mean; the format `+` adds a sign."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __format__(self, form: str) -> str:
+        if isinstance(self.value, str | int):
+            return str(self.value)
+        return f"{float(np.mean(self.value)):{form}.4g}"
 
 
 def because(turn: Turn, clause: str, *numbers: Any) -> None:
@@ -20,11 +36,11 @@ def because(turn: Turn, clause: str, *numbers: Any) -> None:
 
     Args:
         turn: the turn.
-        clause: text with a field for each number; a column stands for its mean.
-        numbers: numbers, columns or words.
+        clause: text with a field for each number, `{}` or `{:+}`.
+        numbers: numbers, words, or columns, of which the mean is shown.
     """
     if turn.trace is not None:
-        shown = clause.format(*map(_number, numbers))
+        shown = clause.format(*map(Shown, numbers))
         turn.why = f"{turn.why}; {shown}" if turn.why else shown
 
 
@@ -39,37 +55,21 @@ def against(
         score: their score.
         scores: the compared scores (n,).
         advantage: the result.
-        what: name of what is compared.
+        what: name of the compared scores.
     """
     for turn in turns:
         if turn.trace is None:
             continue
-        mean = float(np.mean(scores))
-        difference = _signed(score - mean)
-        because(turn, "{} - mean of {} {} {} = {}", score, len(scores), what, mean, difference)
-        explain_scale(turn, score - mean, advantage)
+        mean = np.mean(scores)
+        count = len(scores)
+        because(turn, "{} - mean of {} {} {} = {:+}", score, count, what, mean, score - mean)
+        explain_scale(turn, float(score - mean), advantage)
 
 
 def explain_scale(turn: Turn, before: float, after: float) -> None:
     """Explains that an advantage was divided by a deviation, if it was."""
-    if abs(after - before) > 1e-9 * (1 + abs(before)):
-        scale = before / after if after else float("inf")
-        because(turn, "/ deviation {} = {}", scale, _signed(after))
-
-
-def signed(value: Any) -> str:
-    """A number, or the mean of a column, with its sign."""
-    return _signed(float(np.mean(value)))
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4g}"
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, str | int):
-        return str(value)
-    return f"{float(np.mean(value)):.4g}"
+    if turn.trace is not None and abs(after - before) > SAME * (1 + abs(before)):
+        because(turn, "/ deviation {} = {:+}", before / after if after else np.inf, after)
 
 
 def explain_estimate(turn: Turn, target: Any, value: Any) -> None:
@@ -77,8 +77,14 @@ def explain_estimate(turn: Turn, target: Any, value: Any) -> None:
     less the value, whitened over the batch if the advantage differs."""
     if turn.trace is None or turn.advantages is None:
         return
-    before = float(np.mean(target)) - float(np.mean(value))
-    because(turn, "target {} - value {} = {}", target, value, _signed(before))
-    after = float(np.mean(turn.advantages))
-    if abs(after - before) > 1e-9 * (1 + abs(before)):
-        because(turn, "whitened over the batch = {}", _signed(after))
+    before, after = float(np.mean(target)) - float(np.mean(value)), float(np.mean(turn.advantages))
+    because(turn, "target {} - value {} = {:+}", target, value, before)
+    if abs(after - before) > SAME * (1 + abs(before)):
+        because(turn, "whitened over the batch = {:+}", after)
+
+
+def explain_others(groups: Iterable[Group], algorithm: str) -> None:
+    """Names the algorithm for traced turns whose advantage it did not explain."""
+    for turn in (turn for group in groups for episode in group for turn in episode.turns):
+        if turn.why is None and turn.advantages is not None:
+            because(turn, "{} gives {:+}", algorithm, turn.advantages)
