@@ -56,6 +56,8 @@ def _hint(name: str) -> str | None:
     """A hint about the equivalent of another library's trainer."""
     from mrlm.config.other_libraries import refused_classes
 
+    if not name[:1].isupper():
+        return None  # a module
     return refused_classes().get(name.removesuffix("Trainer").removesuffix("Config"))
 
 
