@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import asdict
 from typing import Any
 
 from mrlm.core.episodes import Episode
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Task, Turn
 
+LONGEST = 4000
+"""Characters of an answer or `info`, as JSON, up to which they are recorded."""
 _EPISODE = ("id", "reward", "step_rewards", "status", "environment", "metrics", "policies")
 _ROLLOUT = ("agent", "policy", "task_id", "tail_ids", "rewritten")
 _TURN = (
@@ -21,6 +24,7 @@ def episode_record(episode: Episode) -> dict[str, Any]:
     """A JSON-serialisable record of an episode, without credit columns, which are recomputed."""
     return {name: getattr(episode, name) for name in _EPISODE} | {
         "task": episode.task.id,
+        "task_fields": task_record(episode.task),
         "path": list(episode.path),
         "missing": sorted(episode.missing),
         "rollouts": {name: _rollout_record(rollout) for name, rollout in episode.rollouts.items()},
@@ -32,16 +36,40 @@ def episode_of(record: dict[str, Any]) -> Episode:
     known = {name: copy.copy(record[name]) for name in _EPISODE if name in record}
     return Episode(
         **known,
-        task=Task(record["task"]),
+        task=_task_of(record["task"], record.get("task_fields", {})),
         rollouts={name: _rollout_of(rollout) for name, rollout in record["rollouts"].items()},
         path=tuple(record["path"]),
         missing=frozenset(record.get("missing", ())),
     )
 
 
+def task_record(task: Task) -> dict[str, Any]:
+    """The prompt and answer of a task, and its `info`; answers and `info` that are not JSON or
+    longer than `LONGEST` are left out."""
+    row: dict[str, Any] = {"prompt": [message_record(message) for message in task.prompt]}
+    for name, value in (("answer", task.answer), ("info", task.info)):
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            continue
+        if value not in (None, {}) and len(text) <= LONGEST:
+            row[name] = value
+    return row
+
+
 def message_record(message: Message) -> dict[str, Any]:
     """A message as in a data set row."""
     return {"role": str(message.role), "content": message.content, "agent": message.agent}
+
+
+def _task_of(name: str, row: dict[str, Any]) -> Task:
+    """The task of a record; one of an earlier version has only its name."""
+    prompt = [_message_of(message) for message in row.get("prompt", ())]
+    return Task(name, prompt, answer=row.get("answer"), info=dict(row.get("info", {})))
+
+
+def _message_of(record: dict[str, Any]) -> Message:
+    return Message(record["content"], Role(record["role"]), agent=record["agent"])
 
 
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:
@@ -66,8 +94,6 @@ def _rollout_of(record: dict[str, Any]) -> Rollout:
         turn = Turn(**known, sampling=SamplingParams(**sampling))
         turn.message = Message(fields["text"], Role.ASSISTANT, agent=turn.agent, turn=turn)
         turns.append(turn)
-    messages = [
-        Message(m["content"], Role(m["role"]), agent=m["agent"]) for m in record["messages"]
-    ]
+    messages = [_message_of(message) for message in record["messages"]]
     known = {name: copy.copy(record[name]) for name in _ROLLOUT if name in record}
     return Rollout(**known, turns=turns, messages=messages)

@@ -6,20 +6,17 @@ A row has nothing that depends on the clock, so that a resumed run writes the sa
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
 from mrlm.core.episodes import Episode
-from mrlm.core.records import message_record
-from mrlm.core.types import Message, Rollout, SamplingParams, Task, Turn
+from mrlm.core.records import message_record, task_record
+from mrlm.core.types import Message, Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
 
 SCHEMA = 2
-LONGEST_INFO = 4000
-"""Characters of JSON up to which a task's `info` is recorded."""
 
 COLUMNS: Mapping[str, str] = {
     "logprobs": "logprobs",
@@ -56,7 +53,7 @@ def episode_row(
         "id": episode.id,
         "environment": episode.environment,
         "task_id": episode.task.id,
-        "task": _task(episode.task),
+        "task": task_record(episode.task),
         "status": episode.status,
         "reward": finite(episode.reward),
         "step_rewards": [finite(value) for value in episode.step_rewards],
@@ -91,20 +88,6 @@ def finite(value: float | None) -> float | None:
         return value
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _task(task: Task) -> dict[str, Any]:
-    """A task with its prompt and answer; values that are not JSON, and long tables, are left
-    out."""
-    row: dict[str, Any] = {"prompt": [message_record(message) for message in task.prompt]}
-    for name, value in (("answer", task.answer), ("info", task.info)):
-        try:
-            text = json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            continue
-        if value not in (None, {}) and len(text) <= LONGEST_INFO:
-            row[name] = value
-    return row
 
 
 def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict[str, Any]:
