@@ -6,41 +6,82 @@ import { episodePage } from "viewer/episode.js"
 import { groupPage } from "viewer/group.js"
 import { runPage } from "viewer/run.js"
 
-const main = el("main"), trail = el("nav.trail", { "aria-label": "Place" })
+const main = el("main"),
+  trail = el("nav.trail", { "aria-label": "Place" })
 
 function crumbs(page, number) {
-  const c = list.columns, parts = [link("/", meta.title)]
+  const c = list.columns,
+    parts = [link("/", meta.title)]
   const i = page === "episode" ? number : c.group.indexOf(number)
   if (page && i >= 0 && i < list.length) {
     const stage = list.codes.stage[c.stage[i]]
-    parts.push(link("/?" + new URLSearchParams({ ...(stage && { stage }), q: `step:${c.step[i]}` }), `step ${c.step[i]}`))
-    parts.push(page === "episode" ? link("/group/" + c.group[i], "group") : el("span", { "aria-current": "page" }, "group"))
+    parts.push(
+      link(
+        "/?" + new URLSearchParams({ ...(stage && { stage }), q: `step:${c.step[i]}` }),
+        `step ${c.step[i]}`,
+      ),
+    )
+    parts.push(
+      page === "episode"
+        ? link("/group/" + c.group[i], "group")
+        : el("span", { "aria-current": "page" }, "group"),
+    )
     if (page === "episode") parts.push(el("span", { "aria-current": "page" }, "episode"))
   }
-  trail.replaceChildren(...parts.flatMap((part, k) => k ? [el("span.dim", { "aria-hidden": "true" }, "/"), part] : [part]))
+  trail.replaceChildren(
+    ...parts.flatMap((part, k) =>
+      k ? [el("span.dim", { "aria-hidden": "true" }, "/"), part] : [part],
+    ),
+  )
 }
 
 let turn = 0
 async function show(first) {
-  const mine = ++turn, [path, query = ""] = location.hash.slice(1).split("?"), [, page = "", place = ""] = path.split("/"), number = /^\d+$/.test(place) ? Number(place) : -1
-  const made = page === "episode" ? await episodePage(number) : page === "group" ? await groupPage(number) : runPage(new URLSearchParams(query))
+  const mine = ++turn,
+    [path, query = ""] = location.hash.slice(1).split("?"),
+    [, page = "", place = ""] = path.split("/"),
+    number = /^\d+$/.test(place) ? Number(place) : -1
+  const made =
+    page === "episode"
+      ? await episodePage(number)
+      : page === "group"
+        ? await groupPage(number)
+        : runPage(new URLSearchParams(query))
   if (mine !== turn) return // another page was asked for while this one was unpacked
   crumbs(["episode", "group"].includes(page) ? page : "", number)
   main.replaceChildren(...made.flat(Infinity).filter(Boolean))
   scrollTo(0, 0)
-  if (first !== true) { main.tabIndex = -1; main.focus({ preventScroll: true }) }
+  if (first !== true) {
+    main.tabIndex = -1
+    main.focus({ preventScroll: true })
+  }
   document.documentElement.dataset.page = location.hash
 }
 
 async function start() {
   await load()
-  document.getElementById("app").replaceChildren(el("header.frame", null, trail, el("span.dim.right", null, `${count(meta.shown)} episodes · MRLM`)), main)
+  document
+    .getElementById("app")
+    .replaceChildren(
+      el(
+        "header.frame",
+        null,
+        trail,
+        el("span.dim.right", null, `${count(meta.shown)} episodes · MRLM`),
+      ),
+      main,
+    )
   addEventListener("hashchange", show)
   await show(true)
-  requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.ready = performance.now().toFixed(0) }))
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      document.documentElement.dataset.ready = performance.now().toFixed(0)
+    }),
+  )
 }
 
 start().catch(error => {
-  document.getElementById("app").textContent = "This file cannot be opened (is it complete?): " + error
+  document.getElementById("app").textContent =
+    "This file cannot be opened (is it complete?): " + error
   console.error(error)
 })

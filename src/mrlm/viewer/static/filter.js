@@ -5,8 +5,21 @@ import { FLAGS, list } from "viewer/data.js"
 
 const WORD = /\s*("[^"]*"?|\(|\)|(?:[^\s()"]|"[^"]*")+)/y
 const NUMBERS = ["step", "reward", "tokens", "turns"]
-const CODES = { env: "environment", environment: "environment", task: "task", status: "status", stage: "stage" }
-const COMPARE = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b, "=": (a, b) => a === b, "!=": (a, b) => a !== b }
+const CODES = {
+  env: "environment",
+  environment: "environment",
+  task: "task",
+  status: "status",
+  stage: "stage",
+}
+const COMPARE = {
+  "<": (a, b) => a < b,
+  ">": (a, b) => a > b,
+  "<=": (a, b) => a <= b,
+  ">=": (a, b) => a >= b,
+  "=": (a, b) => a === b,
+  "!=": (a, b) => a !== b,
+}
 export const HELP = `Fields: ${[...NUMBERS, "AGENT.reward", "AGENT/COMPONENT"].join(", ")} with < <= = != >= >; step:10-20; agent:, policy:, id:, ${Object.keys(CODES).join(":, ")}: with a name. Marks: ${[...Object.keys(FLAGS), "train", "failed"].join(", ")}. Joined by and, or, not, ( ). Anything else is searched in the messages; "quotes" keep words together.`
 
 let lowered
@@ -23,7 +36,9 @@ function numbers(name) {
 
 function coded(name, holds) {
   const hits = new Set()
-  list.codes[name].forEach((value, code) => { if (holds(value)) hits.add(code) })
+  list.codes[name].forEach((value, code) => {
+    if (holds(value)) hits.add(code)
+  })
   return i => hits.has(list.columns[name][i])
 }
 
@@ -31,21 +46,26 @@ function atom(word, notes) {
   if (word.startsWith('"')) return searched(word.replaceAll('"', ""))
   const compared = word.match(/^([^<>=!:]+)(<=|>=|!=|<|>|=)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)$/i)
   if (compared) {
-    const column = numbers(compared[1]), holds = COMPARE[compared[2]], value = Number(compared[3])
+    const column = numbers(compared[1]),
+      holds = COMPARE[compared[2]],
+      value = Number(compared[3])
     if (column) return i => column[i] !== null && holds(column[i], value)
     notes.push(`no number is called ${compared[1]}; it was searched as text`)
   }
   const range = word.match(/^(step|reward|tokens|turns):(-?\d+\.?\d*)(?:-(-?\d+\.?\d*))?$/)
   if (range) {
-    const column = list.columns[range[1]], low = +range[2], high = range[3] === undefined ? low : +range[3]
+    const column = list.columns[range[1]],
+      low = +range[2],
+      high = range[3] === undefined ? low : +range[3]
     return i => column[i] !== null && column[i] >= low && column[i] <= high
   }
-  const [, name, quoted] = word.match(/^(\w+):(.+)$/s) ?? [], part = quoted?.replaceAll('"', "")
+  const [, name, quoted] = word.match(/^(\w+):(.+)$/s) ?? [],
+    part = quoted?.replaceAll('"', "")
   if (Object.hasOwn(CODES, name ?? "")) return coded(CODES[name], value => value === part)
   if (name === "policy") return coded("policies", value => value.split("\n").includes(part))
   if (name === "group") return i => list.columns.group[i] === Number(part)
   if (name === "id") return i => list.columns.id[i] === part
-  if (name === "kind") return i => ((list.columns.flags[i] & FLAGS.eval) > 0) === (part === "eval")
+  if (name === "kind") return i => (list.columns.flags[i] & FLAGS.eval) > 0 === (part === "eval")
   if (name === "agent") {
     const column = list.rewards.get(part)
     return i => column !== undefined && column[i] !== null
@@ -59,13 +79,17 @@ function atom(word, notes) {
 
 /** The episodes that a query finds, and notes on what was not understood. */
 export function search(query) {
-  const words = [], notes = []
+  const words = [],
+    notes = []
   WORD.lastIndex = 0
   for (let hit; (hit = WORD.exec(query));) words.push(hit[1])
   let at = 0
   const any = () => {
     const tests = [all()]
-    while (words[at]?.toLowerCase() === "or") { at++; tests.push(all()) }
+    while (words[at]?.toLowerCase() === "or") {
+      at++
+      tests.push(all())
+    }
     return tests.length === 1 ? tests[0] : i => tests.some(test => test(i))
   }
   const all = () => {
@@ -78,12 +102,24 @@ export function search(query) {
   }
   const one = () => {
     const word = words[at++]
-    if (word?.toLowerCase() === "not" && at < words.length) { const test = one(); return i => !test(i) }
-    if (word === "(") { const test = any(); if (words[at] === ")") at++; return test }
+    if (word?.toLowerCase() === "not" && at < words.length) {
+      const test = one()
+      return i => !test(i)
+    }
+    if (word === "(") {
+      const test = any()
+      if (words[at] === ")") at++
+      return test
+    }
     return atom(word ?? "", notes)
   }
   let test = any()
-  while (at < words.length) { at++; const first = test, next = any(); test = i => first(i) && next(i) }
+  while (at < words.length) {
+    at++
+    const first = test,
+      next = any()
+    test = i => first(i) && next(i)
+  }
   const found = []
   for (let i = 0; i < list.length; i++) if (test(i)) found.push(i)
   return { found, notes }

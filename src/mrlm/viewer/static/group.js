@@ -10,9 +10,23 @@ const present = value => value !== null && value !== undefined && Number.isFinit
 /** A number over a bar from zero; bars of a row have one scale. */
 function bar(value, all) {
   if (!present(value)) return el("div.cell", null, "–")
-  const low = Math.min(0, ...all.filter(present)), high = Math.max(0, ...all.filter(present)), wide = high - low || 1
-  const from = (Math.min(0, value) - low) / wide, size = Math.abs(value) / wide
-  return el("div.cell.bar", null, el("span.num", null, num(value)), el("div.track", null, el("i" + (value < 0 ? ".minus" : ""), { style: { left: 100 * from + "%", width: 100 * size + "%" } })))
+  const low = Math.min(0, ...all.filter(present)),
+    high = Math.max(0, ...all.filter(present)),
+    wide = high - low || 1
+  const from = (Math.min(0, value) - low) / wide,
+    size = Math.abs(value) / wide
+  return el(
+    "div.cell.bar",
+    null,
+    el("span.num", null, num(value)),
+    el(
+      "div.track",
+      null,
+      el("i" + (value < 0 ? ".minus" : ""), {
+        style: { left: 100 * from + "%", width: 100 * size + "%" },
+      }),
+    ),
+  )
 }
 
 /** The parts of an agent's completions: tokens where they are known, else words. */
@@ -32,8 +46,11 @@ function parting(all) {
 }
 
 const weighted = turns => {
-  const known = turns.filter(turn => present(turn.advantage)), size = known.reduce((n, turn) => n + (turn.tokens || 1), 0)
-  return size ? known.reduce((sum, turn) => sum + turn.advantage * (turn.tokens || 1), 0) / size : null
+  const known = turns.filter(turn => present(turn.advantage)),
+    size = known.reduce((n, turn) => n + (turn.tokens || 1), 0)
+  return size
+    ? known.reduce((sum, turn) => sum + turn.advantage * (turn.tokens || 1), 0) / size
+    : null
 }
 
 function row(name, cells, kind = "") {
@@ -41,12 +58,23 @@ function row(name, cells, kind = "") {
 }
 
 function ofAgent(name, columns) {
-  const turns = columns.map(({ turns }) => turns.filter(turn => turn.agent === name)), all = turns.map(parts), at = parting(all)
-  const advantages = turns.map(weighted), most = Math.max(...advantages.filter(present).map(Math.abs), 1e-9)
-  const lengths = turns.map(some => some.reduce((n, turn) => n + turn.length, 0)), rewards = columns.map(c => c.row.agents[name]?.reward)
+  const turns = columns.map(({ turns }) => turns.filter(turn => turn.agent === name)),
+    all = turns.map(parts),
+    at = parting(all)
+  const advantages = turns.map(weighted),
+    most = Math.max(...advantages.filter(present).map(Math.abs), 1e-9)
+  const lengths = turns.map(some => some.reduce((n, turn) => n + turn.length, 0)),
+    rewards = columns.map(c => c.row.agents[name]?.reward)
   const components = [...new Set(turns.flat().flatMap(turn => Object.keys(turn.components ?? {})))]
-  const sums = components.map(key => [key, turns.map(some => { const known = some.map(turn => turn.components?.[key]).filter(present); return known.length ? known.reduce((a, b) => a + b) : null })])
-  const unit = turns.flat().every(turn => turn.words) ? "token" : "word", same = all.every(parts => parts.length === at)
+  const sums = components.map(key => [
+    key,
+    turns.map(some => {
+      const known = some.map(turn => turn.components?.[key]).filter(present)
+      return known.length ? known.reduce((a, b) => a + b) : null
+    }),
+  ])
+  const unit = turns.flat().every(turn => turn.words) ? "token" : "word",
+    same = all.every(parts => parts.length === at)
   const first = new Map() // text -> the first sibling that has it
   const text = all.map((parts, k) => {
     const whole = parts.join("")
@@ -54,34 +82,127 @@ function ofAgent(name, columns) {
     if (twin !== undefined) return el("div.cell.text.dim", null, `same as #${twin}`)
     first.set(whole, k)
     if (parts.length === at) return el("div.cell.text.dim", null, "ends here")
-    return el("div.cell.text", { tabindex: 0 }, el("mark", { title: `${unit} ${at + 1}: the first that differs` }, parts[at].replaceAll("\n", "↵\n")), parts.slice(at + 1).join(""))
+    return el(
+      "div.cell.text",
+      { tabindex: 0 },
+      el(
+        "mark",
+        { title: `${unit} ${at + 1}: the first that differs` },
+        parts[at].replaceAll("\n", "↵\n"),
+      ),
+      parts.slice(at + 1).join(""),
+    )
   })
   const prefix = all[0]?.slice(0, at).join("") ?? ""
   return [
-    el("div.span", { style: { "--tint": colour(list.agents.indexOf(name)) } }, el("b", null, name), same ? " all siblings are the same: " : at ? ` the first ${at > 1 ? `${count(at)} ${unit}s are` : `${unit} is`} the same: ` : ` they part at the first ${unit}`, prefix && el("span.prefix", null, prefix.length > 300 ? "…" + prefix.slice(-300) : prefix)),
-    rewards.some((r, k) => r !== columns[k].row.reward) && row("reward", rewards.map(r => bar(r, rewards))),
-    advantages.some(present) && row("advantage", advantages.map(a => el("div.cell.num.paint" + (shade(a / most) && "." + shade(a / most)), null, present(a) ? signed(a) : "–"))),
-    sums.filter(([, values]) => new Set(values).size > 1).map(([key, values]) => row(key, values.map(v => bar(v, values)))),
-    row("tokens", lengths.map(n => bar(n, lengths))),
+    el(
+      "div.span",
+      { style: { "--tint": colour(list.agents.indexOf(name)) } },
+      el("b", null, name),
+      same
+        ? " all siblings are the same: "
+        : at
+          ? ` the first ${at > 1 ? `${count(at)} ${unit}s are` : `${unit} is`} the same: `
+          : ` they part at the first ${unit}`,
+      prefix && el("span.prefix", null, prefix.length > 300 ? "…" + prefix.slice(-300) : prefix),
+    ),
+    rewards.some((r, k) => r !== columns[k].row.reward) &&
+      row(
+        "reward",
+        rewards.map(r => bar(r, rewards)),
+      ),
+    advantages.some(present) &&
+      row(
+        "advantage",
+        advantages.map(a =>
+          el(
+            "div.cell.num.paint" + (shade(a / most) && "." + shade(a / most)),
+            null,
+            present(a) ? signed(a) : "–",
+          ),
+        ),
+      ),
+    sums
+      .filter(([, values]) => new Set(values).size > 1)
+      .map(([key, values]) =>
+        row(
+          key,
+          values.map(v => bar(v, values)),
+        ),
+      ),
+    row(
+      "tokens",
+      lengths.map(n => bar(n, lengths)),
+    ),
     !same && row("text", text),
   ]
 }
 
 export async function groupPage(code) {
   const all = siblings(code)
-  if (!all.length) return [el("p", null, "This group is not in the file. ", link("/", "All episodes"))]
+  if (!all.length)
+    return [el("p", null, "This group is not in the file. ", link("/", "All episodes"))]
   const shown = all.slice(0, 64)
-  const columns = await Promise.all(shown.map(async i => { const row = await episode(i); return { i, row, turns: turnsOf(row, isEval(i)) } }))
-  const c = list.columns, rewards = columns.map(({ row }) => row.reward), known = rewards.filter(present), agents = [...new Set(columns.flatMap(({ row }) => Object.keys(row.agents ?? {})))]
-  const middle = known.length ? mean(known) : null, spread = known.length ? Math.sqrt(mean(known.map(r => (r - middle) ** 2))) : null
-  const first = columns[0].row, prompt = first.task?.prompt ?? []
+  const columns = await Promise.all(
+    shown.map(async i => {
+      const row = await episode(i)
+      return { i, row, turns: turnsOf(row, isEval(i)) }
+    }),
+  )
+  const c = list.columns,
+    rewards = columns.map(({ row }) => row.reward),
+    known = rewards.filter(present),
+    agents = [...new Set(columns.flatMap(({ row }) => Object.keys(row.agents ?? {})))]
+  const middle = known.length ? mean(known) : null,
+    spread = known.length ? Math.sqrt(mean(known.map(r => (r - middle) ** 2))) : null
+  const first = columns[0].row,
+    prompt = first.task?.prompt ?? []
   return [
-    el("h1", null, `Group of ${all.length} ${isEval(all[0]) ? "evaluation " : ""}episode${all.length > 1 ? "s" : ""}`),
-    el("p.dim", null, `step ${c.step[all[0]]} · ${first.environment} · task ${first.task_id} · reward ${num(middle)} ± ${num(spread)}`, spread === 0 && all.length > 1 && " · equal rewards: no advantage within the group", all.length > shown.length && ` · the first ${shown.length} are shown`),
-    prompt.length > 0 && el("details", null, el("summary", null, "Task"), prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)), first.task.answer !== undefined && el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(first.task.answer))),
-    el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Siblings" }, el("div.siblings", { style: { "--n": columns.length } },
-      row("", columns.map(({ i, row }, k) => el("div.cell.head", null, link("/episode/" + i, `#${k}`), row.path?.length > 1 ? el("span.dim", null, " ", row.path.join("/")) : "", marks(i).map(name => el("span.badge.warn", null, name))))),
-      row("team reward", rewards.map(r => bar(r, rewards))),
-      agents.map(name => ofAgent(name, columns)))),
+    el(
+      "h1",
+      null,
+      `Group of ${all.length} ${isEval(all[0]) ? "evaluation " : ""}episode${all.length > 1 ? "s" : ""}`,
+    ),
+    el(
+      "p.dim",
+      null,
+      `step ${c.step[all[0]]} · ${first.environment} · task ${first.task_id} · reward ${num(middle)} ± ${num(spread)}`,
+      spread === 0 && all.length > 1 && " · equal rewards: no advantage within the group",
+      all.length > shown.length && ` · the first ${shown.length} are shown`,
+    ),
+    prompt.length > 0 &&
+      el(
+        "details",
+        null,
+        el("summary", null, "Task"),
+        prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)),
+        first.task.answer !== undefined &&
+          el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(first.task.answer)),
+      ),
+    el(
+      "div.scroll",
+      { tabindex: 0, role: "region", "aria-label": "Siblings" },
+      el(
+        "div.siblings",
+        { style: { "--n": columns.length } },
+        row(
+          "",
+          columns.map(({ i, row }, k) =>
+            el(
+              "div.cell.head",
+              null,
+              link("/episode/" + i, `#${k}`),
+              row.path?.length > 1 ? el("span.dim", null, " ", row.path.join("/")) : "",
+              marks(i).map(name => el("span.badge.warn", null, name)),
+            ),
+          ),
+        ),
+        row(
+          "team reward",
+          rewards.map(r => bar(r, rewards)),
+        ),
+        agents.map(name => ofAgent(name, columns)),
+      ),
+    ),
   ]
 }
