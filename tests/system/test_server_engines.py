@@ -417,6 +417,8 @@ def test_policies_that_do_not_fit_their_servers(model: Any, tokenizer: Any) -> N
         SglangEngine(two, servers={"c": "http://y:2"})
     with pytest.raises(ConfigError, match="write http://host:port"):
         SglangEngine({"a": policy}, "x:1")
+    with pytest.raises(ConfigError, match=r"engine\.servers\.a='elsewhere:1' is not the address"):
+        VllmEngine(two, "http://x:1", {"a": "elsewhere:1"})
     with pytest.raises(ConfigError, match="uses gRPC; write host:port"):
         MrlmEngine({"a": policy}, "http://x:1")
     with pytest.raises(ConfigError, match="MISSING_KEY is not set"):

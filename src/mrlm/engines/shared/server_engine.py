@@ -115,8 +115,9 @@ class ServerEngine(PolicyEngine, ABC):
                     f"set engine.base_url or engine.servers.{name}"
                 )
             if not url.startswith(("http://", "https://")):
+                key = f"servers.{name}" if name in servers else "base_url"
                 raise ConfigError(
-                    f"engine.base_url={url!r} is not the address of a server; write http://host:port"
+                    f"engine.{key}={url!r} is not the address of a server; write http://host:port"
                 )
             found[name] = url = url.rstrip("/").removesuffix("/v1")
             if policy.adapter is None and whole.setdefault(url, name) != name:
