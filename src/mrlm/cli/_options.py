@@ -62,6 +62,15 @@ def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> A
     return typer.Argument(**rest) if argument else typer.Option(*names, **rest)
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
 def config_to_play(
     path: Path | None,
     overrides: Sequence[str] | None,

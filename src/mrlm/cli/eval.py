@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import config_to_play, write_json
+from mrlm.cli._options import aligned, config_to_play, write_json
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode
@@ -76,11 +76,7 @@ def table(summaries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         for title, row in summary.items():
             value, low, high = (_shown(row[key]) for key in ("value", "low", "high"))
             rows.append((name, title, value, f"{low} .. {high}", str(row["tasks"])))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return aligned(rows)
 
 
 def _shown(number: float | None) -> str:

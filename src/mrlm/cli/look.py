@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mrlm.cli._options import aligned
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,14 +28,15 @@ def look(
     as_json: bool = False,
 ) -> None:
     """Look at the recorded episodes of a run."""
-    from mrlm.record.filters import parse_filter
+    from mrlm.record.filters import parse_filter, step_range
     from mrlm.record.reader import read_run
     from mrlm.tracking.console import printable
 
     recorded = read_run(run)
     if tokens is not None and episode is None:
         raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
-    steps = _steps(recorded, step)
+    wanted = None if step is None else step_range(step)
+    steps = None if wanted is None else [each for each in recorded.steps if each in wanted]
     accepts = parse_filter(where)
     rows = [row for row in recorded.rows(steps) if accepts(row) and episode in (None, row["id"])]
     if not rows:
@@ -50,16 +52,6 @@ def look(
 
         for row in rows[:limit]:
             print(printable(_episode(recorded, RecordedEpisode(row), tokens)))
-
-
-def _steps(recorded: RecordedRun, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    first, dash, last = text.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"--step {text}: write a step, or a range such as 100-200")
-    high = int(last) if dash else int(first)
-    return [each for each in recorded.steps if int(first) <= each <= high]
 
 
 def _nothing(recorded: RecordedRun, episode: str | None) -> str:
@@ -108,11 +100,7 @@ def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
                 _last(row)[:WIDTH],
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    text = aligned(lines)
     more = len(rows) - limit
     return text + (f"\n... and {more} more (--limit)" if more > 0 else "")
 

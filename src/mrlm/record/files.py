@@ -63,6 +63,7 @@ class EpisodeFile:
         kept = [part for part in parts_of(folder) if part.step < first]
         self._cut(kept)
         self.every: int = _every(kept)
+        self._training: int = sum(not part.evaluation for part in kept)
 
     def _cut(self, kept: Sequence[Part]) -> None:
         """Keep these parts, which are a beginning of the file."""
@@ -94,7 +95,9 @@ class EpisodeFile:
         with self.index.open("a", encoding="utf-8") as file:
             file.write(_line(part))
         self.size = part.end
-        if self.max_bytes is None or self.size <= self.max_bytes:
+        self._training += not evaluation
+        # a single training step is kept, however large evaluations are
+        if self.max_bytes is None or self.size <= self.max_bytes or self._training < 2:
             return False
         return self._thin()
 
@@ -123,7 +126,7 @@ class EpisodeFile:
         _replace(self.index, b"")  # without an index the file is read from its beginning
         temporary.replace(self.path)
         _replace(self.index, "".join(_line(part) for part in moved).encode())
-        self.size = end
+        self.size, self._training = end, sum(not part.evaluation for part in moved)
         return True
 
 
@@ -153,8 +156,12 @@ def parts_of(folder: Path) -> list[Part]:
     return [*parts, *_scanned(path, start)] if start < length else parts
 
 
-def rows_of(folder: Path, parts: Iterable[Part] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of parts, or of the whole file, without an incomplete end."""
+def rows_of(
+    folder: Path, parts: Iterable[Part] | None = None, id: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of parts, or of the whole file, without an incomplete end; `id`: those of one
+    episode."""
+    mark = b"" if id is None else json.dumps(id).encode()
     path = episode_file(folder)
     if path is None:
         return
@@ -162,7 +169,8 @@ def rows_of(folder: Path, parts: Iterable[Part] | None = None) -> Iterator[dict[
         for part in parts_of(folder) if parts is None else parts:
             file.seek(part.at)
             for line in _text(path, file.read(part.size)).splitlines():
-                yield json.loads(line)
+                if mark in line and (id is None or json.loads(line)["id"] == id):
+                    yield json.loads(line)
 
 
 def _text(path: Path, data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The filter language of recorded episodes: `reward<0 and agent:solver and cut and step:100-200`.
 
-Terms are joined by `and`, and negated by `not`:
+Terms are joined by `and` (which may be left out), `or`, `not` and parentheses:
 
 - a number: `reward<0`, `solver.reward>=1`, `solver/correct=1` (a reward component), `step`,
   `turns`, `tokens`, with `<`, `<=`, `>`, `>=`, `=` or `!=`;
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from mrlm.core.errors import ConfigError
 Row = Mapping[str, Any]
 Filter = Callable[[Row], bool]
 
-TERM = re.compile(r'"(?P<text>[^"]*)"|(?P<word>[^\s"]+)')
+TERM = re.compile(r'"(?P<text>[^"]*)"|(?P<word>[()]|[^\s"()]+)')
 NUMBER = re.compile(r"(?P<name>[^<>=!:]+)(?P<sign><=|>=|!=|<|>|=)(?P<value>-?[\d.]+(e-?\d+)?)")
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -83,23 +84,67 @@ def parse_filter(text: str) -> Filter:
     Raises:
         ConfigError: a term is incomplete.
     """
-    terms: list[Filter] = []
-    negated = False
-    for match in TERM.finditer(text):
-        word = match["word"]
-        if word == "not":
-            negated = not negated
-            continue
-        if word == "and":
-            continue
-        term = _contains(match["text"]) if word is None else _term(word)
-        terms.append(_not(term) if negated else term)
-        negated = False
-    if negated:
-        raise ConfigError(
-            f"filter {text!r}: nothing follows `not`; write a term, such as `not cut`"
+    parser = _Parser(text)
+    found = parser.either()
+    if parser.words:
+        raise ConfigError(f"filter {text!r}: a `)` without its `(`; remove it")
+    return found
+
+
+class _Parser:
+    """Reads the terms of a filter from left to right; `words` are those that are left, a text in
+    quotes as a tuple."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.words: deque[str | tuple[str]] = deque(
+            match["word"] if match["text"] is None else (match["text"],)
+            for match in TERM.finditer(text)
         )
-    return lambda row: all(term(row) for term in terms)
+
+    def either(self) -> Filter:
+        """Terms joined by `or`."""
+        terms = [self.both()]
+        while self.words and self.words[0] == "or":
+            self.words.popleft()
+            terms.append(self.both(needed="or"))
+        return terms[0] if len(terms) == 1 else lambda row: any(term(row) for term in terms)
+
+    def both(self, needed: str = "") -> Filter:
+        """Terms joined by `and`."""
+        terms: list[Filter] = []
+        while self.words and self.words[0] not in ("or", ")"):
+            if self.words[0] == "and":
+                needed = str(self.words.popleft())
+                continue
+            terms.append(self.one())
+            needed = ""
+        if not terms and self.words and self.words[0] == "or":
+            raise ConfigError(f"filter {self.text!r}: nothing precedes `or`; write a term: cut or")
+        if needed:
+            raise self._incomplete(needed)
+        return lambda row: all(term(row) for term in terms)
+
+    def one(self) -> Filter:
+        """A term, the negation of one, or a filter in parentheses."""
+        word = self.words.popleft()
+        if isinstance(word, tuple):
+            return _contains(*word)
+        if word == "not":
+            if not self.words or self.words[0] in ("and", "or", ")"):
+                raise self._incomplete(word)
+            term = self.one()
+            return lambda row: not term(row)
+        if word == "(":
+            inner = self.either()
+            if not self.words:
+                raise ConfigError(f"filter {self.text!r}: a `(` without its `)`; close it")
+            self.words.popleft()
+            return inner
+        return _term(word)
+
+    def _incomplete(self, word: str) -> ConfigError:
+        return ConfigError(f"filter {self.text!r}: nothing follows `{word}`; write a term: not cut")
 
 
 def _term(word: str) -> Filter:
@@ -114,7 +159,8 @@ def _term(word: str) -> Filter:
         return _comparison(found["name"], SIGNS[found["sign"]], value)
     name, colon, value = word.partition(":")
     if colon and name == "step":
-        return _steps(word, value)
+        steps = step_range(value)
+        return lambda row: row["step"] in steps
     if colon and name in FIELDS:
         if not value:
             raise ConfigError(f"filter term {word!r} is incomplete; write {name}:NAME")
@@ -123,12 +169,16 @@ def _term(word: str) -> Filter:
     return _contains(word)
 
 
-def _steps(word: str, value: str) -> Filter:
-    first, dash, last = value.partition("-")
+def step_range(text: str) -> range:
+    """The steps of `100` or `100-200`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    first, dash, last = text.partition("-")
     if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"filter term {word!r}: write step:100 or step:100-200")
-    low, high = int(first), int(last) if dash else int(first)
-    return lambda row: low <= row["step"] <= high
+        raise ConfigError(f"steps {text!r} of a filter: write 100 or 100-200")
+    return range(int(first), int(last if dash else first) + 1)
 
 
 def _comparison(name: str, sign: Callable[[float, float], bool], value: float) -> Filter:
@@ -147,7 +197,3 @@ def _contains(text: str) -> Filter:
         return any(wanted in str(message["content"]).casefold() for message in messages)
 
     return matches
-
-
-def _not(term: Filter) -> Filter:
-    return lambda row: not term(row)

@@ -173,9 +173,9 @@ class RecordedRun:
         Raises:
             KeyError: it is not in the record.
         """
-        for episode in self.episodes(None if step is None else [step]):
-            if episode.id == id:
-                return episode
+        chosen = (part for part in self.parts if step in (None, part.step))
+        for row in rows_of(self.folder, chosen, id):
+            return RecordedEpisode(row)
         raise KeyError(f"{self.folder}: no episode {id!r} is recorded")
 
     def frame(self, steps: Sequence[int] | None = None) -> Any:

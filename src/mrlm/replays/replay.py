@@ -250,7 +250,7 @@ def _begun_anew(stage: Path) -> bool:
 
 
 def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:
-    return [row for row in rows_of(folder) if row["id"] == episode]
+    return list(rows_of(folder, id=episode))
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

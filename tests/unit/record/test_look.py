@@ -60,6 +60,9 @@ ROWS = [
         ("greedy", "0"),
         ('sure and "i am"', "0123"),
         ("nowhere", ""),
+        ("reward<0 or env:game", "13"),
+        ("not (reward<0 or env:game) and train", "2"),
+        ("(cut (step:1 or step:2))", "12"),
         ("http://x", ""),
     ],
 )
@@ -68,7 +71,22 @@ def test_filters(text: str, chosen: str) -> None:
     assert "".join(str(place) for place, each in enumerate(ROWS) if accepts(each)) == chosen
 
 
-@pytest.mark.parametrize("text", ["not", "reward<1..2", "step:x", "step:1-", "agent:"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not",
+        "cut and",
+        "cut or",
+        "or cut",
+        "(cut",
+        "cut)",
+        "not or cut",
+        "reward<1..2",
+        "step:x",
+        "step:1-",
+        "agent:",
+    ],
+)
 def test_incomplete_filters_are_errors(text: str) -> None:
     with pytest.raises(ConfigError, match="filter"):
         parse_filter(text)
@@ -91,7 +109,7 @@ def test_the_command(run: Mrlm, tmp_path: Path) -> None:
         (("--episode", "x"), "no episode 'x'"),
         (("--tokens", "values"), "add --episode"),
         (("--sort", "size"), "--sort size"),
-        (("--step", "a"), "--step a"),
+        (("--step", "a"), "steps 'a'"),
     ]:
         failed = run("look", tmp_path, *wrong)
         assert failed.code == 2 and text in failed.err, wrong

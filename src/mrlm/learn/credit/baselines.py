@@ -100,9 +100,10 @@ def compare(
         rows = zip(each.turns, each.values, differences, differences / scale, strict=True)
         for turn, value, difference, advantage in rows:
             turn.advantages = float(advantage)
-            title = each.title(by, statistic)
-            because(turn, "{} - {} {} = {:+}", value, title, value - difference, difference)
-            explain_scale(turn, difference, advantage)
+            if turn.trace is not None:
+                title = each.title(by, statistic)
+                because(turn, "{} - {} {} = {:+}", value, title, value - difference, difference)
+                explain_scale(turn, difference, advantage)
             if noted:
                 turn.returns = float(value)
 
@@ -120,9 +121,10 @@ def whiten_batch(
         for turn, row in zip(turns, returns[name], strict=True):
             varies = moments[name].variance > 0.0
             turn.advantages = (row - moments[name].mean) / scale if varies else np.zeros(row.shape)
-            mean = float(moments[name].mean)
-            because(turn, "{} - mean of the batch {} = {:+}", row, mean, row - mean)
-            explain_scale(turn, float(np.mean(row)) - mean, float(np.mean(turn.advantages)))
+            if turn.trace is not None:
+                mean = float(moments[name].mean)
+                because(turn, "{} - mean of the batch {} = {:+}", row, mean, row - mean)
+                explain_scale(turn, float(np.mean(row)) - mean, float(np.mean(turn.advantages)))
 
 
 def deviation(compared: Sequence[Comparison]) -> float:
