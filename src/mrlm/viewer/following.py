@@ -130,6 +130,7 @@ class StageFollower:
         self._about: dict[str, Any] | None = None
         self._times: list[int] = []
         self._described: set[str] = set()
+        self._profiled = 0
 
     def again(self) -> None:
         """Starts with the first piece again, with fewer episodes if there are too many by now."""
@@ -152,10 +153,15 @@ class StageFollower:
 
     def about(self) -> dict[str, Any] | None:
         """Name, settings and checkpoints of the stage; `None` if they are as before."""
-        files = [self.stage.folder / name for name in (CONFIG, RATINGS, PROFILE)]
+        files = [self.stage.folder / name for name in (CONFIG, RATINGS)]
         times = [file.stat().st_mtime_ns if file.is_file() else 0 for file in files]
         saved = checkpoints_of(self.stage.folder)
-        if self._about is not None and (times, saved) == (self._times, self._about["saved"]):
+        profile = self.stage.folder / PROFILE
+        size = profile.stat().st_size if profile.is_file() else 0
+        # phases are sent whole: each time the file has grown by a tenth, not at every step
+        known = self._about
+        grown = known is None or size > 1.1 * self._profiled or size < self._profiled
+        if known is not None and not grown and (times, saved) == (self._times, known["saved"]):
             return None
         self._times = times
         self._about = {
@@ -164,11 +170,13 @@ class StageFollower:
             "folder": str(self.stage.folder),
             "config": self.stage.config,
             "config_text": self.stage.config_text,
-            "phases": self.stage.phases,
             "ratings": self.stage.ratings,
             "saved": saved,
         }
-        return self._about
+        if not grown:
+            return self._about
+        self._profiled = size
+        return self._about | {"phases": self.stage.phases}
 
     def rows(self) -> Iterator[Piece]:
         """New metrics and alarms."""
