@@ -65,9 +65,36 @@ WRONG = """(() => {
     if (top < below - 1) found.push(`${part.tagName}.${part.className} lies over what is above it`)
     below = Math.max(below, bottom)
   }
-  return found
+  const parts = text => {
+    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
+    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
+    return [r / 255, g / 255, b / 255, a ?? 1]
+  }
+  const over = (above, below) => below.map((x, k) => above[k] * above[3] + x * (1 - above[3]))
+  const light = colour => colour.slice(0, 3)
+    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+  const behind = new Map()
+  const ground = node => {
+    if (!node) return [1, 1, 1, 1]
+    if (!behind.has(node))
+      behind.set(node, over(parts(getComputedStyle(node).backgroundColor), ground(node.parentElement)))
+    return behind.get(node)
+  }
+  const faint = new Map(), all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (all.nextNode()) {
+    const node = all.currentNode.parentElement
+    if (!all.currentNode.data.trim() || node.closest('svg, :disabled') || !node.checkVisibility()) continue
+    const [a, b] = [light(over(parts(getComputedStyle(node).color), ground(node))), light(ground(node))]
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
+    if (ratio < 4.5)
+      faint.set(`${node.tagName}.${node.className} has a contrast of ${ratio.toFixed(1)}`, 1)
+  }
+  return [...found, ...faint.keys()]
 })()"""
-"""Values that were written as text, and parts of a page that lie over each other."""
+"""Values that were written as text, parts of a page that lie over each other, and text that is
+hard to read on what is behind it (WCAG 2.2, 1.4.3)."""
 
 
 def check_clean(browser: Browser) -> None:
