@@ -45,6 +45,7 @@ async function show(first) {
     number = /^\d+$/.test(place) ? Number(place) : -1
   if (page === "episode") await arrival(() => number < list.length)
   if (page === "group") await arrival(() => number < list.codes.group.length)
+  if (page === "compare") await arrival(() => false) // of all evaluations that are there
   const made =
     page === "episode"
       ? await episodePage(number)

@@ -1,6 +1,6 @@
 // The page of a comparison: two evaluations of a run or of two runs, task by task.
 
-import { list, meta } from "viewer/data.js"
+import { list, meta, onGrowth } from "viewer/data.js"
 import { count, el, go, link, num, signed } from "viewer/dom.js"
 import {
   byTasks,
@@ -317,27 +317,34 @@ export async function comparePage(query) {
 
 /** Links from the page of a stage; `at` adds one for a step with an evaluation. */
 export function compareLinks(stage) {
-  const known = evaluations(),
-    own = known.filter(e => e.stage === stage.name),
-    others = meta.stages.filter(s => s !== stage).map(s => sideOf(s.name, known)),
-    mine = sideOf(stage.name, known)
-  const node = el(
-    "p.links.compare",
-    null,
-    (own.length > 1 || others.length > 0) && el("span.dim", null, "Compare"),
-    own.length > 1 && link(comparison(own[0], own.at(-1)), "first and last evaluation"),
-    others.map(other => link(comparison(mine, other), `with ${other.stage}`)),
-  )
+  const node = el("p.links.compare")
   let chosen
+  function draw() {
+    const known = evaluations(),
+      own = known.filter(e => e.stage === stage.name),
+      others = meta.stages.filter(s => s.name !== stage.name).map(s => sideOf(s.name, known)),
+      mine = sideOf(stage.name, known)
+    const links = [
+      (own.length > 1 || others.length > 0) && el("span.dim", null, "Compare"),
+      own.length > 1 && link(comparison(own[0], own.at(-1)), "first and last evaluation"),
+      ...others.map(other => link(comparison(mine, other), `with ${other.stage}`)),
+      chosen,
+    ]
+    node.replaceChildren(...links.filter(Boolean))
+    return own
+  }
   const at = step => {
-    chosen?.remove()
-    const one = own.find(e => e.step === step),
+    chosen = undefined
+    const own = draw(),
+      one = own.find(e => e.step === step),
       other = one === own.at(-1) ? own[0] : own.at(-1)
     if (!one || one === other) return
     const [a, b] = one.step < other.step ? [one, other] : [other, one]
     chosen = link(comparison(a, b), `step ${a.step} with step ${b.step}`)
     node.append(chosen)
   }
+  draw()
+  onGrowth(node, draw)
   return { node, at }
 }
 

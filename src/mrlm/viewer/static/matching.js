@@ -8,15 +8,17 @@ const PASSED = ["correct", "solved", "passed", "success", "won"]
 /** All evaluations: {stage, step, address, episodes}. */
 export function evaluations() {
   const c = list.columns,
-    found = new Map()
-  for (let i = 0; i < list.length; i++) {
+    found = (list.evaluations ??= { next: 0, by: new Map() }) // of the episodes so far
+  for (; found.next < list.length; found.next++) {
+    const i = found.next
     if (!isEval(i)) continue
     const stage = list.codes.stage[c.stage[i]],
       address = stage ? `${stage}@${c.step[i]}` : String(c.step[i])
-    if (!found.has(address)) found.set(address, { stage, step: c.step[i], address, episodes: [] })
-    found.get(address).episodes.push(i)
+    if (!found.by.has(address))
+      found.by.set(address, { stage, step: c.step[i], address, episodes: [] })
+    found.by.get(address).episodes.push(i)
   }
-  return [...found.values()]
+  return [...found.by.values()]
 }
 
 /** The evaluation of an address: one by stage and step, or the last one of a stage; without any, a
