@@ -71,6 +71,22 @@ export const colour = place => `var(--agent${place % 6})`
 export const go = address => {
   location.hash = address
 }
+/** A table under a row of heads: names of columns, or cells that are made already. */
+export const grid = (kind, heads, rows) =>
+  el(
+    kind,
+    null,
+    el(
+      "thead",
+      null,
+      el(
+        "tr",
+        null,
+        heads.map(head => (head instanceof Node ? head : el("th", { scope: "col" }, head))),
+      ),
+    ),
+    el("tbody", null, rows),
+  )
 export const link = (address, ...children) => el("a", { href: "#" + address }, ...children)
 export const badge = (text, why, kind = "") =>
   el("span.badge" + (kind && "." + kind), { title: why }, text)

@@ -1,7 +1,7 @@
 // Two stages over each other: their metrics on one x, and the settings that differ.
 
 import { chart, cursor } from "viewer/charts.js"
-import { count, el } from "viewer/dom.js"
+import { count, el, grid } from "viewer/dom.js"
 
 const HEAD = /^(reward\/mean|completion_length\/mean|(entropy|approx_kl|grad_norm)(\/.+)?)$/
 
@@ -76,28 +76,15 @@ export function settings(stages) {
       differ.length ? `${count(differ.length)} settings differ` : "All settings are the same",
     ),
     differ.length > 0 &&
-      el(
+      grid(
         "table.settings",
-        null,
-        el(
-          "thead",
-          null,
+        ["setting", "A", "B"],
+        differ.map(key =>
           el(
             "tr",
             null,
-            ["setting", "A", "B"].map(name => el("th", { scope: "col" }, name)),
-          ),
-        ),
-        el(
-          "tbody",
-          null,
-          differ.map(key =>
-            el(
-              "tr",
-              null,
-              el("th", { scope: "row" }, key),
-              [a, b].map(one => el("td", null, one.get(key) ?? "–")),
-            ),
+            el("th", { scope: "row" }, key),
+            [a, b].map(one => el("td", null, one.get(key) ?? "–")),
           ),
         ),
       ),
