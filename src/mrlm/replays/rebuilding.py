@@ -111,7 +111,7 @@ def find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
         raise ConfigError(
             f"{run}: not a run folder: config.yaml, {COMPRESSED} or {PLAIN} does not exist"
         )
-    found = {folder: rows for folder in logs if (rows := _rows(folder, episode))}
+    found = {folder: rows for folder in logs if (rows := list(rows_of(folder, id=episode)))}
     if not found:
         some = next((row["id"] for row in rows_of(logs[0])), "none")
         raise ConfigError(
@@ -129,10 +129,6 @@ def _begun_anew(stage: Path) -> bool:
     """Whether a folder is the remains of a stage that was killed before its first checkpoint."""
     name, dot, number = stage.name.rpartition(".")
     return bool(dot) and number.isdigit() and stage.with_name(name).is_dir()
-
-
-def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:
-    return list(rows_of(folder, id=episode))
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

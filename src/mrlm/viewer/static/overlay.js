@@ -1,6 +1,6 @@
 // Two stages over each other: their metrics on one x, and the settings that differ.
 
-import { chart, cursor } from "viewer/charts.js"
+import { chart, cursor, folded } from "viewer/charts.js"
 import { count, el, grid } from "viewer/dom.js"
 
 const HEAD = /^(reward\/mean|completion_length\/mean|(entropy|approx_kl|grad_norm)(\/.+)?)$/
@@ -28,18 +28,7 @@ export function curves(stages) {
   }
   const first = names.includes("eval/reward/mean") ? "eval/reward/mean" : "reward/mean",
     head = names.filter(name => HEAD.test(name) && name !== first),
-    rest = names.filter(name => name !== first && !head.includes(name)),
-    more = el("details", null, el("summary", null, `All ${names.length} metrics`))
-  more.addEventListener("toggle", () => {
-    if (more.children.length === 1)
-      more.append(
-        el(
-          "div.charts",
-          null,
-          rest.map(name => draw(name)),
-        ),
-      )
-  })
+    rest = names.filter(name => name !== first && !head.includes(name))
   return el(
     "section",
     null,
@@ -50,7 +39,7 @@ export function curves(stages) {
       names.includes(first) && draw(first, "main"),
       head.map(name => draw(name)),
     ),
-    rest.length > 0 && more,
+    rest.length > 0 && folded(`All ${names.length} metrics`, rest, draw),
   )
 }
 

@@ -2,7 +2,7 @@
 
 import { episode, meta, turnsOf } from "viewer/data.js"
 import { diff } from "viewer/diff.js"
-import { count, el, grid, num, signed } from "viewer/dom.js"
+import { count, el, grid, num, signed, taskBox } from "viewer/dom.js"
 
 /** Whether two turns have the same token ids for the same text. */
 function sameTokens(a, b) {
@@ -128,20 +128,11 @@ function numbers(rows, all) {
 export async function pairOf({ a, b }) {
   const rows = await Promise.all([episode(a), episode(b)]),
     all = rows.map(row => turnsOf(row, true)),
-    prompt = rows[0].task?.prompt ?? [],
     tasks = rows.map(row => JSON.stringify([row.task?.prompt, row.task?.answer]))
   return [
     tasks[0] !== tasks[1] &&
       el("p.note", null, "The task has the same id in both, but not the same prompt or answer."),
-    prompt.length > 0 &&
-      el(
-        "details",
-        null,
-        el("summary", null, "Task"),
-        prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)),
-        rows[0].task.answer !== undefined &&
-          el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(rows[0].task.answer)),
-      ),
+    taskBox(rows[0].task),
     el(
       "div.scroll.fit",
       { tabindex: 0, role: "region", "aria-label": "Numbers" },
