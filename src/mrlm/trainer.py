@@ -292,8 +292,6 @@ class Trainer:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
         """
         if num_iterations is not None:
-            if num_iterations < 1:
-                raise ConfigError(f"num_iterations must be at least 1, not {num_iterations}")
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
         if self._run is not None and not resume_from_checkpoint:
             self._go_on(self._run)
