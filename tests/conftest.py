@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from chromium import Browser
 from commands import run  # noqa: F401
 from forking import Launcher
 from logged import unknown
@@ -62,6 +63,14 @@ def tiny_path() -> str:
     from mrlm import default_model
 
     return default_model()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser of its own for each file."""
+    found = Browser()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

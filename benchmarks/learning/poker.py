@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -16,10 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TQDM_DISABLE", "1")
+from benchmarks.one_thread import use_one_thread
+
+use_one_thread()
 
 from benchmarks.learning.answers import answer_logprobs  # noqa: E402
 from benchmarks.learning.models import fresh  # noqa: E402 - after the number of threads is set

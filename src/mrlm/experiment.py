@@ -19,6 +19,7 @@ from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders
@@ -74,8 +75,9 @@ def run_experiment(
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
         parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
-        last = index == len(stages) - 1
-        if resume is not None and peers.first(partial(_finished, place, stage, last)):
+        if resume is not None and peers.first(
+            partial(_finished, place, stage, index == len(stages) - 1)
+        ):
             log.info("stage %s is finished", name)
         else:
             unfinished = resume is not None and bool(peers.first(partial(checkpoints, place)))
@@ -92,12 +94,7 @@ def run_experiment(
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
-        log.info(
-            "%s: every stage is finished; raise training.num_iterations of the last to continue",
-            folder,
-        )
-        known = peers.first(lambda: logged(last_stage))
-        results[len(stages) - 1] = TrainResult(latest(known), known, folder)
+        results[len(stages) - 1] = _nothing_left(folder, last_stage, peers)
     rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
     return TrainResult(results[max(results)].metrics, rows, folder)
 
@@ -168,6 +165,15 @@ def _note_models(folder: Path, parts: LiveObjects) -> None:
         taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
         with writing(folder / MODELS):
             write_json(folder / MODELS, taken)
+
+
+def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
+    """The result of an experiment whose stages were all finished before."""
+    log.info(
+        "%s: every stage is finished; raise training.num_iterations of the last to continue", folder
+    )
+    known = peers.first(lambda: logged(last))
+    return TrainResult(latest(known), known, folder)
 
 
 def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:

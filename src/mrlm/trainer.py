@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 from mrlm.build.arguments import (
     adapter_words,
-    agent_names,
     assign_references,
     environments_or_rows,
+    joined_words,
     listed,
+    names_of,
     one_of,
     references_of,
     refuse_unplayed,
@@ -31,7 +32,7 @@ from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import algorithm_fields, config_class, setting_of, split_config, twice
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.environment import as_environment
+from mrlm.core.environment import Environment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
@@ -119,9 +120,7 @@ class Trainer:
         reward_func = one_of("reward_func", reward_func, reward_funcs)
         words = adapter_words(peft_config) | words
         if isinstance(args, Mapping):
-            for name in args.keys() & words.keys():
-                words[name] = one_of(name, args[name], words[name])
-            words, args = {**args, **words}, None
+            words, args = joined_words(args, words), None
         asked = args.num_agents if isinstance(args, FlatWords) else words.pop("num_agents", None)
         num_agents = one_of("num_agents", num_agents, asked)
         environments, rows = environments_or_rows(data)
@@ -137,23 +136,10 @@ class Trainer:
                 model, tokenizer, environments, watched
             )
         self._take_parts(workflow, wandb_config, external_transition)
-        plays = not self.config.algorithm_settings().spec.sampling.rows
-        if rows is not None and plays and reward_func is not None:
-            count = num_agents or (len(agents) if agents is not None else 1)
-            names = list(agents) if isinstance(agents, Mapping) else []
-            env = registry.load("environments", "reward")(
-                rows,
-                reward_func,
-                formatters,
-                agents=names or agent_names(count),
-                reward_processor=reward_processor,
-                eval_dataset=eval_dataset,
-            )
-            environments, rows = [*environments, env], None
-        else:
-            refuse_unplayed(
-                reward_func=reward_func, reward_processor=reward_processor, formatters=formatters
-            )
+        names = names_of(agents, num_agents)
+        scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
+        if scored is not None:
+            environments, rows = [*environments, scored], None
         self._parts.environments, self._parts.rows = environments, rows
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
@@ -238,6 +224,24 @@ class Trainer:
             self._parts.system_prompt = llm.system_prompt
         return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *environments
 
+    def _scored(
+        self,
+        rows: Any,
+        reward_func: Any,
+        agents: Sequence[str],
+        formatters: Any,
+        reward_processor: Any,
+        eval_dataset: Any,
+    ) -> Environment | None:
+        """The environment of rows that a reward function scores, for an algorithm that samples."""
+        given = {"reward_processor": reward_processor, "formatters": formatters}
+        plays = not self.config.algorithm_settings().spec.sampling.rows
+        if rows is None or not plays or reward_func is None:
+            refuse_unplayed(reward_func=reward_func, **given)
+            return None
+        made = registry.load("environments", "reward")
+        return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **given)
+
     def _cast(
         self,
         model: Any,
@@ -288,8 +292,6 @@ class Trainer:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
         """
         if num_iterations is not None:
-            if num_iterations < 1:
-                raise ConfigError(f"num_iterations must be at least 1, not {num_iterations}")
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
         if self._run is not None and not resume_from_checkpoint:
             self._go_on(self._run)

@@ -126,6 +126,9 @@ def test_what_credit_assigned():
             "advantage/two/mean": 2.0,
             "advantage/two/std": float(np.std([0, 2, 4])),
             "advantage/two/zero": 0.0,
+            "advantage/mean": 8 / 6,
+            "advantage/std": float(np.std([1, 1, 0, 0, 2, 4])),
+            "advantage/zero": 1 / 3,
             "tokens/one/share": 3 / 6,
             "tokens/two/share": 3 / 6,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,45 @@ from mrlm import experiment
 
 needs_browser = pytest.mark.skipif(chromium() is None, reason=MISSING)
 
+RELAY: dict[str, Any] = {
+    "experiment_name": "viewed",
+    "environments": [{"env_type": "relay"}],
+    "policies": {"first": {}, "second": {"trainable": False}},
+    "training": {
+        "algorithm": "magrpo",
+        "num_iterations": 3,
+        "batch_size": 2,
+        "learning_rate": 1e-4,
+        "report_to": "none",
+    },
+    "magrpo": {"group_size": 3},
+    "generation": {"max_new_tokens": 3},
+    "evaluation": {"episodes": 2, "every": 2},
+    "record": {"tokens": "all"},
+}
+"""A team of two agents, of which one is frozen."""
+PWNED = "document.documentElement.dataset.pwned=1"
+HOSTILE = [
+    f"<script>{PWNED}</script>",
+    f"</script><script>{PWNED}</script>",
+    f'<img src=x onerror="{PWNED}">',
+    "<!--<script>",
+    f"--><svg onload={PWNED}>",
+    f"javascript:{PWNED}",
+    f"`+({PWNED})+`${{{PWNED}}}",
+    "<style>*{display:none}</style>",
+    "<base href=http://example.invalid/>",
+    "<meta http-equiv=refresh content='0;url=http://example.invalid/'>",
+    "<link rel=stylesheet href=http://example.invalid/x.css>",
+    "\u202etxet desrever\u202c",
+    "a\u0000b \u001b[31mred \u2028\u2029\u200b\u2066x\u2069",
+    "\ud800 alone",
+    "__proto__",
+    "constructor",
+    "e\u0301" * 50,
+    "W" * 3000,
+]
+"""Texts of models that a page must show as text."""
 
 MATRIX: dict[str, Any] = {"env_type": "matrix", "game": "climbing", "normalized": True}
 
@@ -39,16 +79,16 @@ def trained_players(folder: Path, **stage: Any) -> Path:
     basis = {"num_iterations": 2, "batch_size": 2, "learning_rate": 1e-3}
     play = {"name": "play", "environments": [game], "policies": policies} | stage
     play["training"] = basis | play["training"]
-    return trained(folder, stages=[words, play]) / "2-play"
+    return trained_run(folder, stages=[words, play]) / "2-play"
 
 
-def trained(folder: Path, **config: Any) -> Path:
+def trained_run(folder: Path, *overrides: str, **config: Any) -> Path:
     """A finished run with the embedded model."""
     config["training"] = {"report_to": "none"} | config.get("training", {})
     config = {"record": {"tokens": "all"}, "generation": {"max_new_tokens": 1}} | config
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    made = mrlm.load_config(folder / "in.yaml", [f"output_dir={folder / 'run'}"])
+    made = mrlm.load_config(folder / "in.yaml", [f"output_dir={folder / 'run'}", *overrides])
     experiment.run_experiment(made)
     return folder / "run"
 
@@ -123,3 +163,12 @@ def check_fits(browser: Browser, page: Path, *places: str) -> None:
 def texts(browser: Browser, selector: str) -> list[str]:
     """The texts of all elements that a selector finds."""
     return browser.js(f"[...document.querySelectorAll({selector!r})].map(e => e.textContent)")
+
+
+def tab_to(browser: Browser, selector: str) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(60):
+        browser.key("Tab", 9)
+        if browser.js(f"document.activeElement.matches({json.dumps(selector)})"):
+            return
+    raise AssertionError(f"Tab does not reach {selector}")

@@ -7,7 +7,7 @@ import pytest
 
 from mrlm.algorithms.vdn import VDN
 from mrlm.learn import ops
-from mrlm.learn.credit.whitening import whiten_together
+from mrlm.learn.credit.team_values import whiten_together
 
 CLIMBING = (np.array([[11.0, -30, 0], [-30, 7, 6], [0, 0, 5]]) + 30) / 41
 GAMES = {

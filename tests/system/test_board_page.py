@@ -3,22 +3,18 @@ record has becomes text and known elements only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-import mrlm
-from chromium import MISSING, Browser, chromium
-from mrlm import experiment
+from chromium import Browser
 from mrlm.record.reader import read_run
 from mrlm.viewer.export import export_run
 from record_maker import RunMaker
-from test_viewer import HOSTILE, PWNED, clean
+from viewed import HOSTILE, PWNED, check_clean, needs_browser, trained_run
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
+pytestmark = needs_browser
 
 CONFIG: dict[str, Any] = {
     "environments": [{"env_type": "tic_tac_toe"}, {"env_type": "negotiation"}],
@@ -31,25 +27,17 @@ CONFIG: dict[str, Any] = {
     },
     "sft": {"teacher": "expert"},
     "generation": {"max_new_tokens": 3},
+    "record": {},
 }
 PICTURE = "document.querySelector('.picture').innerText"
 STATUS = "document.querySelector('.board [role=status]').innerText"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = Browser()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose episodes are games between experts."""
     folder = tmp_path_factory.mktemp("boards")
-    (folder / "in.yaml").write_text(yaml.safe_dump(CONFIG))
-    config = mrlm.load_config(folder / "in.yaml", [f"output_dir={folder / 'run'}"])
-    experiment.run_experiment(config)
+    trained_run(folder, **CONFIG)
     export_run(folder / "run", folder / "run.html")
     return folder
 
@@ -90,7 +78,7 @@ def test_the_board_follows_the_joint_steps(browser: Browser, folder: Path) -> No
     assert browser.js(cells) == 5, "a click on a turn shows the board after it"
     browser.go("/episode/1")
     assert "value for opener" in browser.js(PICTURE)
-    clean(browser)
+    check_clean(browser)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -104,13 +92,13 @@ def test_boards_fit_the_page(browser: Browser, folder: Path, width: int, dark: b
         assert browser.js("document.documentElement.scrollWidth <= innerWidth")
         height = browser.js("document.querySelector('.board').getBoundingClientRect().height")
         assert 60 < height < 0.6 * 900, "turns stay visible below it"
-    clean(browser)
+    check_clean(browser)
 
 
 def test_an_episode_without_boards_has_no_panel(browser: Browser, folder: Path) -> None:
     browser.open(folder / "run.html", "/episode/2")
     assert browser.js("document.querySelector('.board')") is None
-    clean(browser)
+    check_clean(browser)
 
 
 def boards() -> list[dict[str, Any]]:
@@ -152,4 +140,4 @@ def test_boards_stay_text_and_known_elements(browser: Browser, tmp_path: Path) -
     assert HOSTILE[0] in seen and "\u27e8202e\u27e9txet desrever" in seen
     assert not {"\u202e", "\u2066", "\u001b", "\u200b", "\ud800"} & set(seen)
     assert {"a", "b", "c", "d", "e", "f"} <= set(seen)
-    clean(browser)
+    check_clean(browser)

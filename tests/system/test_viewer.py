@@ -6,81 +6,26 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-import mrlm
-from chromium import MISSING, Browser, chromium
+from chromium import Browser
 from commands import Mrlm
-from mrlm import experiment
 from mrlm.record.filters import parse_filter
 from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.viewer.choice import Candidate, choose
 from mrlm.viewer.export import STATIC, export_run
 from record_maker import PIECES, RunMaker
-
-needs_browser = pytest.mark.skipif(chromium() is None, reason=MISSING)
-
-CONFIG: dict[str, Any] = {
-    "experiment_name": "viewed",
-    "environments": [{"env_type": "relay"}],
-    "policies": {"first": {}, "second": {"trainable": False}},
-    "training": {
-        "algorithm": "magrpo",
-        "num_iterations": 3,
-        "batch_size": 2,
-        "learning_rate": 1e-4,
-        "report_to": "none",
-    },
-    "magrpo": {"group_size": 3},
-    "generation": {"max_new_tokens": 3},
-    "evaluation": {"episodes": 2, "every": 2},
-    "record": {"tokens": "all"},
-}
-PWNED = "document.documentElement.dataset.pwned=1"
-HOSTILE = [
-    f"<script>{PWNED}</script>",
-    f"</script><script>{PWNED}</script>",
-    f'<img src=x onerror="{PWNED}">',
-    "<!--<script>",
-    f"--><svg onload={PWNED}>",
-    f"javascript:{PWNED}",
-    f"`+({PWNED})+`${{{PWNED}}}",
-    "<style>*{display:none}</style>",
-    "<base href=http://example.invalid/>",
-    "<meta http-equiv=refresh content='0;url=http://example.invalid/'>",
-    "<link rel=stylesheet href=http://example.invalid/x.css>",
-    "\u202etxet desrever\u202c",
-    "a\u0000b \u001b[31mred \u2028\u2029\u200b\u2066x\u2069",
-    "\ud800 alone",
-    "__proto__",
-    "constructor",
-    "e\u0301" * 50,
-    "W" * 3000,
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = Browser()
-    yield found
-    found.close()
+from viewed import HOSTILE, RELAY, check_clean, needs_browser, tab_to, trained_run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two agents, of which one is frozen."""
-    folder = tmp_path_factory.mktemp("viewed")
-    (folder / "in.yaml").write_text(yaml.safe_dump(CONFIG))
-    experiment.run_experiment(
-        mrlm.load_config(folder / "in.yaml", [f"output_dir={folder / 'run'}"])
-    )
-    return folder / "run"
+    return trained_run(tmp_path_factory.mktemp("viewed"), **RELAY)
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +44,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def episodes(trained: Path) -> list[RecordedEpisode]:
     return list(read_run(trained).episodes())
-
-
-def clean(browser: Browser) -> None:
-    assert browser.problems() == []
-    assert browser.requests() == []
-    assert browser.js("document.documentElement.dataset.pwned") is None
 
 
 def of_list(browser: Browser, expression: str) -> Any:
@@ -128,7 +67,7 @@ def test_every_page_is_clean_and_fits(
         assert len(browser.js("document.querySelector('main').innerText")) > 20, place
     backgrounds = browser.js("getComputedStyle(document.body).backgroundColor")
     assert (backgrounds == "rgb(255, 255, 255)") is not dark
-    clean(browser)
+    check_clean(browser)
 
 
 CONTRAST = """(() => {
@@ -186,7 +125,7 @@ def test_text_of_models_stays_text(browser: Browser, tmp_path: Path) -> None:
     assert "\u27e8202e\u27e9txet desrever" in seen and HOSTILE[0] in seen
     browser.go("/?" + "q=txet")
     browser.wait("document.querySelectorAll('.body .row').length")
-    clean(browser)
+    check_clean(browser)
 
 
 @needs_browser
@@ -220,7 +159,7 @@ def test_tokens_that_are_not_trained_are_hatched_and_sums_are_those_of_the_recor
             used = columns.get("advantages", np.zeros(1)) * columns["mask"]
             assert each["sum"] == pytest.approx(used.sum() if trained_here else 0, abs=1e-3)
     assert {(False, True), (False, False)} <= kinds and any(test for test, _ in kinds)
-    clean(browser)
+    check_clean(browser)
 
 
 @needs_browser
@@ -229,31 +168,24 @@ def test_the_keyboard_reaches_everything(browser: Browser, made: Path) -> None:
     browser.open(made)
     browser.wait("document.querySelectorAll('.body .row').length > 5")
 
-    def tab_to(selector: str) -> None:
-        for _ in range(60):
-            browser.key("Tab", 9)
-            if browser.js(f"document.activeElement.matches('{selector}')"):
-                return
-        raise AssertionError(f"Tab does not reach {selector}")
-
-    tab_to(".plot")
+    tab_to(browser, ".plot")
     browser.key("ArrowLeft", 37)
     browser.key("Enter", 13)
     browser.wait("document.querySelector('input').value === 'step:9'")
     browser.wait("[...document.querySelectorAll('.row .c-task')].length > 2")
-    tab_to(".table")
+    tab_to(browser, ".table")
     browser.key("ArrowDown", 40)
     browser.key("j")
     third = browser.js("document.querySelector('.row.on').id.slice(7)")
     browser.key("Enter", 13)
     browser.wait(f"document.documentElement.dataset.page === '#/episode/{third}'")
-    tab_to(".tokens")
+    tab_to(browser, ".tokens")
     browser.key("ArrowRight", 39)
     assert "place 2 of" in browser.js("document.querySelector('.reader').innerText")
-    tab_to("summary")
+    tab_to(browser, "summary")
     browser.key("Enter", 13)
     browser.wait("document.querySelector('.fresh')?.textContent.length")
-    clean(browser)
+    check_clean(browser)
 
 
 COMMON = [
@@ -332,7 +264,7 @@ def test_a_run_that_was_killed_while_writing_opens(
     browser.open(tmp_path / "x.html")
     assert of_list(browser, "list.length") == shown
     browser.go(f"/episode/{shown - 1}")
-    clean(browser)
+    check_clean(browser)
 
 
 @needs_browser
@@ -347,7 +279,7 @@ def test_a_run_with_one_file_opens(browser: Browser, tmp_path: Path, left: str) 
     for place in ("/episode/0", "/group/0", "/"):
         browser.go(place)
         assert len(browser.js("document.querySelector('main').innerText")) > 20
-    clean(browser)
+    check_clean(browser)
 
 
 @needs_browser
@@ -362,7 +294,7 @@ def test_characters_of_several_tokens_and_unknown_tokens(browser: Browser, tmp_p
     )
     assert shown == ["the", "", "\U0001f600", "<|end|>", "\u27e899\u27e9"]
     browser.go("/episode/0")
-    clean(browser)
+    check_clean(browser)
 
 
 @needs_browser

@@ -8,18 +8,16 @@ import json
 import math
 import shutil
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 
 import mrlm
-from chromium import MISSING, Browser, chromium
-from mrlm import SimulatedEnvironment, experiment
+from chromium import Browser
+from mrlm import SimulatedEnvironment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward
 from mrlm.record.packing import unpack
@@ -27,9 +25,9 @@ from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.viewer.export import export_run
 from mrlm.viewer.source import run_names
 from record_maker import WORDS, RunMaker
-from test_viewer import HOSTILE
+from viewed import HOSTILE, check_clean, needs_browser, tab_to, trained_run
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
+pytestmark = needs_browser
 
 
 class Parity(SimulatedEnvironment):
@@ -57,15 +55,8 @@ CONFIG: dict[str, Any] = {
     "grpo": {"group_size": 2},
     "generation": {"max_new_tokens": 12},
     "evaluation": {"episodes": 24, "every": 1},
+    "record": {},
 }
-
-
-def train(folder: Path, *overrides: str) -> Path:
-    folder.mkdir()
-    (folder / "in.yaml").write_text(yaml.safe_dump(CONFIG))
-    overrides = (f"output_dir={folder / 'run'}", *overrides)
-    experiment.run_experiment(mrlm.load_config(folder / "in.yaml", list(overrides)))
-    return folder / "run"
 
 
 def changed(source: Path, folder: Path, scale: float, seed: int) -> Path:
@@ -86,19 +77,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A run, and one that begins with its checkpoint after the weights were changed a little."""
     folder = tmp_path_factory.mktemp("compared")
     begin = changed(Path(mrlm.default_model()), folder / "begin", 3.0, 1)
-    first = train(folder / "plain", f"model.model_name_or_path={begin}")
+    first = trained_run(folder / "plain", f"model.model_name_or_path={begin}", **CONFIG)
     doctored = changed(first / "final", folder / "changed", 0.05, 2)
-    second = train(
-        folder / "doctored", f"model.model_name_or_path={doctored}", "training.batch_size=2"
-    )
+    changes = (f"model.model_name_or_path={doctored}", "training.batch_size=2")
+    second = trained_run(folder / "doctored", *changes, **CONFIG)
     return [first, second]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = Browser()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +97,6 @@ def evaluated(run: Path, step: int) -> dict[str, RecordedEpisode]:
 
 def address(**query: object) -> str:
     return "/compare?" + "&".join(f"{name}={value}" for name, value in query.items())
-
-
-def clean(browser: Browser) -> None:
-    assert browser.problems() == []
-    assert browser.requests() == []
 
 
 def facts(browser: Browser) -> dict[str, str]:
@@ -174,7 +152,7 @@ def test_the_page_finds_exactly_the_flips_of_a_doctored_checkpoint(
     assert listed(browser, ".up") == up and listed(browser, ".down") == down
     browser.go(address(a="plain/run@1", b="doctored/run@0", by="reward>=0.8"))
     assert listed(browser) == set()
-    clean(browser)
+    check_clean(browser)
 
 
 def longest(a: list[int], b: list[int]) -> int:
@@ -224,7 +202,7 @@ def test_an_opened_task_shows_what_differs(browser: Browser, runs: list[Path], p
         )
         rewards = [f"{each[task].reward:g}".replace("-", "\u2212") for each in (first, second)]
         assert cells[:3] == ["reward", *rewards]
-    clean(browser)
+    check_clean(browser)
 
 
 DIFF = """import('viewer/diff.js').then(({diff}) => {
@@ -304,7 +282,7 @@ def test_repeats_of_a_task_count_together_and_what_cannot_be_judged_is_left_out(
     link = "[...document.querySelectorAll('a')].find(a => /other checkpoint/.test(a.innerText))"
     browser.js(link + ".click()")
     browser.wait("document.querySelector('.opened h2')?.innerText === 'Task t1 #1'")
-    clean(browser)
+    check_clean(browser)
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["one vocabulary", "two vocabularies"])
@@ -326,7 +304,7 @@ def test_runs_are_compared_by_ids_only_if_these_mean_the_same(
         shown = browser.js("document.querySelector('.tokens').innerText")
         assert shown.strip()[0] == ("a" if same else "ab"[k])
         browser.open(made, address(a="run0@0", b="run1@0", env="sums", task="test-0"))
-    clean(browser)
+    check_clean(browser)
 
 
 def test_text_of_models_stays_text(browser: Browser, tmp_path: Path) -> None:
@@ -353,7 +331,7 @@ def test_text_of_models_stays_text(browser: Browser, tmp_path: Path) -> None:
         )
         assert browser.js(found + ".length") == 0
     assert browser.js("document.documentElement.dataset.pwned") is None
-    clean(browser)
+    check_clean(browser)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -377,7 +355,7 @@ def test_the_page_fits_and_is_clean(browser: Browser, page: Path, width: int, da
         assert browser.js("document.documentElement.scrollWidth <= innerWidth"), place
         assert len(browser.js("document.querySelector('main').innerText")) > 20, place
     browser.theme(False)
-    clean(browser)
+    check_clean(browser)
 
 
 def test_the_keyboard_compares(browser: Browser, page: Path) -> None:
@@ -385,25 +363,18 @@ def test_the_keyboard_compares(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.wait("!!document.querySelector('.compare a')")
 
-    def tab_to(selector: str) -> None:
-        for _ in range(60):
-            browser.key("Tab", 9)
-            if browser.js(f"document.activeElement.matches({json.dumps(selector)})"):
-                return
-        raise AssertionError(f"Tab does not reach {selector}")
-
-    tab_to(".compare a:last-of-type")
+    tab_to(browser, ".compare a:last-of-type")
     browser.key("Enter", 13)
     browser.wait("!!document.querySelector('.flips a')")
-    tab_to("[aria-label='Evaluation A']")
+    tab_to(browser, "[aria-label='Evaluation A']")
     browser.key("ArrowUp", 38)
     browser.wait("location.hash.includes('doctored%2Frun%400')")
     browser.wait("document.activeElement.ariaLabel === 'Evaluation A'")  # the focus stays
-    tab_to(".flips a")
+    tab_to(browser, ".flips a")
     task = browser.js("document.activeElement.innerText")
     browser.key("Enter", 13)
     browser.wait(f"document.querySelector('.opened h2')?.innerText === 'Task {task}'")
-    clean(browser)
+    check_clean(browser)
 
 
 def test_a_step_of_a_curve_leads_to_its_comparison(browser: Browser, page: Path) -> None:
@@ -417,7 +388,7 @@ def test_a_step_of_a_curve_leads_to_its_comparison(browser: Browser, page: Path)
     assert browser.js(last + ".innerText") == "step 0 with step 1"
     browser.go(browser.js(last + ".hash.slice(1)"))
     assert facts(browser)["In both"] == "24 tasks"
-    clean(browser)
+    check_clean(browser)
 
 
 def test_runs_have_short_names_that_differ(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from mrlm.viewer.choice import Candidate, choose
 from mrlm.viewer.export import export_run
 from mrlm.viewer.source import ViewedStage
 from record_maker import RunMaker
-from viewed import check_clean, check_fits, needs_browser, texts, trained
+from viewed import check_clean, check_fits, needs_browser, texts, trained_run
 
 STEPS = 6
 SMALL = {f"small{k}": {"": 0.05} for k in range(8)}
@@ -43,13 +42,6 @@ ALARMS: list[dict[str, Any]] = [
         **{"because": HOSTILE, "do": HOSTILE, "evidence": [{"id": "eval/sums/1/0", "step": 5}]},
     },
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = Browser()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +86,7 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training": basis
         | {"algorithm": "spiral", "num_iterations": 2, "batch_size": 4, "profile": True},
     }
-    return trained(tmp_path_factory.mktemp("rated") / "made", stages=[words, play]) / "2-play"
+    return trained_run(tmp_path_factory.mktemp("rated") / "made", stages=[words, play]) / "2-play"
 
 
 def parts(browser: Browser, title: str) -> dict[str, Any]:

@@ -22,13 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import AfterValidator, Field
 
-from mrlm.core.episodes import Episode, Group
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.core.types import Rollout, Turn
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
@@ -36,20 +34,18 @@ from mrlm.learn.credit.baselines import (
     BaselineBy,
     Statistic,
     compare,
-    greedy_baselines,
+    compare_greedy,
     resolved,
 )
-from mrlm.learn.credit.combinations import answer_returns
-from mrlm.learn.credit.explain import against, because
+from mrlm.learn.credit.combinations import credit_combinations
 from mrlm.learn.credit.groups import (
     Member,
-    discounted,
     greedy_metrics,
-    leave_one_out,
     members,
     trained_turns,
 )
-from mrlm.learn.credit.tree_returns import forked, node_returns
+from mrlm.learn.credit.team_returns import tree_returns, turn_returns
+from mrlm.learn.credit.tree_returns import forked
 from mrlm.learn.ops import Aggregation
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
@@ -165,42 +161,16 @@ class MAGRPO(PolicyGradient):
         """The baseline among siblings."""
         return "none" if self.baseline == "remax_greedy" else self.baseline
 
-    def compared(self, returns: np.ndarray) -> np.ndarray:
-        """Advantages (G,) of G answers to one state."""
-        if self.spec.sampling.siblings and returns.max() == returns.min():
-            return np.zeros(len(returns))
-        return returns - self.baselines(returns)
-
-    def baselines(self, returns: np.ndarray) -> np.ndarray:
-        """Baseline of each of G siblings (G,), from their returns (G,)."""
-        if self.baseline == "leave_one_out":
-            return returns - leave_one_out(returns)
-        level = {"mean": returns.mean(), "group_max": returns.max()}.get(self.baseline, 0.0)
-        return np.full(len(returns), level)
-
-    def turn_returns(
-        self, episode: Episode, rollout: Rollout, turns: Sequence[Turn] | None = None
-    ) -> list[float]:
-        """Return of each of some turns of an agent: of its trained ones by default."""
-        trained = trained_turns(rollout) if turns is None else turns
-        if self.returns == "independent":
-            steps = [turn.step for turn in rollout.turns]
-            own = discounted([turn.reward for turn in rollout.turns], self.gamma, steps)
-            found = {id(turn): value for turn, value in zip(rollout.turns, own, strict=True)}
-            return [found[id(turn)] for turn in trained]
-        team = discounted(episode.step_rewards, self.gamma)
-        return [team[turn.step] for turn in trained]
-
     def credit_group(self, group: Group) -> None:
         if self.baseline == "remax_greedy":
             self._credit_greedy(group)
         elif self.joint_mode == "cross":
-            self._credit_cross(group)
+            own = self.returns == "independent"
+            credit_combinations(group, own, self.cross_credit, self.statistic)
         elif self.baseline_by != "batch":
-            tree = forked(group.valid)
-            by = resolved(self.baseline_by, tree)
+            by = resolved(self.baseline_by, forked(group.valid))
             for found in members(group).values():
-                compare(found, self._returns(found, tree), by, self.statistic)
+                compare(found, self._returns(group, found), by, self.statistic)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
@@ -209,61 +179,32 @@ class MAGRPO(PolicyGradient):
             return
         together: dict[str, list[tuple[Member, Sequence[float]]]] = {}
         for group in groups:
-            tree = forked(group.valid)
             for agent, found in members(group).items():
-                rows = zip(found, self._returns(found, tree), strict=True)
+                rows = zip(found, self._returns(group, found), strict=True)
                 together.setdefault(agent, []).extend(rows)
         for pairs in together.values():
             found, returns = [member for member, _ in pairs], [row for _, row in pairs]
             compare(found, returns, "batch", self.statistic)
 
-    def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
+    def _returns(self, group: Group, found: Sequence[Member]) -> list[list[float]]:
         """Return of each trained turn of an agent's rollouts."""
-        if not tree:
-            return [self.turn_returns(*member) for member in found]
-        paths = [episode.path for episode, _ in found]
-        returns = node_returns(paths, [self._step_rewards(*each) for each in found], self.gamma)
-        return [
-            [returns[episode.path[: turn.step + 1]] for turn in trained_turns(rollout)]
-            for episode, rollout in found
-        ]
+        own = self.returns == "independent"
+        if forked(group.valid):
+            return tree_returns(found, self.gamma, own)
+        return [turn_returns(*each, trained_turns(each[1]), self.gamma, own) for each in found]
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""
-        reference = group.greedy
+        reference, own = group.greedy, self.returns == "independent"
         if reference is None:
             return
         for agent, found in members(group).items():
-            spoke = reference.rollouts.get(agent)
-            alone = [0.0] if spoke is None else self.turn_returns(reference, spoke, spoke.turns)
-            for episode, rollout in found:
-                returns = self.turn_returns(episode, rollout)
-                by = "episode" if self.baseline_by == "episode" else "turn"
-                baselines = greedy_baselines(alone, rollout, by)
-                rows = zip(trained_turns(rollout), returns, baselines, strict=True)
-                for turn, value, baseline in rows:
-                    turn.returns, turn.advantages = float(value), float(value - baseline)
-                    less = value - baseline
-                    because(turn, "{} - greedy episode {} = {:+}", value, baseline, less)
-
-    def _credit_cross(self, group: Group) -> None:
-        own = self.returns == "independent"
-        for rollouts, returns in answer_returns(group, own, self.cross_credit):
-            rows = zip(rollouts, returns, self.compared(returns), strict=True)
-            for rollout, value, advantage in rows:
-                turns = trained_turns(rollout)
-                for turn in turns:
-                    turn.returns, turn.advantages = float(value), float(advantage)
-                against(turns, value, returns, advantage, "answers in the grid")
-
-    def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """Rewards of the joint steps, the team's or the agent's own."""
-        if self.returns == "joint":
-            return list(episode.step_rewards)
-        own = [0.0] * len(episode.step_rewards)
-        for turn in rollout.turns:
-            own[turn.step] += turn.reward
-        return own
+            spoke, alone = reference.rollouts.get(agent), [0.0]
+            if spoke is not None:
+                alone = turn_returns(reference, spoke, spoke.turns, self.gamma, own)
+            by = "episode" if self.baseline_by == "episode" else "turn"
+            rows = [turn_returns(*each, trained_turns(each[1]), self.gamma, own) for each in found]
+            compare_greedy(found, rows, alone, by)
 
 
 PLUGIN = MAGRPO

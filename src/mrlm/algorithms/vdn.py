@@ -34,14 +34,11 @@ from mrlm.algorithms.mappo import MAPPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Turn
-from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
-from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
-from mrlm.learn.credit.whitening import whiten_together
+from mrlm.learn.credit.team_values import assign_counterfactuals, rank_answers
 from mrlm.learn.critics.critic import TEAM
 from mrlm.learn.critics.mixers import Mixing, MixingMode
 from mrlm.learn.critics.mixing_critic import MixedCritic
@@ -184,54 +181,10 @@ class VDN(MAPPO, Refinement):
         returns, known = (np.zeros(0), np.zeros(0)) if critic.fit is None else critic.fit
         super().explain({TEAM: returns}, {TEAM: returns - known})
         if self.mode == "factored":
-            self._assign(critic.counterfactuals())
+            by = self.whiten_by if self.whiten_advantages else None
+            assign_counterfactuals(critic.counterfactuals(), by)
         else:
-            self._rank(critic.utilities())
-
-    def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
-        """Counterfactual advantages, centred per agent and divided by the team's standard
-        deviation."""
-        columns: dict[str, list[tuple[list[Turn], float]]] = {}
-        for agent, turns, value in found:
-            if taught := _taught(turns):
-                columns.setdefault(agent, []).append((taught, value))
-        tables = {agent: np.array([x for _, x in rows]) for agent, rows in columns.items()}
-        if self.whiten_advantages:
-            tables = whiten_together(tables, self.whiten_by)
-        for agent, rows in columns.items():
-            for (turns, value), advantage in zip(rows, tables[agent].tolist(), strict=True):
-                for turn in turns:
-                    turn.advantages = advantage
-                    because(turn, "counterfactual {:+}", value)
-                    if self.whiten_advantages:
-                        because(turn, "whitened = {:+}", advantage)
-
-    def _rank(self, found: Sequence[tuple[str, list[Turn], float, int]]) -> None:
-        """+1 for the best of several answers to one prompt, -1 for the worst with `improve="dpo"`;
-        none for the others."""
-        answers: dict[int, list[tuple[float, list[Turn]]]] = {}
-        for _, turns, value, question in found:
-            taught = _taught(turns)
-            for turn in taught:
-                turn.advantages = None
-            if taught:
-                answers.setdefault(question, []).append((value, taught))
-        compared = 0
-        for several in answers.values():
-            best = max(several, key=lambda answer: answer[0])
-            worst = min(several, key=lambda answer: answer[0])
-            said = [[turn.completion_ids for turn in turns] for _, turns in (best, worst)]
-            if best[0] == worst[0] or said[0] == said[1]:
-                continue
-            compared += 1
-            for turn in best[1]:
-                turn.advantages = 1.0
-                because(turn, "best of {} answers: {}", len(several), "+1")
-            for turn in worst[1] if self.improve == "dpo" else ():
-                turn.advantages = -1.0
-                because(turn, "worst of {} answers: {}", len(several), "-1")
-        ((number, total),) = ops.global_sum({"": [compared, len(answers)]}).values()
-        self.metrics["frac_compared"] = number / total if total else 0.0
+            self.metrics["frac_compared"] = rank_answers(critic.utilities(), self.improve == "dpo")
 
     # -- loss -------------------------------------------------------------------------------------
 
@@ -246,11 +199,6 @@ class VDN(MAPPO, Refinement):
         if self.mode == "bon":  # cross-entropy of the answers that are kept
             return -batch.advantages * logprobs, None
         return super()._surrogate(batch, logprobs, difference)
-
-
-def _taught(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns to which `credit` gave an advantage."""
-    return [turn for turn in turns if turn.trained and turn.advantages is not None]
 
 
 PLUGIN = VDN

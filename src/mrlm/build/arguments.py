@@ -142,6 +142,21 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     return words
 
 
+def joined_words(args: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat words of `args` and of keywords, which must not contradict each other."""
+    twice = args.keys() & words.keys()
+    return {**args, **words, **{name: one_of(name, args[name], words[name]) for name in twice}}
+
+
+def names_of(
+    agents: Mapping[str, Any] | Sequence[Any] | None, num_agents: int | None
+) -> Sequence[str]:
+    """Names of the agents that a trainer's arguments describe."""
+    if agents and isinstance(agents, Mapping):
+        return list(agents)
+    return agent_names(num_agents or (1 if agents is None else len(agents)))
+
+
 def one_of(name: str, *values: Any) -> Any:
     """The one value that is given.
 

@@ -137,15 +137,20 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
-        restore(run, checkpoint)
-        log.info("continuing from %s", checkpoint)
-        if run.step >= total:
-            log.warning(
-                "%s: all %d iterations are done already; raise training.num_iterations to continue",
-                folder,
-                total,
-            )
+        _continue(run, checkpoint)
     return run
+
+
+def _continue(run: Run, checkpoint: Path) -> None:
+    """Restore a run from a checkpoint."""
+    restore(run, checkpoint)
+    log.info("continuing from %s", checkpoint)
+    if run.step >= run.total_steps:
+        log.warning(
+            "%s: all %d iterations are done already; raise training.num_iterations to continue",
+            run.folder,
+            run.total_steps,
+        )
 
 
 def placement_of(plan: RunPlan) -> InProcess:

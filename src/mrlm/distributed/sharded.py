@@ -126,7 +126,7 @@ class ShardedModel(Storage[Policy]):
         self._model.set_requires_gradient_sync(last)
         self._model.set_is_last_backward(last)
 
-    def rest(self) -> None:
+    def reshard(self) -> None:
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()

@@ -20,8 +20,6 @@ import numpy as np
 
 from mrlm.build.async_play import beside_play
 from mrlm.build.policies import LiveObjects
-from mrlm.build.run import build
-from mrlm.config import load_config
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
@@ -39,9 +37,18 @@ from mrlm.play.sources.branches import (
 )
 from mrlm.record.reader import RecordedEpisode
 from mrlm.record.rows import episode_row
-from mrlm.replays import replay as again
 from mrlm.replays.differences import differing
 from mrlm.replays.other_weights import Weights, load_beside, weight_folders
+from mrlm.replays.rebuilding import (
+    FoundError,
+    Watch,
+    chosen,
+    config_of,
+    find,
+    go,
+    origin_of,
+    rebuilt,
+)
 from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import redacted, secrets
 from mrlm.train import train
@@ -103,8 +110,8 @@ class ForkSession:
         self.folder: Path
         self.row: dict[str, Any]
         self.notes: list[str]
-        self.folder, rows = again._find(Path(run), episode)
-        self.row, self.notes = again._chosen(rows, episode, step, columns=False)
+        self.folder, rows = find(Path(run), episode)
+        self.row, self.notes = chosen(rows, episode, step, columns=False)
         if self.row.get("schema") != 2:
             raise ConfigError(
                 f"{self.folder}: episode {episode!r} was recorded by an earlier version, without "
@@ -123,7 +130,7 @@ class ForkSession:
         self._roles = max(0, number - 1)  # an evaluation has those of the latest iteration
         self._past = _recorded(self.row)
         until = None if self._past is None else self._needed
-        self._watch = again._Watch(self.folder, episode, number, columns=False, until=until)
+        self._watch = Watch(self.folder, episode, number, columns=False, until=until)
         self._place = Path(tempfile.mkdtemp(prefix="mrlm-fork-"))
         self._lock = threading.RLock()
         self._reached = False
@@ -137,26 +144,18 @@ class ForkSession:
             raise
 
     def _built(self, parts: LiveObjects | None) -> Run:
-        config = load_config(self.folder / "config.yaml")
-        if parts is None and not config.environments and config.data.dataset is None:
-            raise ConfigError(
-                f"{self.folder}: the environments of this run were live objects of a program; give "
-                "parts=mrlm.build.policies.LiveObjects(environments=[...]) with them"
-            )
+        config = config_of(self.folder, parts)
         if config.training.max_lag:
             self.notes.append(
                 "the run trained while it sampled: the weights are those before the step of the "
                 "episode, and it may have been sampled with earlier ones"
             )
-        origin = again._origin(self.folder, self._needed)
-        config = again._quiet(config, self._place / "run")
-        models = again._with_models(self.folder, parts, self._watch)
+        origin = origin_of(self.folder, self._needed)
         with redirect_stdout(io.StringIO()):
-            made = build(config, models, origin, checked=False)
+            made, _ = rebuilt(self.folder, config, parts, self._watch, origin, self._place)
         if made.evaluator is None:
             made.log.close()
             raise ConfigError(f"{self.folder}: the run played no environment, only rows of data")
-        again._record_apis(made, self.folder, [])
         made.assign_policies(self._roles)
         return made
 
@@ -223,7 +222,7 @@ class ForkSession:
                 try:
                     with threads(run.config, policies_of(run)), beside_play(run):
                         run_async(self._train())
-                except again._FoundError:
+                except FoundError:
                     pass
             self.notes += self._watch.notes
             if self._past is None:
@@ -231,7 +230,7 @@ class ForkSession:
             run.assign_policies(self._roles)
             if not self._evaluated:
                 run_async(run.population.meet(self._needed))
-            start = again._origin(self.folder, self._needed)
+            start = origin_of(self.folder, self._needed)
             trained = self._needed - begun
             self.weights_note = "the initial weights" if start is None else start.name
             self.weights_note += f" and {trained} steps of training again" if trained else ""
@@ -239,7 +238,7 @@ class ForkSession:
 
     async def _train(self) -> None:
         if self._past is None:
-            await again._go(self.run, self.row["step"], self._evaluated)
+            await go(self.run, self.row["step"], self._evaluated)
         else:
             self.run.total_steps = self._needed + 1  # it ends before that step
             await train(self.run)

@@ -40,6 +40,18 @@ NEWEST = 442
 """System calls from this number on are missing: the library may not know their names."""
 
 
+def _library() -> Any:
+    """The binding of libseccomp."""
+    try:
+        import pyseccomp as library
+    except (ImportError, RuntimeError, OSError) as error:
+        raise SandboxUnavailableError(
+            f"seccomp filters cannot be made ({error}): install the system package libseccomp2 "
+            "(Debian, Ubuntu: apt-get install libseccomp2; Fedora: dnf install libseccomp)"
+        ) from error
+    return library
+
+
 @functools.cache
 def seccomp(alone: bool) -> bytes:
     """Build the filter.
@@ -54,13 +66,7 @@ def seccomp(alone: bool) -> bytes:
     Raises:
         SandboxUnavailableError: libseccomp is missing.
     """
-    try:
-        import pyseccomp as library
-    except (ImportError, RuntimeError, OSError) as error:
-        raise SandboxUnavailableError(
-            f"seccomp filters cannot be made ({error}): install the system package libseccomp2 "
-            "(Debian, Ubuntu: apt-get install libseccomp2; Fedora: dnf install libseccomp)"
-        ) from error
+    library = _library()
     made: Any = library.SyscallFilter(library.ALLOW)
     refused = library.ERRNO(errno.EPERM)
 

@@ -23,7 +23,6 @@ from mrlm.training.metrics import (
     credit_metrics,
     distinct_metrics,
     episode_metrics,
-    policy_credit_metrics,
 )
 from mrlm.training.run import Run
 
@@ -119,9 +118,9 @@ def measure(
     """
     episodes = [episode for group in groups for episode in [*group.valid, *group.replays]]
     turns = [turn for episode in episodes for turn in episode.turns]
-    metrics = episode_metrics(everything) | credit_metrics(groups) | policy_credit_metrics(groups)
+    metrics = episode_metrics(everything)
     metrics |= {} if run.spec.sampling.rows else distinct_metrics(everything)
-    metrics |= run.algorithm.metrics
+    metrics |= credit_metrics(groups) | run.algorithm.metrics
     metrics |= run.population.note(everything) | lag_kl(turns)
     if run.spec.sampling.refills:
         metrics["num_groups_played"] = float(len(everything))

@@ -65,43 +65,36 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Metrics of credit: mean and spread of each agent's advantages, the share of its trained turns
     with advantage 0 (`advantage/<agent>/zero`; at 1 nothing is trained), and its share of the
-    trained tokens."""
-    values: dict[str, list[np.ndarray]] = {}
-    tokens: dict[str, int] = {}
+    trained tokens. With several agents also over all trained tokens (`advantage/mean`), and with
+    several policies of each (`advantage/<policy>/mean`); an agent's numbers keep a name that both
+    have."""
+    agents: dict[str, list[np.ndarray]] = {}
+    policies: dict[str, list[np.ndarray]] = {}
     for turn in _credited(groups):
-        values.setdefault(turn.agent, []).append(as_column(turn.advantages, len(turn)))
-        tokens[turn.agent] = tokens.get(turn.agent, 0) + len(turn)
+        column = as_column(turn.advantages, len(turn))
+        agents.setdefault(turn.agent, []).append(column)
+        policies.setdefault(turn.policy, []).append(column)
+    tokens = {agent: sum(map(len, columns)) for agent, columns in agents.items()}
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
-    for agent, columns in values.items():
-        column = np.concatenate(columns)
-        metrics[f"advantage/{agent}/mean"] = float(column.mean())
-        metrics[f"advantage/{agent}/std"] = float(column.std())
-        metrics[f"advantage/{agent}/zero"] = _share(not each.any() for each in columns)
-        if len(values) > 1:
+    for agent, columns in agents.items():
+        metrics |= _spread(f"/{agent}", columns)
+        if len(agents) > 1:
             metrics[f"tokens/{agent}/share"] = tokens[agent] / sum(tokens.values())
+    if len(agents) > 1:
+        metrics |= _spread("", [column for columns in policies.values() for column in columns])
+    for name, columns in policies.items() if len(agents) > 1 and len(policies) > 1 else ():
+        metrics |= {} if name in agents else _spread(f"/{name}", columns)
     return metrics
 
 
-def policy_credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The advantages of `credit_metrics` over all trained tokens (`advantage/mean`) with several
-    agents, and of each policy (`advantage/<policy>/mean`) with several policies; an agent's numbers
-    keep a name that both have."""
-    found: dict[str, list[np.ndarray]] = {}
-    agents: set[str] = set()
-    for turn in _credited(groups):
-        agents.add(turn.agent)
-        found.setdefault(turn.policy, []).append(as_column(turn.advantages, len(turn)))
-    if len(agents) < 2:
-        return {}
-    rows = {"": [column for columns in found.values() for column in columns]}
-    rows |= {f"/{name}": x for name, x in found.items() if len(found) > 1 and name not in agents}
-    metrics: dict[str, float] = {}
-    for suffix, columns in rows.items():
-        column = np.concatenate(columns)
-        metrics[f"advantage{suffix}/mean"] = float(column.mean())
-        metrics[f"advantage{suffix}/std"] = float(column.std())
-        metrics[f"advantage{suffix}/zero"] = _share(not each.any() for each in columns)
-    return metrics
+def _spread(suffix: str, columns: Sequence[np.ndarray]) -> dict[str, float]:
+    """Mean, deviation and share of zeros of the advantages of turns."""
+    column = np.concatenate(columns)
+    return {
+        f"advantage{suffix}/mean": float(column.mean()),
+        f"advantage{suffix}/std": float(column.std()),
+        f"advantage{suffix}/zero": _share(not each.any() for each in columns),
+    }
 
 
 def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:

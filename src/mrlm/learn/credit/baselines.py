@@ -108,6 +108,22 @@ def compare(
                 turn.returns = float(value)
 
 
+def compare_greedy(
+    found: Sequence[Member],
+    values: Sequence[Sequence[float]],
+    greedy: Sequence[float],
+    by: Literal["turn", "episode"],
+) -> None:
+    """Writes the returns of the trained turns of rollouts, and their advantages over the agent's
+    returns in a `greedy` episode (`greedy_baselines`)."""
+    for (_, rollout), row in zip(found, values, strict=True):
+        baselines = greedy_baselines(greedy, rollout, by)
+        for turn, value, baseline in zip(trained_turns(rollout), row, baselines, strict=True):
+            less = value - baseline
+            turn.returns, turn.advantages = float(value), float(less)
+            because(turn, "{} - greedy episode {} = {:+}", value, baseline, less)
+
+
 def whiten_batch(
     table: Mapping[str, Sequence[Turn]], by: Literal["turn", "batch"], scaled: bool = True
 ) -> None:

@@ -10,7 +10,39 @@ import numpy as np
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.credit.groups import members
+from mrlm.learn.credit.baselines import Statistic
+from mrlm.learn.credit.explain import against
+from mrlm.learn.credit.groups import leave_one_out, members, trained_turns
+
+
+def credit_combinations(
+    group: Group, own: bool, by: Literal["mean", "sum"], statistic: Statistic
+) -> None:
+    """Writes the advantages of the trained answers of a group: the return of an answer against
+    those of the agent's others.
+
+    Args:
+        group, own, by: as of `answer_returns`.
+        statistic: of the returns, the baseline.
+    """
+    for rollouts, returns in answer_returns(group, own, by):
+        advantages = _compared(returns, statistic)
+        for rollout, value, advantage in zip(rollouts, returns, advantages, strict=True):
+            turns = trained_turns(rollout)
+            for turn in turns:
+                turn.returns, turn.advantages = float(value), float(advantage)
+            against(turns, value, returns, advantage, "answers in the grid")
+
+
+def _compared(returns: np.ndarray, statistic: Statistic) -> np.ndarray:
+    """Advantages (G,) of G answers, exactly 0 if all returns are equal."""
+    if statistic == "none":
+        return returns
+    if returns.max() == returns.min():
+        return np.zeros(len(returns))
+    if statistic == "leave_one_out":
+        return returns - (returns - leave_one_out(returns))
+    return returns - (returns.max() if statistic == "group_max" else returns.mean())
 
 
 def answer_returns(

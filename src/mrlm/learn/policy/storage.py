@@ -42,7 +42,7 @@ class Storage(Generic[Whole]):
     def begin(self, last: bool) -> None:
         """Called before a micro-batch: gradients are reduced after the last one of a step."""
 
-    def rest(self) -> None:
+    def reshard(self) -> None:
         """Called after passes without gradients: frees gathered weights."""
 
     def refresh(self) -> None:

@@ -171,7 +171,7 @@ class PolicyWeights:
                 yield
         finally:
             self.model.train(was_training)
-            self.storage.rest()
+            self.storage.reshard()
 
     @cached_property
     def size(self) -> int:

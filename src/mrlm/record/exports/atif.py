@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mrlm.record.exports.files import file_name, new_folder
+from mrlm.record.exports.files import write_each
 from mrlm.record.exports.transcripts import (
     Entry,
     Selection,
@@ -28,17 +28,10 @@ SOURCES: Mapping[str, str] = {"system": "system", "user": "user", "assistant": "
 
 
 def write(chosen: Selection, output: Path) -> int:
-    """Writes a file per episode into a new folder. Returns their number.
-
-    Raises:
-        ConfigError: the folder exists or cannot be written.
-    """
-    count = 0
-    with new_folder(output) as folder:
-        for count, episode in enumerate(chosen.episodes(), start=1):
-            text = json.dumps(trajectory(episode), allow_nan=False)
-            (folder / file_name(count, episode, ".json")).write_text(text, encoding="utf-8")
-    return count
+    """`write_each` of trajectories."""
+    return write_each(
+        chosen, output, ".json", lambda each: json.dumps(trajectory(each), allow_nan=False)
+    )
 
 
 def trajectory(episode: RecordedEpisode) -> dict[str, Any]:

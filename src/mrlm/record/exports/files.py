@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
+from mrlm.record.exports.transcripts import Selection
 from mrlm.record.reader import RecordedEpisode
 
 
@@ -22,18 +23,9 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise ConfigError(f"--output {path}: is a folder; give a file")
-    temporary = _beside(path)
-    try:
+    with _in_place_of(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno is None:  # a damaged record
-            raise
-        raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 @contextmanager
@@ -45,28 +37,42 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise ConfigError(f"--output {path}: exists; a file per episode needs a new folder")
-    temporary = _beside(path)
-    try:
+    with _in_place_of(path) as temporary:
         temporary.mkdir(parents=True)
+        yield temporary
+
+
+def write_each(
+    chosen: Selection, output: Path, suffix: str, text: Callable[[RecordedEpisode], str]
+) -> int:
+    """Writes a file per episode into a new folder. Returns their number.
+
+    Raises:
+        ConfigError: the folder exists or cannot be written.
+    """
+    count = 0
+    with new_folder(output) as folder:
+        for count, episode in enumerate(chosen.episodes(), start=1):
+            name = re.sub(r"[^\w.-]+", "-", episode.id)[:80]
+            file = f"{count:06}-step-{episode.step}-{name}{suffix}"  # names sort as episodes do
+            (folder / file).write_text(text(episode), encoding="utf-8")
+    return count
+
+
+@contextmanager
+def _in_place_of(path: Path) -> Iterator[Path]:
+    """A place beside a path, which replaces it if nothing fails, and is removed otherwise."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
         yield temporary
         temporary.replace(path)
     except OSError as error:
         if error.errno is None:  # a damaged record
             raise
-        raise _unwritable(path, error) from error
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; give another with --output"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def file_name(number: int, episode: RecordedEpisode, suffix: str) -> str:
-    """Name of an episode's file; names sort as the episodes do."""
-    name = re.sub(r"[^\w.-]+", "-", episode.id)[:80]
-    return f"{number:06}-step-{episode.step}-{name}{suffix}"
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path} cannot be written: {error.strerror}; give another with --output")
+        with suppress(OSError):
+            temporary.unlink()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mrlm.record.exports.files import file_name, new_folder
+from mrlm.record.exports.files import write_each
 from mrlm.record.exports.transcripts import Entry, Selection, transcript
 from mrlm.record.reader import RecordedEpisode
 
@@ -20,17 +20,13 @@ HARNESS = "mrlm"
 
 
 def write(chosen: Selection, output: Path) -> int:
-    """Writes a file per episode into a new folder. Returns their number.
-
-    Raises:
-        ConfigError: the folder exists or cannot be written.
-    """
-    count = 0
-    with new_folder(output) as folder:
-        for count, episode in enumerate(chosen.episodes(), start=1):
-            lines = "".join(json.dumps(line) + "\n" for line in session(episode))
-            (folder / file_name(count, episode, ".jsonl")).write_text(lines, encoding="utf-8")
-    return count
+    """`write_each` of sessions."""
+    return write_each(
+        chosen,
+        output,
+        ".jsonl",
+        lambda each: "".join(json.dumps(line) + "\n" for line in session(each)),
+    )
 
 
 def session(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run after those texts
-    from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, _Unpacker
+if TYPE_CHECKING or "PlainPacker" not in globals():  # imported, instead of run after those texts
+    from mrlm.sandbox.grading.plain import NotPlain, PlainPacker, PlainUnpacker
     from mrlm.sandbox.grading.tests_worker import (
         IN_PLACE,
         KINDS,
@@ -108,7 +108,7 @@ class Kind(type):
         return cls.case.act("invoke", thing._mrlm_number, "__is__") is True
 
 
-class Packer(_PlainPacker):
+class Packer(PlainPacker):
     """Packs values with objects of the solution in them."""
 
     def value(self, value: Any, depth: int) -> Any:
@@ -119,7 +119,7 @@ class Packer(_PlainPacker):
         )
 
 
-class Unpacker(_Unpacker):
+class Unpacker(PlainUnpacker):
     """Unpacks values of the solution, with its objects."""
 
     def __init__(self, case: "Case") -> None:

@@ -38,7 +38,7 @@ def pack(value: Any) -> Any:
     Raises:
         NotPlain: it has parts that are not plain data, or is too large.
     """
-    return _PlainPacker().value(value, DEPTH)
+    return PlainPacker().value(value, DEPTH)
 
 
 def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
@@ -51,10 +51,12 @@ def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
     Raises:
         NotPlain: it is not a result of `pack`.
     """
-    return _Unpacker(objects).value(packed, DEPTH)
+    return PlainUnpacker(objects).value(packed, DEPTH)
 
 
-class _PlainPacker:
+class PlainPacker:
+    """Packs one value, up to `ITEMS` values and `TEXT` characters in it."""
+
     def __init__(self) -> None:
         self.items, self.text = ITEMS, TEXT
 
@@ -147,7 +149,9 @@ class _PlainPacker:
     )
 
 
-class _Unpacker:
+class PlainUnpacker:
+    """Unpacks one value; `objects` are those that its handles are numbers of."""
+
     def __init__(self, objects: list[Any] | None) -> None:
         self.objects = objects
 

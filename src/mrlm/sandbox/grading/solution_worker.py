@@ -10,8 +10,8 @@ import types
 from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run after that text
-    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, _PlainPacker, pack, unpack
+if TYPE_CHECKING or "PlainPacker" not in globals():  # imported, instead of run after that text
+    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, PlainPacker, pack, unpack
 
 FILE = "<solution>"
 ANSWER = 1_000_000
@@ -90,7 +90,7 @@ def outcome(request: dict[str, Any], value: Any, arguments: Any, form: Any) -> d
 # -- objects: what is not plain data stays here, and is sent as a number ---------------------------
 
 
-class Keeper(_PlainPacker):
+class Keeper(PlainPacker):
     """Packs values; an object becomes the number under which it is kept."""
 
     def value(self, value: Any, depth: int) -> Any:

@@ -16,6 +16,22 @@ export function cursor() {
   }
 }
 
+/** Charts that are folded, and drawn when they are opened first. */
+export function folded(title, names, draw) {
+  const box = el("details", null, el("summary", null, title))
+  box.addEventListener("toggle", () => {
+    if (box.children.length === 1)
+      box.append(
+        el(
+          "div.charts",
+          null,
+          names.map(name => draw(name)),
+        ),
+      )
+  })
+  return box
+}
+
 function ticks(low, high, most) {
   const rough = (high - low) / most,
     size = 10 ** Math.floor(Math.log10(rough))

@@ -1,7 +1,7 @@
 // The page of a comparison: two evaluations of a run or of two runs, task by task.
 
 import { list, meta, onGrowth } from "viewer/data.js"
-import { count, el, go, link, num, signed } from "viewer/dom.js"
+import { count, el, go, grid, link, num, signed } from "viewer/dom.js"
 import {
   byTasks,
   comparison,
@@ -75,50 +75,37 @@ function tasks(pairs, rule, address, open) {
   const { codes, columns: c } = list,
     several = new Set(pairs.map(p => c.environment[p.a])).size > 1,
     repeated = pairs.some(p => p.place)
-  return el(
+  return grid(
     "table.flips",
-    null,
-    el(
-      "thead",
-      null,
-      el(
-        "tr",
-        null,
-        ["task", "A", "B", "change"].map(name => el("th", { scope: "col" }, name)),
-      ),
-    ),
-    el(
-      "tbody",
-      null,
-      pairs.slice(0, MOST).map(p => {
-        const [x, y] = [c.reward[p.a], c.reward[p.b]],
-          cell = (value, k) =>
-            el(
-              "td",
-              null,
-              el("span.num", null, num(value)),
-              " ",
-              el("span.dim", null, word(p.passed[k], rule)),
-            )
-        return el(
-          "tr" + (p.flip > 0 ? ".up" : p.flip < 0 ? ".down" : ""),
-          { "aria-current": p.a === open?.a ? "true" : null },
+    ["task", "A", "B", "change"],
+    pairs.slice(0, MOST).map(p => {
+      const [x, y] = [c.reward[p.a], c.reward[p.b]],
+        cell = (value, k) =>
           el(
             "td",
             null,
-            link(
-              address(p),
-              several && codes.environment[c.environment[p.a]] + " ",
-              codes.task[c.task[p.a]] || "(no id)",
-              repeated && ` #${p.place}`,
-            ),
+            el("span.num", null, num(value)),
+            " ",
+            el("span.dim", null, word(p.passed[k], rule)),
+          )
+      return el(
+        "tr" + (p.flip > 0 ? ".up" : p.flip < 0 ? ".down" : ""),
+        { "aria-current": p.a === open?.a ? "true" : null },
+        el(
+          "td",
+          null,
+          link(
+            address(p),
+            several && codes.environment[c.environment[p.a]] + " ",
+            codes.task[c.task[p.a]] || "(no id)",
+            repeated && ` #${p.place}`,
           ),
-          cell(x, 0),
-          cell(y, 1),
-          el("td.num", null, x === null || y === null ? "–" : x === y ? "=" : signed(y - x)),
-        )
-      }),
-    ),
+        ),
+        cell(x, 0),
+        cell(y, 1),
+        el("td.num", null, x === null || y === null ? "–" : x === y ? "=" : signed(y - x)),
+      )
+    }),
   )
 }
 

@@ -71,6 +71,35 @@ export const colour = place => `var(--agent${place % 6})`
 export const go = address => {
   location.hash = address
 }
+/** The prompt and the answer of a task, folded; nothing where there is no prompt. */
+export function taskBox(task) {
+  if (!task?.prompt?.length) return null
+  return el(
+    "details",
+    null,
+    el("summary", null, "Task"),
+    task.prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)),
+    task.answer !== undefined &&
+      el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(task.answer)),
+  )
+}
+
+/** A table under a row of heads: names of columns, or cells that are made already. */
+export const grid = (kind, heads, rows) =>
+  el(
+    kind,
+    null,
+    el(
+      "thead",
+      null,
+      el(
+        "tr",
+        null,
+        heads.map(head => (head instanceof Node ? head : el("th", { scope: "col" }, head))),
+      ),
+    ),
+    el("tbody", null, rows),
+  )
 export const link = (address, ...children) => el("a", { href: "#" + address }, ...children)
 export const badge = (text, why, kind = "") =>
   el("span.badge" + (kind && "." + kind), { title: why }, text)

@@ -2,7 +2,7 @@
 
 import { cross, crossed } from "viewer/cross.js"
 import { episode, isEval, list, siblings, turnsOf } from "viewer/data.js"
-import { colour, count, el, link, num, shade, signed } from "viewer/dom.js"
+import { colour, count, el, link, num, shade, signed, taskBox } from "viewer/dom.js"
 import { marks } from "viewer/table.js"
 import { branches, tree } from "viewer/tree.js"
 
@@ -160,8 +160,7 @@ export async function groupPage(code) {
     agents = [...new Set(columns.flatMap(({ row }) => Object.keys(row.agents ?? {})))]
   const middle = known.length ? mean(known) : null,
     spread = known.length ? Math.sqrt(mean(known.map(r => (r - middle) ** 2))) : null
-  const first = columns[0].row,
-    prompt = first.task?.prompt ?? []
+  const first = columns[0].row
   return [
     el(
       "h1",
@@ -177,15 +176,7 @@ export async function groupPage(code) {
         ` · equal rewards${columns.every(({ turns }) => turns.some(t => t.advantage === 0) && turns.every(t => !t.advantage)) ? ": no advantage within the group" : ""}`,
       all.length > shown.length && ` · the first ${shown.length} are shown`,
     ),
-    prompt.length > 0 &&
-      el(
-        "details",
-        null,
-        el("summary", null, "Task"),
-        prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)),
-        first.task.answer !== undefined &&
-          el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(first.task.answer)),
-      ),
+    taskBox(first.task),
     branches(columns) && tree(columns, all.length > shown.length),
     crossed(columns) && cross(columns),
     (branches(columns) || crossed(columns)) && el("h2", null, "Episodes"),

@@ -1,7 +1,7 @@
 // Two stages over each other: their metrics on one x, and the settings that differ.
 
-import { chart, cursor } from "viewer/charts.js"
-import { count, el } from "viewer/dom.js"
+import { chart, cursor, folded } from "viewer/charts.js"
+import { count, el, grid } from "viewer/dom.js"
 
 const HEAD = /^(reward\/mean|completion_length\/mean|(entropy|approx_kl|grad_norm)(\/.+)?)$/
 
@@ -28,18 +28,7 @@ export function curves(stages) {
   }
   const first = names.includes("eval/reward/mean") ? "eval/reward/mean" : "reward/mean",
     head = names.filter(name => HEAD.test(name) && name !== first),
-    rest = names.filter(name => name !== first && !head.includes(name)),
-    more = el("details", null, el("summary", null, `All ${names.length} metrics`))
-  more.addEventListener("toggle", () => {
-    if (more.children.length === 1)
-      more.append(
-        el(
-          "div.charts",
-          null,
-          rest.map(name => draw(name)),
-        ),
-      )
-  })
+    rest = names.filter(name => name !== first && !head.includes(name))
   return el(
     "section",
     null,
@@ -50,7 +39,7 @@ export function curves(stages) {
       names.includes(first) && draw(first, "main"),
       head.map(name => draw(name)),
     ),
-    rest.length > 0 && more,
+    rest.length > 0 && folded(`All ${names.length} metrics`, rest, draw),
   )
 }
 
@@ -76,28 +65,15 @@ export function settings(stages) {
       differ.length ? `${count(differ.length)} settings differ` : "All settings are the same",
     ),
     differ.length > 0 &&
-      el(
+      grid(
         "table.settings",
-        null,
-        el(
-          "thead",
-          null,
+        ["setting", "A", "B"],
+        differ.map(key =>
           el(
             "tr",
             null,
-            ["setting", "A", "B"].map(name => el("th", { scope: "col" }, name)),
-          ),
-        ),
-        el(
-          "tbody",
-          null,
-          differ.map(key =>
-            el(
-              "tr",
-              null,
-              el("th", { scope: "row" }, key),
-              [a, b].map(one => el("td", null, one.get(key) ?? "–")),
-            ),
+            el("th", { scope: "row" }, key),
+            [a, b].map(one => el("td", null, one.get(key) ?? "–")),
           ),
         ),
       ),

@@ -2,7 +2,7 @@
 
 import { episode, meta, turnsOf } from "viewer/data.js"
 import { diff } from "viewer/diff.js"
-import { count, el, num, signed } from "viewer/dom.js"
+import { count, el, grid, num, signed, taskBox } from "viewer/dom.js"
 
 /** Whether two turns have the same token ids for the same text. */
 function sameTokens(a, b) {
@@ -108,30 +108,17 @@ function numbers(rows, all) {
     lines.push([name, rows.map(row => row.metrics?.[name])])
   lines.push(["tokens", all.map(turns => turns.reduce((n, turn) => n + turn.length, 0))])
   const known = value => value !== null && value !== undefined
-  return el(
+  return grid(
     "table.numbers",
-    null,
-    el(
-      "thead",
-      null,
+    ["", "A", "B", "B − A"],
+    lines.map(([name, [a, b]]) =>
       el(
         "tr",
         null,
-        ["", "A", "B", "B − A"].map(name => el("th", null, name)),
-      ),
-    ),
-    el(
-      "tbody",
-      null,
-      lines.map(([name, [a, b]]) =>
-        el(
-          "tr",
-          null,
-          el("th", { scope: "row" }, name),
-          el("td.num", null, num(a)),
-          el("td.num", null, num(b)),
-          el("td.num", null, known(a) && known(b) ? (a === b ? "=" : signed(b - a)) : "–"),
-        ),
+        el("th", { scope: "row" }, name),
+        el("td.num", null, num(a)),
+        el("td.num", null, num(b)),
+        el("td.num", null, known(a) && known(b) ? (a === b ? "=" : signed(b - a)) : "–"),
       ),
     ),
   )
@@ -141,20 +128,11 @@ function numbers(rows, all) {
 export async function pairOf({ a, b }) {
   const rows = await Promise.all([episode(a), episode(b)]),
     all = rows.map(row => turnsOf(row, true)),
-    prompt = rows[0].task?.prompt ?? [],
     tasks = rows.map(row => JSON.stringify([row.task?.prompt, row.task?.answer]))
   return [
     tasks[0] !== tasks[1] &&
       el("p.note", null, "The task has the same id in both, but not the same prompt or answer."),
-    prompt.length > 0 &&
-      el(
-        "details",
-        null,
-        el("summary", null, "Task"),
-        prompt.map(m => el("p.message", null, el("b", null, m.role), " ", m.content)),
-        rows[0].task.answer !== undefined &&
-          el("p.message", null, el("b", null, "answer"), " ", JSON.stringify(rows[0].task.answer)),
-      ),
+    taskBox(rows[0].task),
     el(
       "div.scroll.fit",
       { tabindex: 0, role: "region", "aria-label": "Numbers" },

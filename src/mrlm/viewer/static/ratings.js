@@ -1,7 +1,7 @@
 // Ratings of players over time, and their pay-off matrix.
 
 import { chart } from "viewer/charts.js"
-import { el, num, shade } from "viewer/dom.js"
+import { el, grid, num, shade } from "viewer/dom.js"
 
 /** A table of numbers as a heat map: `cell(row, column)` is {value, about, text} or null. */
 export function heatmap({ caption, corner, rows, columns, cell, painted }) {
@@ -9,37 +9,23 @@ export function heatmap({ caption, corner, rows, columns, cell, painted }) {
     "div.scroll.heat",
     { tabindex: 0, role: "region", "aria-label": caption },
     el("p.dim", null, caption),
-    el(
+    grid(
       "table",
-      null,
-      el(
-        "thead",
-        null,
+      [el("td", null, corner), ...columns],
+      rows.map((r, i) =>
         el(
           "tr",
           null,
-          el("td", null, corner),
-          columns.map(c => el("th", { scope: "col" }, c)),
-        ),
-      ),
-      el(
-        "tbody",
-        null,
-        rows.map((r, i) =>
-          el(
-            "tr",
-            null,
-            el("th", { scope: "row" }, r),
-            columns.map((c, j) => {
-              const found = cell(i, j)
-              const paint = found && shade(painted(found.value))
-              return el(
-                "td" + (paint ? "." + paint : "") + (found?.kind ? "." + found.kind : ""),
-                { title: found?.about },
-                found ? found.text : el("span.dim", null, "–"),
-              )
-            }),
-          ),
+          el("th", { scope: "row" }, r),
+          columns.map((c, j) => {
+            const found = cell(i, j)
+            const paint = found && shade(painted(found.value))
+            return el(
+              "td" + (paint ? "." + paint : "") + (found?.kind ? "." + found.kind : ""),
+              { title: found?.about },
+              found ? found.text : el("span.dim", null, "–"),
+            )
+          }),
         ),
       ),
     ),

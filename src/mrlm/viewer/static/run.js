@@ -1,7 +1,7 @@
 // The page of a run: who is trained with which weights, its curves, its episodes.
 
 import { alarmLane } from "viewer/alarms.js"
-import { chart, cursor } from "viewer/charts.js"
+import { chart, cursor, folded } from "viewer/charts.js"
 import { compareLinks } from "viewer/compare.js"
 import { list, meta, onGrowth } from "viewer/data.js"
 import { colour, count, el, go, link, num, svg } from "viewer/dom.js"
@@ -285,26 +285,16 @@ function charts(stage, agents, find, shared) {
   const rest = [...metrics.keys()].filter(
     name => !["step", "time"].includes(name) && filled(get(name)),
   )
-  const more = el("details", null, el("summary", null, `All ${rest.length} metrics`))
-  more.addEventListener("toggle", () => {
-    if (more.children.length === 1)
-      more.append(
-        el(
-          "div.charts",
-          null,
-          rest.map(name =>
-            chart({
-              title: name,
-              about: stage.about.get(name),
-              x,
-              series: [{ name: "", colour: "var(--fg)", y: get(name) }],
-              shared,
-              pick,
-            }),
-          ),
-        ),
-      )
-  })
+  const more = folded(`All ${rest.length} metrics`, rest, name =>
+    chart({
+      title: name,
+      about: stage.about.get(name),
+      x,
+      series: [{ name: "", colour: "var(--fg)", y: get(name) }],
+      shared,
+      pick,
+    }),
+  )
   return [
     el(
       "div.charts",

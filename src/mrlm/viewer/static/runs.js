@@ -1,6 +1,6 @@
 // The page of a folder with several runs: each opens.
 
-import { count, el, num } from "viewer/dom.js"
+import { count, el, grid, num } from "viewer/dom.js"
 import { runs } from "viewer/source.js"
 
 const when = time =>
@@ -33,19 +33,10 @@ async function draw() {
       null,
       el("h1", null, document.title.replace(/ · MRLM$/, "")),
       el("p.dim", null, `${count(found.length)} runs, the newest first`),
-      el(
+      grid(
         "table.runs",
-        null,
-        el(
-          "thead",
-          null,
-          el(
-            "tr",
-            null,
-            names.map((name, k) => el(k > 1 && k < 5 ? "th.num" : "th", null, name)),
-          ),
-        ),
-        el("tbody", null, found.map(line)),
+        names.map((name, k) => el(k > 1 && k < 5 ? "th.num" : "th", null, name)),
+        found.map(line),
       ),
     ),
   )

@@ -1,6 +1,6 @@
 // What `mrlm why` found out about an episode: the outcome if a turn or an agent were different.
 
-import { badge, el, num, signed, svg } from "viewer/dom.js"
+import { badge, el, grid, num, signed, svg } from "viewer/dom.js"
 
 const WIDE = 120
 const HIGH = 12
@@ -96,32 +96,17 @@ export function whyBox(why) {
         !why.decisive &&
         ` Replacing ${why.suspect} raises the reward most, over all its turns.`,
     ),
-    el(
+    grid(
       "table",
-      null,
-      el(
-        "thead",
-        null,
+      ["agent", "reward if different", "marginal", ...(shapley ? ["Shapley value"] : [])],
+      why.agents.map(each =>
         el(
           "tr",
           null,
-          ["agent", "reward if different", "marginal", shapley && "Shapley value"]
-            .filter(Boolean)
-            .map(name => el("th", { scope: "col" }, name)),
-        ),
-      ),
-      el(
-        "tbody",
-        null,
-        why.agents.map(each =>
-          el(
-            "tr",
-            null,
-            el("td", null, each.agent),
-            el("td", null, drawing(each.mean, why.reward, place), " ", written(each.mean)),
-            el("td", null, written(each.marginal, signed)),
-            shapley && el("td", null, each.shapley ? written(each.shapley, signed) : "–"),
-          ),
+          el("td", null, each.agent),
+          el("td", null, drawing(each.mean, why.reward, place), " ", written(each.mean)),
+          el("td", null, written(each.marginal, signed)),
+          shapley && el("td", null, each.shapley ? written(each.shapley, signed) : "–"),
         ),
       ),
     ),
