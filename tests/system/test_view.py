@@ -72,6 +72,32 @@ def test_a_page_follows_a_run(browser: Browser, live: LiveRun) -> None:
 
 
 @needs_browser
+def test_links_to_compare_come_with_the_evaluations(browser: Browser, live: LiveRun) -> None:
+    def evaluate(step: int) -> None:
+        rows = [live.maker.row(step, f"eval/sums/{step}/{k}", k, str(k), step) for k in range(2)]
+        live.log._episodes.append(step, rows)
+
+    links = "document.querySelector('.links.compare').textContent"
+    live.step(0)
+    with server(live.folder) as viewer:
+        visit(browser, viewer.url)
+        shows(browser, live)
+        assert browser.js(links) == ""
+        evaluate(1)
+        shows(browser, live)
+        assert browser.js(links) == ""  # one alone
+        evaluate(2)
+        browser.wait(links + " === 'Comparefirst and last evaluation'")
+        browser.js("document.querySelector('.links.compare a').click()")
+        browser.wait("document.querySelector('h1').textContent === 'Compare'")
+        address = browser.js("location.hash.slice(1)")
+        visit(browser, viewer.url, address)  # before anything is loaded
+        browser.wait("document.querySelector('h1')?.textContent === 'Compare'")
+        assert "2 tasks" in browser.js("document.querySelector('main').innerText")
+        clean(browser, viewer.url)
+
+
+@needs_browser
 def test_a_run_that_is_not_written_yet(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     with command(tmp_path / "live") as (_, url):
