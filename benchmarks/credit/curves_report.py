@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.credit.curves import Curve, on_grid
+from benchmarks.credit.curves import COURSES, RULES, Curve, on_grid
 from mrlm.core.statistics import mean_interval, t_point
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 190, 46, 60, 54
@@ -35,9 +35,12 @@ def load(path: Path) -> list[Curve]:
 
 
 def grouped(found: Sequence[Curve]) -> dict[str, dict[str, list[Curve]]]:
-    """Game -> rule -> its runs with the chosen rate, by seed."""
+    """Game -> rule -> its runs with the chosen rate, by seed; in the order of the tables."""
+    games, rules = list(COURSES), [rule.title for rule in RULES]
+    chosen = [each for each in found if not each.tuning]
+    chosen.sort(key=lambda e: (games.index(e.game), rules.index(e.entry), e.seed))
     groups: dict[str, dict[str, list[Curve]]] = {}
-    for each in sorted((e for e in found if not e.tuning), key=lambda e: e.seed):
+    for each in chosen:
         groups.setdefault(each.game, {}).setdefault(each.entry, []).append(each)
     return groups
 
@@ -73,7 +76,7 @@ def _table(rules: Mapping[str, Sequence[Curve]]) -> str:
         "| | rate | mean of the curve | at the end | mean less that of the shared advantage |",
         "|---|---|---|---|---|",
     ]
-    base = next(iter(rules.values()))
+    base = rules.get(RULES[0].title, [])
     for title, curves in rules.items():
         area = _interval([curve.area for curve in curves])
         final = _interval([curve.final for curve in curves])
@@ -91,7 +94,7 @@ def _interval(values: Sequence[float]) -> str:
 def _against(curves: Sequence[Curve], base: Sequence[Curve]) -> str:
     """The difference of the areas, pair by pair of equal seeds; bold if 0 is outside its
     interval."""
-    if curves is base:
+    if curves is base or not base:
         return "–"
     known = {curve.seed: curve.area for curve in base}
     mean, low, high = mean_interval([c.area - known[c.seed] for c in curves if c.seed in known])
