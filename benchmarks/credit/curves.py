@@ -69,8 +69,8 @@ COURSES = {
     each.game: each
     for each in (
         Course("crowd8", 12, 36, (16.0, 64.0, 256.0)),
-        Course("noisy8", 40, 72, (4.0, 16.0, 64.0)),
-        Course("chain", 30, 80, (8.0, 32.0, 128.0)),
+        Course("noisy8", 40, 72, (1.0, 4.0, 16.0, 64.0)),
+        Course("chain", 30, 80, (2.0, 8.0, 32.0, 128.0)),
         Course("sparse4", 24, 64, (8.0, 32.0, 128.0)),
         Course("dense4", 24, 64, (2.0, 8.0, 32.0)),
     )

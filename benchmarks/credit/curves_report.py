@@ -167,9 +167,11 @@ def _panel(
         edges += reversed([*zip(steps, mean - half, strict=True)])
         band = " ".join(point(*each) for each in edges)
         bands.append(f'<polygon points="{band}" fill="{colours[title]}" fill-opacity="0.1"/>')
+        dash = ' stroke-dasharray="5 3"' if title == RULES[-1].title else ""  # often upon another
         line = " ".join(point(*each) for each in zip(steps, mean, strict=True))
+        stroke = f'stroke="{colours[title]}" stroke-width="1.8"{dash}'
         lines.append(
-            f'<polyline points="{line}" fill="none" stroke="{colours[title]}" stroke-width="1.8">'
-            f"<title>{escape(title)}</title></polyline>"
+            f'<polyline points="{line}" fill="none" {stroke}><title>{escape(title)}</title>'
+            "</polyline>"
         )
     return [*parts, *bands, *lines]
