@@ -23,16 +23,44 @@ def numbers(text: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", text)]
 
 
-class ScriptedAgents:
-    """An engine for all policies of a run. A subclass says what is right in one environment.
+class ScriptedEngine:
+    """An engine for all policies of a run whose messages follow from the requests.
 
     Args:
         policies: policy -> its weights, of which only the tokenizer is used.
     """
 
+    max_context = 8192
+
     def __init__(self, policies: Mapping[str, Any]) -> None:
         self.policies = policies
-        self.max_context = 8192
+
+    def message(self, request: Request, rng: random.Random) -> tuple[str, float]:
+        """The message of a request, and the log-prob that is recorded of each of its tokens; `rng`
+        has the seed of the request."""
+        raise NotImplementedError
+
+    @property
+    def tokenizer(self) -> Any:
+        return next(iter(self.policies.values())).tokenizer
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        text, logprob = self.message(request, random.Random(request.seed))
+        ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
+        return Completion(ids, [logprob] * len(ids), text, "stop", 0)
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """Does nothing: the answers are scripted."""
+
+    def tolerance(self, policy: str) -> None:
+        """No tolerance: the log-probs are marks."""
+
+
+class ScriptedAgents(ScriptedEngine):
+    """Agents that are right or wrong. A subclass says what is right in one environment."""
 
     def right(self, agent: str, index: int, texts: Sequence[str]) -> str:
         """The right message after a conversation; `index` is the number of the agent's turn."""
@@ -47,26 +75,10 @@ class ScriptedAgents:
         other = int(place[0]) + rng.randint(1, 5)
         return f"{right[: place.start()]}{other}{right[place.end() :]}"
 
-    @property
-    def tokenizer(self) -> Any:
-        return next(iter(self.policies.values())).tokenizer
-
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: Request) -> Completion:
-        rng = random.Random(request.seed)
+    def message(self, request: Request, rng: random.Random) -> tuple[str, float]:
         agent, index = request.key[-2:]
         assert isinstance(agent, str) and isinstance(index, int)
         text = self.right(agent, index, [each.content for each in request.messages])
-        errs = rng.random() < RATES[request.policy]
-        if errs:
-            text = self.wrong(text, rng)
-        ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
-        return Completion(ids, [WRONG if errs else RIGHT] * len(ids), text, "stop", 0)
-
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Does nothing: the answers are scripted."""
-
-    def tolerance(self, policy: str) -> None:
-        """No tolerance: the log-probs are marks."""
+        if rng.random() < RATES[request.policy]:
+            return self.wrong(text, rng), WRONG
+        return text, RIGHT

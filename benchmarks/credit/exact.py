@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +18,12 @@ def softmax(x: np.ndarray) -> np.ndarray:
     """Probabilities (A,) of logits (A,)."""
     weights = np.exp(x - x.max())
     return weights / weights.sum()
+
+
+def cumulative(chances: Sequence[float] | np.ndarray) -> list[float]:
+    """Cumulative probabilities, the last of which is 1."""
+    found = np.cumsum(chances)
+    return (found / found[-1]).tolist()
 
 
 @dataclass
@@ -52,6 +58,14 @@ class Solved:
     def policies(self) -> dict[Place, np.ndarray]:
         """Probabilities (A,) of every place."""
         return {place: softmax(x) for place, x in self.logits.items()}
+
+    @cached_property
+    def draws(self) -> dict[Place, tuple[list[float], list[float]]]:
+        """Cumulative and log probabilities of every place, to sample from."""
+        return {
+            place: (cumulative(policy), np.log(policy).tolist())
+            for place, policy in self.policies.items()
+        }
 
     @cached_property
     def places(self) -> dict[Place, slice]:
@@ -91,8 +105,9 @@ class Solved:
         if state not in self._values:
             total = dict.fromkeys(self.game.actions, 0.0)
             for acts in self.game.joint(state):
+                chance = self.chance(state, acts)
                 for agent, worth in self.worth(state, acts).items():
-                    total[agent] += self.chance(state, acts) * worth
+                    total[agent] += chance * worth
             self._values[state] = total
         return self._values[state]
 

@@ -87,16 +87,21 @@ def rounds(name: str, about: str, dense: bool, turns: int = 4, scale: float = 1.
     return Game(name, about, sizes, [(1.0, (0, 0))], _both, lambda state, agent: state[0], step)
 
 
-def crowd(number: int) -> Game:
-    """Agents that are paid for the share of them that is right."""
+def crowd(number: int, noisy: bool = False) -> Game:
+    """Agents that are paid for the share of them that is right; `noisy` pays 1 with that
+    probability."""
     names = tuple("abcdefgh"[:number])
 
     def step(state: State, acts: tuple[int, ...]) -> list[Outcome]:
-        return [(1.0, None, (sum(acts) / number,) * number)]
+        share = sum(acts) / number
+        if noisy:
+            return [(share, None, (1.0,) * number), (1 - share, None, (0.0,) * number)]
+        return [(1.0, None, (share,) * number)]
 
+    rewarded = "rewarded with 0 or 1 at random" if noisy else "rewarded"
     return Game(
-        f"crowd{number}",
-        f"{number} agents, rewarded by the share of them that is right",
+        f"{'noisy' if noisy else 'crowd'}{number}",
+        f"{number} agents, {rewarded} by the share of them that is right",
         dict.fromkeys(names, 2),
         [(1.0, (0,))],
         lambda state: names,

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from benchmarks.credit.exact import Solved, states
-from benchmarks.credit.games import Game
+from benchmarks.credit.games import Game, State
 from benchmarks.credit.play import Plan, Played, Player
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.types import Turn
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.credit.groups import clear
 
-Critic = Literal["exact", "noisy", "no"]
-"""Values that a critic gives: true ones; with errors as large as returns vary; or 0."""
+Critic = Literal["exact", "noisy", "no", "learned"]
+"""Values that a critic gives: true ones; with errors as large as returns vary; or 0; or, where
+policies are trained, means of the returns so far."""
 BLOCKS = 20
 """Parts of a measurement, whose spread gives the intervals."""
 EPISODES = 32
@@ -122,6 +125,52 @@ def measure(
     return [each.measured() for each in found]
 
 
+def plan_of(algorithm: Algorithm, game: Game) -> tuple[Plan, int]:
+    """The plan by which episodes of a game are played for an algorithm, and the size of its groups.
+
+    Raises:
+        ConfigError: the game cannot be played by it.
+    """
+    spec = algorithm.spec.sampling
+    siblings = algorithm.group_size
+    if spec.cross is not None:
+        if len({state[0] for state in states(game)}) > 1:
+            raise ConfigError("combinations are of games of one joint step")
+        if siblings ** len(game.actions) > spec.cross:
+            raise ConfigError("too many combinations")
+        return "cross", siblings
+    if spec.replays is not None:
+        return spec.replays, siblings
+    if spec.tree:
+        return ("pruned_tree" if spec.credits == "pruned_trees" else "tree"), siblings
+    return ("greedy" if spec.greedy else "chain"), siblings
+
+
+def annotate(algorithm: Algorithm, played: Played, value: Callable[[Turn, State], float]) -> None:
+    """Writes the columns that an algorithm reads: the reference is the policy itself.
+
+    Args:
+        algorithm: the algorithm.
+        played: its episodes.
+        value: what its critic says of a turn in a state, if it has one.
+    """
+    for turn in played.turns:
+        turn.ref_logprobs = turn.old_logprobs = turn.logprobs
+        turn.full_kl = 0.0
+    if not isinstance(algorithm, ActorCritic):
+        return
+    for turn, state in zip(played.turns, played.states, strict=True):
+        mean, std = algorithm.units_of("team" if algorithm.spec.critic.of_team else turn.policy)
+        turn.values = [(value(turn, state) - mean) / std]
+
+
+def value_of(algorithm: Algorithm, solved: Solved, turn: Turn, state: State) -> float:
+    """The true value of what the critic of an algorithm sees: a state, or an agent's part of it."""
+    if algorithm.spec.critic.of_team:
+        return solved.value(state)[turn.agent]
+    return solved.seen_values[turn.agent, solved.game.seen(state, turn.agent)]
+
+
 class _Estimates:
     """Gradients of an algorithm in one game, batch by batch."""
 
@@ -140,25 +189,10 @@ class _Estimates:
             return
         try:
             self.algorithm = entry.build()
-            self.plan = self._plan()
+            self.plan = plan_of(self.algorithm, game)
             self.algorithm.check_agents({name: name for name in game.actions}, len(game.actions))
         except ConfigError as error:
             self.reason = str(error)
-
-    def _plan(self) -> tuple[Plan, int]:
-        spec = self.algorithm.spec.sampling
-        siblings = self.algorithm.group_size
-        if spec.cross is not None:
-            if len({state[0] for state in states(self.game)}) > 1:
-                raise ConfigError("combinations are of games of one joint step")
-            if siblings ** len(self.game.actions) > spec.cross:
-                raise ConfigError("too many combinations")
-            return "cross", siblings
-        if spec.replays is not None:
-            return spec.replays, siblings
-        if spec.tree:
-            return ("pruned_tree" if spec.credits == "pruned_trees" else "tree"), siblings
-        return ("greedy" if spec.greedy else "chain"), siblings
 
     def begin(self, solved: Solved) -> None:
         """Starts with a policy: anew, so that averages of earlier ones do not matter."""
@@ -174,7 +208,7 @@ class _Estimates:
         if self.reason:
             return
         clear(played.groups)
-        self._annotate(solved, played)
+        annotate(self.algorithm, played, partial(self._value, solved))
         try:
             self.algorithm.credit(played.groups)
         except MRLMError as error:
@@ -185,28 +219,14 @@ class _Estimates:
         self.fidelity[-1].append(played.fidelity(solved))
         self.evaluations.append(played.evaluations)
 
-    def _annotate(self, solved: Solved, played: Played) -> None:
-        """Writes the columns that the algorithm reads: the reference is the policy itself."""
-        for turn in played.turns:
-            turn.ref_logprobs = turn.old_logprobs = turn.logprobs
-            turn.full_kl = 0.0
-        if isinstance(self.algorithm, ActorCritic):
-            self._value(self.algorithm, solved, played)
-
-    def _value(self, algorithm: ActorCritic, solved: Solved, played: Played) -> None:
-        """Writes the values of a critic."""
-        plan = algorithm.spec.critic
-        for turn, state in zip(played.turns, played.states, strict=True):
-            if self.entry.critic == "no":
-                value = 0.0
-            elif plan.of_team:
-                value = solved.value(state)[turn.agent]
-            else:
-                value = solved.seen_values[turn.agent, solved.game.seen(state, turn.agent)]
-            if self.entry.critic == "noisy":
-                value += self.spread * float(self.rng.normal())
-            mean, std = algorithm.units_of("team" if plan.of_team else turn.policy)
-            turn.values = [(value - mean) / std]
+    def _value(self, solved: Solved, turn: Turn, state: State) -> float:
+        """What the critic of the entry says of a turn's state."""
+        value = 0.0
+        if self.entry.critic != "no":
+            value = value_of(self.algorithm, solved, turn, state)
+        if self.entry.critic == "noisy":
+            value += self.spread * float(self.rng.normal())
+        return value
 
     def measured(self) -> Measured:
         """The numbers: means over the policies, intervals by the spread of blocks."""

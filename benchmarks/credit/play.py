@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.credit.exact import Solved
+from benchmarks.credit.exact import Solved, cumulative
 from benchmarks.credit.games import State
 from benchmarks.credit.replays import Change, changes
 from mrlm.core.episodes import Episode, Group
@@ -221,10 +222,15 @@ class Player:
         return made
 
     def _acts(self, state: State, greedy: bool = False) -> tuple[int, ...]:
-        policies = [self.solved.policy(state, agent) for agent in self.game.acting(state)]
+        agents = self.game.acting(state)
         if greedy:
-            return tuple(int(policy.argmax()) for policy in policies)
-        return tuple(int(self.rng.choice(len(policy), p=policy)) for policy in policies)
+            return tuple(int(self.solved.policy(state, agent).argmax()) for agent in agents)
+        seen, draws = self.game.seen, self.solved.draws
+        return tuple(self._drawn(draws[agent, seen(state, agent)][0]) for agent in agents)
+
+    def _drawn(self, chances: list[float]) -> int:
+        """A place by its cumulative probabilities."""
+        return bisect_right(chances, self.rng.random())
 
     def _step(
         self, branch: _Branch, acts: tuple[int, ...], trained: bool | Sequence[bool] = True
@@ -233,19 +239,19 @@ class Player:
         state, episode = branch.state, branch.episode
         agents = self.game.acting(state)
         outcomes = self.game.step(state, acts)
-        chosen = self.rng.choice(len(outcomes), p=[chance for chance, _, _ in outcomes])
+        chosen = self._drawn(cumulative([chance for chance, _, _ in outcomes]))
         _, branch.state, rewards = outcomes[chosen]
         paid = self.game.paid(state, rewards)
         number = len(episode.step_rewards)
         for place, (agent, act) in enumerate(zip(agents, acts, strict=True)):
             rollout = episode.rollouts[agent]
-            policy = self.solved.policy(state, agent)
+            logprobs = self.solved.draws[agent, self.game.seen(state, agent)][1]
             turn = Turn(
                 agent,
                 agent,
                 [1, number],
                 [act],
-                [float(np.log(policy[act]))],
+                [logprobs[act]],
                 Message(str(act)),
                 step=number,
                 index=len(rollout.turns),

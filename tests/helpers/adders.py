@@ -4,49 +4,30 @@ for episodes whose culprit is known."""
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.blame.engine import ScriptedEngine, numbers
+
 from mrlm import run_experiment
 from mrlm.config import parse_config
-from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.record.files import rows_of
 
 
-class Adders:
+class Adders(ScriptedEngine):
     """Answers `3+4=` by `7`, or with a probability of one fifth by another number; greedily always
     rightly. What cannot be read as a sum is answered by `0`."""
 
     WRONG = 0.2
+    max_context = 512
 
-    def __init__(self, policies: Mapping[str, Any]) -> None:
-        self.policies = policies
-        self.max_context = 512
-
-    @property
-    def tokenizer(self) -> Any:
-        return next(iter(self.policies.values())).tokenizer
-
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: Request) -> Completion:
-        rng = random.Random(request.seed)
-        numbers = re.findall(r"\d+", request.messages[-1].content)
-        total = sum(map(int, numbers)) if len(numbers) == 2 else 0
+    def message(self, request: Request, rng: random.Random) -> tuple[str, float]:
+        found = numbers(request.messages[-1].content)
+        total = sum(found) if len(found) == 2 else 0
         if not request.sampling.greedy and rng.random() < self.WRONG:
             total += rng.randint(1, 5)
-        ids = [*self.tokenizer.encode(str(total)), self.tokenizer.eos_token_id]
-        return Completion(ids, [-1.0] * len(ids), str(total), "stop", 0)
-
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """The weights do nothing here."""
-
-    def tolerance(self, policy: str) -> None:
-        return None
+        return str(total), -1.0
 
 
 def adding_run(folder: Path, **changes: Any) -> Path:

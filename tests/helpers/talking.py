@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 from mrlm.core.environment import Environment
@@ -92,3 +93,28 @@ class Broken(Talk):
         assert task is not None
         self.number = task.seed
         return super().reset(task, seed)
+
+
+class Pair(Environment):
+    """Two seats speak twice, at once; they are paid for letters and for agreeing on how many."""
+
+    agents = ("first", "second")
+    blocking = False
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.step_count, self.count = 0, (seed or 0) % 4
+        return self.observed()
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        self.step_count += 1
+        letters = [sum(map(str.isalpha, message.content)) for message in actions.values()]
+        paid = Reward(0.1 * sum(letters) - 0.2 * abs(letters[0] - letters[1]))
+        done = self.step_count == 2
+        return replace(self.observed(), rewards=dict.fromkeys(self.agents, paid), done=done)
+
+    def observed(self) -> StepResult:
+        said = Observation([Message(f"{self.state()}?")])
+        return StepResult(dict.fromkeys(self.agents, said))
+
+    def state(self) -> str:
+        return f"{self.count} letters"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.credit import report
+from benchmarks.credit import curves_report, report
 from benchmarks.credit.__main__ import main
+from benchmarks.credit.curves import COURSES, RULES, Curve, expected, learn, on_grid
 from benchmarks.credit.exact import Solved
 from benchmarks.credit.games import GAMES
 from benchmarks.credit.measure import Entry, measure, numbers_of
@@ -128,6 +130,38 @@ def test_what_is_known_to_point_elsewhere_does() -> None:
     (_, at_grpo) = measure(GAMES["dense4"], entries, batches=40, seeds=(0,))
     assert report.biased(grpo) and grpo.cosine > 0.8
     assert report.biased(at_grpo)
+
+
+def test_a_rule_learns_within_its_evaluations() -> None:
+    """Every rule of the curves asks for as many joint steps, up to a group; true credit climbs, and
+    a run follows from its seed."""
+    course = replace(COURSES["dense4"], updates=6)
+    for rule in RULES:
+        curve = learn(course, rule, 2.0, 0)
+        assert curve.steps[0] == 0 and 384 <= curve.steps[-1] < 384 + 64
+        assert curve.returns[0] == pytest.approx(expected(Solved.random(GAMES["dense4"], 0)))
+        assert curve.final > curve.returns[0] + 0.1, rule
+    assert learn(course, RULES[-1], 2.0, 0) == curve
+    flat = Curve("g", "e", 1.0, 0, [0, 100, 400], [0.0, 1.0, 1.0])
+    assert flat.area == pytest.approx(0.875)
+    assert on_grid([flat, replace(flat, steps=[0, 50, 300])], 3)[0].tolist() == [0, 100, 200, 300]
+
+
+def test_the_program_writes_curves_and_keeps_those_of_other_rules(
+    tmp_path: Path, capsys: Any
+) -> None:
+    words = ["--curves", "--quick", "--jobs", "1", "--output", str(tmp_path), "--games", "crowd8"]
+    for rule in ("c3", "magrpo"):
+        assert main([*words, "--algorithms", rule]) == 0
+    said = capsys.readouterr().out
+    assert said.rindex("| magrpo") < said.rindex("| c3 ") and "2 seeds" in said
+    found = curves_report.load(tmp_path / "curves.json")
+    assert {(each.entry.split(" ")[0], each.tuning) for each in found} == {
+        (name, tuning) for name in ("c3", "magrpo") for tuning in (False, True)
+    }
+    figure = (tmp_path / "curves.svg").read_text()
+    assert figure.startswith("<svg") and figure.count("<polyline") == 3
+    assert main(["--curves", "--games", "duel"]) == 2
 
 
 def test_every_algorithm_is_measured_or_said_to_be_left_out() -> None:

@@ -22,6 +22,7 @@ import yaml
 from forking import Launcher
 from mrlm.config import TrainingConfig
 from mrlm.learn.checkpoint import checkpoints, verify
+from places import IMPORTS
 
 VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
@@ -104,11 +105,24 @@ PIPELINE = Mode(
 """A stage that starts from what the one before it trained."""
 AHEAD = Mode("ahead", {**TEAM.config, "training": {**TEAM.config["training"], "max_lag": 2}})
 """Play goes on beside learning; what is under way is part of a checkpoint."""
+REPLAYS = Mode(
+    "replays",
+    {
+        "environments": [{"env_type": "talking:Pair"}],
+        "policies": {"first": {}, "second": {"lora": {"r": 2, "dropout": 0.1}}},
+        "training": {**TRAINING, "algorithm": "c3", "num_iterations": 3, "save_steps": 1},
+        "c3": {"group_size": 2, "alternatives": 2, "decisions": 1},
+        "generation": SHORT,
+        "evaluation": {"episodes": 2, "every": 2},
+        "record": {"tokens": "all"},
+    },
+)
+"""Every episode is played again with another answer, before it is trained on."""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 DDP = Mode("ddp", TEAM.config, (sys.executable, *TORCHRUN, str(VICTIM)), direct=True)
 """Two processes that train one run; one of them, or all, are killed."""
 ASYNCHRONOUS = "max_lag" in TrainingConfig.model_fields
-MODES = (TEAM, LEAGUE, PIPELINE, *([AHEAD] if ASYNCHRONOUS else []), DDP)
+MODES = (TEAM, LEAGUE, PIPELINE, REPLAYS, *([AHEAD] if ASYNCHRONOUS else []), DDP)
 
 
 @dataclass(slots=True)
@@ -166,6 +180,8 @@ class Runner:
 
     def go(self, patience: float | None = None, **environment: str) -> int:
         """Run until it ends, or for so many seconds; the exit status, below 0 for a signal."""
+        imports = [IMPORTS, os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, imports))
         if self.mode.direct:
             return self._directly(patience, environment)
         started = self.launcher.start(self.words(), self.place, **environment)

@@ -21,6 +21,7 @@ from mrlm.cli import main
 from mrlm.learn.optimizer import Stepper
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Batcher
+from mrlm.play.sources.replays import PlayWithReplays
 from mrlm.record import files
 from mrlm.selfplay.opponent_pool import Population
 from mrlm.tracking.run_log import RunLog
@@ -86,6 +87,7 @@ watch(shutil, "rmtree", before="removing", after="removed")
 watch(Policy, "save", after="weights written")
 watch(Stepper, "step", before="stepping")
 watch(Batcher, "_call", before="sampling")
+watch(PlayWithReplays, "_replay", before="replaying")
 watch(Run, "assign_policies", before="beginning")  # a step, or an evaluation
 watch(Population, "grow", before="growing")
 extend, files._extend = files._extend, half_a_part

@@ -65,10 +65,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"qmix": {"whiten_advantages": False}, "training": {"critic_learning_rate": 0.01}},
     ),
     "dpo": ("dpo", {}),
+    "c3": ("c3", {"c3": {"alternatives": 2}, "environments": [{"env_type": "talking:Pair"}]}),
     "sft": ("sft", {"model": {"lean": False}}),
 }
 """One of each kind: several minibatches and micro-batches, a shared head, adapters on one base, a
-central critic, a mixer, pairs, rows through a model's own forward."""
+central critic, a mixer, pairs, replays, rows through a model's own forward."""
 
 
 PAGE = ROOT / "docs" / "distributed.md"
@@ -108,7 +109,7 @@ def check_alike(launcher: Launcher, size: int, names: list[str], folder: Path) -
 
 
 def test_two_processes_come_to_what_one_does(tmp_path: Path, launcher: Launcher) -> None:
-    check_alike(launcher, 2, ["ppo-one-policy", "ippo-lora", "mappo", "dpo"], tmp_path)
+    check_alike(launcher, 2, ["ppo-one-policy", "ippo-lora", "mappo", "dpo", "c3"], tmp_path)
 
 
 @pytest.mark.slow

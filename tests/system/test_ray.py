@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,10 +21,9 @@ from forking import Launcher
 from mrlm import Callback
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayConfig
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EndpointError, WorkerLost
 from mrlm.core.process_group import ALONE
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.core.types import Message, StepResult
 from mrlm.distributed.on_ray.engine import RayEngine
 from mrlm.distributed.on_ray.weight_transfer import packed, unpacked
 from mrlm.distributed.on_ray.workers import RayWorker
@@ -37,39 +35,22 @@ from mrlm.training.weight_proof import Gap, gaps
 from places import IMPORTS
 from recorded import episodes as recorded
 from recorded import played
+from talking import Pair
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TWO_CORES = 2
 
 
-class Letters(Environment):
-    """Two seats speak twice, at once; they are paid for letters and for agreeing on how many. It
-    ends the process `doomed` after the first of these steps."""
+class Letters(Pair):
+    """Ends the process `doomed` after the first of its steps."""
 
-    agents = ("first", "second")
-    blocking = False
     doomed: ClassVar[int | None] = None
 
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self.step_count, self.count = 0, (seed or 0) % 4
-        return self.observed()
-
     def step(self, actions: dict[str, Message]) -> StepResult:
-        self.step_count += 1
         if Letters.doomed is not None:
             os.kill(Letters.doomed, signal.SIGKILL)
             Letters.doomed = None
-        letters = [sum(map(str.isalpha, message.content)) for message in actions.values()]
-        paid = Reward(0.1 * sum(letters) - 0.2 * abs(letters[0] - letters[1]))
-        done = self.step_count == 2
-        return replace(self.observed(), rewards=dict.fromkeys(self.agents, paid), done=done)
-
-    def observed(self) -> StepResult:
-        said = Observation([Message(f"{self.state()}?")])
-        return StepResult(dict.fromkeys(self.agents, said))
-
-    def state(self) -> str:
-        return f"{self.count} letters"
+        return super().step(actions)
 
 
 CONFIG: dict[str, Any] = {
@@ -176,6 +157,23 @@ def test_policies_learn_as_in_one_process_though_a_worker_is_killed(
 
 
 GRPO = {"training": {"algorithm": "grpo"}, "grpo": {"group_size": 2}}
+
+
+def test_replays_are_those_of_one_process(cluster: None, go: Go, tmp_path: Path) -> None:
+    """Episodes are played again by the workers that played them, with alternatives to one turn."""
+    c3 = {
+        "training": {"algorithm": "c3", "num_iterations": 2},
+        "c3": {"alternatives": 2, "decisions": 2},
+    }
+    expected = go("here", c3)
+    assert go("there", c3, {}) == expected
+    assert all(row["loss/first"] != 0 for row in expected[1:])
+    here, there = ([played(row) for row in recorded(tmp_path / name)] for name in ("here", "there"))
+    assert here == there and sum("~" in row["id"] for row in here) == 2 * 2 * 2 * 2
+    for policy in ("first", "second"):
+        finals = [tmp_path / name / "final" / policy for name in ("here", "there")]
+        ours, theirs = ((each / "model.safetensors").read_bytes() for each in finals)
+        assert ours == theirs
 
 
 @pytest.mark.slow

@@ -14,9 +14,11 @@ from forking import Launcher
 from mrlm import Callback, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.learn.checkpoint import checkpoints
+from mrlm.record.files import rows_of
 from recovery.disks import cut_off, limits
 from recovery.flips import flipped
 from recovery.runs import (
+    REPLAYS,
     TEAM,
     TRAINING,
     Runner,
@@ -183,6 +185,28 @@ def test_killed_runs_come_to_what_undisturbed_ones_do(
         assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
     assert runner.go() == 0, runner.said()
     assert not differing(course(runner.folder), whole[1].course)
+    assert not litter(runner.folder)
+
+
+def test_a_run_that_is_killed_while_it_replays_comes_to_the_same_bits(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    """Metrics, weights, checkpoints, and the record with its replays; killed amid the replays
+    of two iterations, the first time before there is a checkpoint, and while the record is
+    written."""
+    runner = Runner(REPLAYS, tmp_path / "run", launcher)
+    whole = undisturbed(runner)
+    replays = [row for row in rows_of(runner.folder) if "replayed" in row]
+    assert len(replays) == 3 * 2 * 2 * 2  # iterations, tasks, episodes, alternatives
+    credit = [
+        turn["advantage"] for row in replays for a in row["agents"].values() for turn in a["turns"]
+    ]
+    assert sum(map(bool, credit)) > len(replays) / 2
+    runner.clear()
+    for point in ("replaying:3", "replaying:11", "recording:2"):
+        assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
+    assert runner.go() == 0, runner.said()
+    assert not differing(course(runner.folder), whole.course)
     assert not litter(runner.folder)
 
 

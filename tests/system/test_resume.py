@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import yaml
 
 from forking import Launcher, Started
 from mrlm import Callback, load_config, run_experiment
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.learn.checkpoint import checkpoints, verify
 
 CONFIG: dict[str, Any] = {
@@ -40,31 +37,6 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 8, "every": 3},
 }
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-
-
-class Letters(Environment):
-    """Two seats speak twice, at once; they are paid for letters and for agreeing on how many."""
-
-    agents = ("first", "second")
-    blocking = False
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self.step_count, self.count = 0, (seed or 0) % 4
-        return self.observed()
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        self.step_count += 1
-        letters = [sum(map(str.isalpha, message.content)) for message in actions.values()]
-        paid = Reward(0.1 * sum(letters) - 0.2 * abs(letters[0] - letters[1]))
-        done = self.step_count == 2
-        return replace(self.observed(), rewards=dict.fromkeys(self.agents, paid), done=done)
-
-    def observed(self) -> StepResult:
-        said = Observation([Message(f"{self.state()}?")])
-        return StepResult(dict.fromkeys(self.agents, said))
-
-    def state(self) -> str:
-        return f"{self.count} letters"
 
 
 def write(path: Path, **training: Any) -> Path:
@@ -129,14 +101,13 @@ def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
     ],
 )
 def test_a_critic_with_a_network_of_its_own_goes_on_bit_by_bit(
-    algorithm: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Beside a whole model and an adapter with dropout, stopped during the warm-up and after it."""
     config = {key: value for key, value in CONFIG.items() if key != "ppo"}
     config["training"] = CONFIG["training"] | {"algorithm": algorithm, "num_iterations": 6}
     config[algorithm] = {"num_minibatches": 2, "update_epochs": 2, **settings}
-    config["environments"] = [{"env_type": "test_resume:Letters"}]
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    config["environments"] = [{"env_type": "talking:Pair"}]
     (tmp_path / "in.yaml").write_text(yaml.safe_dump(config))
 
     class Stop(Callback):

@@ -24,10 +24,9 @@ from pydantic import Field
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
-from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.algorithm import check_agent, settings
 from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import Member, assign, members, several, trained_turns
 
@@ -63,12 +62,7 @@ class MGRPO(GRPO):
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_agents(policy_of, num_agents)
-        if self.planner is not None and self.planner not in policy_of:
-            known = ", ".join(policy_of)
-            raise ConfigError(
-                f"m_grpo.planner={self.planner!r} is none of the trained agents ({known}); "
-                "set one of them, or leave it out for the first"
-            )
+        check_agent("m_grpo.planner", self.planner, policy_of)
 
     def credit_group(self, group: Group) -> None:
         planner = self.planner or group.agents[0]

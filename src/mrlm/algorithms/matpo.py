@@ -20,9 +20,8 @@ import numpy as np
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
-from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.algorithm import check_agent, settings
 from mrlm.learn.credit.explain import against
 from mrlm.learn.credit.groups import assign, trained_turns
 
@@ -47,12 +46,7 @@ class MATPO(GRPO):
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_agents(policy_of, num_agents)
-        if self.planner is not None and self.planner not in policy_of:
-            known = ", ".join(policy_of)
-            raise ConfigError(
-                f"matpo.planner={self.planner!r} is none of the trained agents ({known}); "
-                "set one of them, or leave it out for the first"
-            )
+        check_agent("matpo.planner", self.planner, policy_of)
 
     def credit_group(self, group: Group) -> None:
         planner = self.planner or group.agents[0]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mrlm.config.paper_presets import PaperPreset, preset_of, read_presets
 from mrlm.core.episodes import Group
+from mrlm.core.errors import ConfigError
 from mrlm.core.faces import attribute
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.learn.bases.spec import Spec
@@ -157,3 +158,21 @@ class Algorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`."""
+
+
+def check_agent(key: str, agent: str | None, policy_of: Mapping[str, str]) -> None:
+    """Refuses a setting that names an agent which is not trained.
+
+    Args:
+        key: the setting.
+        agent: its value; `None` names none.
+        policy_of: agent -> policy, for agents with trained policies.
+
+    Raises:
+        ConfigError: the agent is none of them.
+    """
+    if agent is not None and agent not in policy_of:
+        raise ConfigError(
+            f"{key}={agent!r} is none of the trained agents ({', '.join(policy_of)}); "
+            "set one of them, or leave it out for the first"
+        )
