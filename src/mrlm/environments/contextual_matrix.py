@@ -33,9 +33,9 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
     several agents).
 
     Every context has a stake, one of 1/n, 2/n, ..., 1 for n contexts, so that the context alone
-    predicts a part of the reward, which a critic can explain. The reward of the best joint action is
-    the stake, that of another one 0, 0.25, 0.5 or 0.75 of it. With `reward: own` every agent has a
-    table of its own (shares up to 1), and the best joint action is that of the highest mean.
+    predicts a part of the reward, which a critic can explain. The reward of the best joint action
+    is the stake, that of another one 0, 0.25, 0.5 or 0.75 of it. With `reward: own` every agent has
+    a table of its own (shares up to 1), and the best joint action is that of the highest mean.
 
     An answer is read as in `matrix`. One that names no action costs all agents `illegal`. The
     components are `payoff` and `regret` (the highest mean of the table minus the mean of this joint
@@ -180,7 +180,9 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
         if self.show == "table":
             lines.append(f"Rewards by joint action, in the same order: {self._listed_table()}.")
         else:
-            lines.append(f"This is game {self.context} of {self.contexts}; each has its own rewards.")
+            lines.append(
+                f"This is game {self.context} of {self.contexts}; each has its own rewards."
+            )
         lines.append(f"Answer with one action: {', '.join(words)}.")
         return "\n".join(lines)
 

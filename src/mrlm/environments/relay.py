@@ -1,5 +1,5 @@
-"""Relay: agents in a row add numbers, each of which sees its own numbers and the message before; all
-are rewarded for the total."""
+"""Relay: agents in a row add numbers, each of which sees its own numbers and the message before;
+all are rewarded for the total."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Parts = Sequence[Sequence[int]]
 
 class RelayEnvironment(RowTasks):
     """An environment in which agents add numbers one after the other. The first agent sees `a+b=`,
-    the next one the message before it and its own number, `...+c=`; it sees nothing else. The shared
-    reward at the end is 1.0 if the last message is exactly the total (ignoring surrounding spaces)
-    and 0.0 otherwise.
+    the next one the message before it and its own number, `...+c=`; it sees nothing else. The
+    shared reward at the end is 1.0 if the last message is exactly the total (ignoring surrounding
+    spaces) and 0.0 otherwise.
 
     With `terms: [4, 0]` the first agent sees all numbers, and the second one only its message: the
     reasoner and the actor of C3 (arXiv 2603.06859), over sums. `terms: [2, 1, 1]` and `[4, 0, 0]`
@@ -34,8 +34,8 @@ class RelayEnvironment(RowTasks):
     the sum so far.
 
     Args:
-        agents: names of the agents, in the order in which they act; by default `first` and `second`,
-            or `agent_1`, `agent_2`, ... if `terms` has other than two numbers.
+        agents: names of the agents, in the order in which they act; by default `first` and
+            `second`, or `agent_1`, `agent_2`, ... if `terms` has other than two numbers.
         max_number: the largest number; the smallest is 0.
         terms: how many numbers each agent sees; the first one sees at least one.
         max_message: number of characters of a message that the next agent sees; the rest is cut
@@ -75,8 +75,8 @@ class RelayEnvironment(RowTasks):
         sides = {_held_out(self._parts(numbers)) for numbers in islice(few, 4096)}
         if len(sides) < 2:
             raise ConfigError(
-                f"max_number={max_number} with terms={list(self.terms)} leaves no held-out task (or "
-                "no other); raise one of the two"
+                f"max_number={max_number} with terms={list(self.terms)} leaves no held-out task, "
+                "or no other; raise one of the two"
             )
         self._begin([0] * sum(self.terms))
 
@@ -180,8 +180,8 @@ class RelayEnvironment(RowTasks):
             lines.append(f"Your numbers, which only you see: {', '.join(own)}")
         if place < len(self.agents) - 1:
             lines.append(
-                f"Write a message from which {self.agents[place + 1]} can continue, such as the sum "
-                f"so far, in at most {self.max_message} characters."
+                f"Write a message from which {self.agents[place + 1]} can continue, such as the "
+                f"sum so far, in at most {self.max_message} characters."
             )
         else:
             lines.append("Answer with the total of all numbers, as a number only.")
@@ -193,8 +193,8 @@ def _terms(given: Sequence[int]) -> tuple[int, ...]:
     whole = all(isinstance(term, int) and not isinstance(term, bool) for term in terms)
     if not whole or len(terms) < 2 or min(terms) < 0 or terms[0] < 1 or sum(terms) > 26:
         raise ConfigError(
-            "terms must be at least two whole numbers, the first one above 0 and at most 26 in all, "
-            f"not {given!r}"
+            "terms must be at least two whole numbers, the first one above 0 and at most 26 in all, not "
+            f"{given!r}"
         )
     return terms
 

@@ -1,5 +1,5 @@
-"""Signalling (Lewis games): a sender sees a state, a receiver sees only its signal and must name the
-state."""
+"""Signalling (Lewis games): a sender sees a state, a receiver sees only its signal and must name
+the state."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mrlm.environments.shared.text import only_word
 class SignallingEnvironment(RowTasks):
     """A signalling game (Lewis 1969, Convention): the sender sees the state, one of N with equal
     probability, and sends one of M signals; the receiver sees nothing but the signal and names a
-    state. Both are rewarded with 1 for the right one. Signals have no meaning before training: it is
-    a convention of the two agents. An agent without the signal is right in 1/N of the tasks, and a
-    team in at most M/N.
+    state. Both are rewarded with 1 for the right one. Signals have no meaning before training: it
+    is a convention of the two agents. An agent without the signal is right in 1/N of the tasks, and
+    a team in at most M/N.
 
     Relays between sender and receiver each see the signal of the agent before, and send one of the
     same signals. With `cost`, every signal but the first one costs all agents. With `alignment` a
-    below 1, the sender is rewarded with a if the receiver names the state, and with 1 - a if it names
-    the next one (the first one, for the last state), which it prefers if a < 0.5; the others are
-    rewarded as before. The code of `expert` maximises the sum of the rewards.
+    below 1, the sender is rewarded with a if the receiver names the state, and with 1 - a if it
+    names the next one (the first one, for the last state), which it prefers if a < 0.5; the others
+    are rewarded as before. The code of `expert` maximises the sum of the rewards.
 
     A signal that cannot be read ends the episode, and every illegal answer costs all agents
     `illegal`. The components are `correct`, `cost`, and `legal` for the agent's own answer.
@@ -39,8 +39,8 @@ class SignallingEnvironment(RowTasks):
         signals: their number, by default that of the states, as letters from `A`; or the signals as
             different words.
         cost: what a signal other than the first one costs, at most `alignment`.
-        alignment: common interest of sender and receiver, above 0 and at most 1. Below 1 it requires
-            a signal for every state.
+        alignment: common interest of sender and receiver, above 0 and at most 1. Below 1 it
+            requires a signal for every state.
         relays: number of relays, `relay_1`, `relay_2`, ...
         agents: names in the order in which they act; by default `sender`, the relays, `receiver`.
         illegal: cost of an illegal answer.
@@ -106,8 +106,8 @@ class SignallingEnvironment(RowTasks):
         task = task or self.task(seed or 0)
         if task.info.get("state") not in self.states:
             raise ConfigError(
-                f"signalling: task {task.id!r} has the state {task.info.get('state')!r}; it must be "
-                f"one of {', '.join(self.states)}"
+                f"signalling: task {task.id!r} has the state {task.info.get('state')!r}; it must "
+                f"be one of {', '.join(self.states)}"
             )
         self._begin(task.info["state"], task.id)
         return self._shown(self._state)

@@ -274,20 +274,18 @@ class DebateEnvironment(RowTasks):
         start = self._heard.get(debater, 0)
         messages = []
         if debater not in self._heard:
-            messages.append(Message(self._opening(debater)))
+            messages.append(Message(self._prompt(debater)))
         for speech in self._speeches[start:]:
             if speech.debater != debater:
                 short = Speech(speech.debater, speech.moment, speech.text[:LONGEST])
-                messages.append(Message(self._between(short), agent=speech.debater))
+                messages.append(Message(self._prompt(debater, short), agent=speech.debater))
         self._heard[debater] = len(self._speeches)
         return Observation(messages)
 
-    def _opening(self, debater: str) -> str:
-        """The first message a debater sees."""
-        return opening(self._topic, self._sides[debater], self.rounds, self.prompts)
-
-    def _between(self, speech: Speech) -> str:
-        """A speech as the other debaters see it."""
+    def _prompt(self, debater: str, speech: Speech | None = None) -> str:
+        """The first message a debater sees; another's speech as it sees it."""
+        if speech is None:
+            return opening(self._topic, self._sides[debater], self.rounds, self.prompts)
         return between(speech, self._sides[speech.debater], self.prompts)
 
     # -- scripted debaters and experts -------------------------------------------------------------
