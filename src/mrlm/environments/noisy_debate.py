@@ -64,7 +64,7 @@ class Sums:
 
 
 class NoisyDebateEnvironment(DebateEnvironment):
-    """Several agents answer one question in rounds, and read the others' answers between them, as in
+    """Several agents answer one question in rounds and read the others' answers between them, as in
     MAPoRL (arXiv 2502.18439). A verifier accepts answers (1) or refuses them (0), and is wrong with
     the probability `wrong`; agents are rewarded for its verdicts. The component `truth` is the real
     correctness: reward that rises without it is reward hacking.

@@ -193,7 +193,7 @@ def _terms(given: Sequence[int]) -> tuple[int, ...]:
     whole = all(isinstance(term, int) and not isinstance(term, bool) for term in terms)
     if not whole or len(terms) < 2 or min(terms) < 0 or terms[0] < 1 or sum(terms) > 26:
         raise ConfigError(
-            "terms must be at least two whole numbers, the first one above 0 and at most 26 in all, not "
+            "terms must be at least two whole numbers, at most 26 in all, the first above 0, not "
             f"{given!r}"
         )
     return terms
