@@ -78,7 +78,7 @@ def test_the_full_style_names_what_is_seen() -> None:
         ({"terms": (2, -1)}, "terms"),
         ({"terms": (20, 7)}, "at most 26 in all"),
         ({"terms": (1.5, 1)}, "terms"),
-        ({"terms": (2, 1), "max_number": 1}, "leaves no held-out task"),
+        ({"terms": (2, 0), "max_number": 1}, "leaves no held-out task"),
         ({"terms": (2, 1, 1), "agents": ("a", "b")}, "this environment has 3"),
         ({"max_message": 0}, "max_message"),
     ],
