@@ -54,5 +54,5 @@ def test_a_pair_agrees_on_signals(tmp_path: Path) -> None:
     runs = histories("signalling", tmp_path)
     right = [last(rows, "reward/receiver/correct") for rows in runs]
     config = load_config(ROOT / "configs" / "signalling.yaml")
-    states = config.environments[0].model_dump()["states"]
+    states = config.resolved()["environments"][0]["states"]
     assert lower_bound([value - 1 / states for value in right]) > 0, right
