@@ -34,10 +34,9 @@ def last(rows: list[dict[str, Any]], key: str, count: int = 10) -> float:
     return float(np.mean([row[key] for row in rows if row.get(key) is not None][-count:]))
 
 
-@pytest.mark.parametrize("name", ["noisy_debate", "reasoner_actor"])
-def test_the_reward_rises(name: str, tmp_path: Path) -> None:
+def test_debaters_learn_what_the_verifier_accepts(tmp_path: Path) -> None:
     """Lower 95 % bound of the gain over three seeds is above 0."""
-    runs = histories(name, tmp_path)
+    runs = histories("noisy_debate", tmp_path)
     assert lower_bound([gain(rows) for rows in runs]) > 0
 
 
