@@ -12,10 +12,13 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.board import CLASSES, TAGS, Html, as_text, board_tree
 from mrlm.core.environment import Environment
-from mrlm.core.types import Message, Role
+from mrlm.core.types import Message, Role, Task
+from mrlm.environments.contextual_matrix import ContextualMatrixEnvironment
 from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.negotiation import NegotiationEnvironment
+from mrlm.environments.relay import RelayEnvironment
+from mrlm.environments.signalling import SignallingEnvironment
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
 from mrlm.viewer.export import STATIC
 from test_environments import ALL, make, settled
@@ -28,6 +31,9 @@ VARIANTS: dict[str, Environment] = {
     "matrix of one": MatrixEnvironment("bandit"),
     "matrix of three": MatrixEnvironment("xor", agents=("a", "b", "c")),
     "twenty questions of two": TwentyQuestionsEnvironment(opponent="agent", num_things=5),
+    "contextual matrix of tables": ContextualMatrixEnvironment(None, show="table", rounds=2),
+    "relay of four": RelayEnvironment(terms=(3, 1, 0, 0)),
+    "signalling with relays": SignallingEnvironment(relays=2),
     "negotiation with a script": NegotiationEnvironment(opponent="random", style="short"),
 }
 NAMES = [*(name for name in ALL if name not in QUIET), *VARIANTS]
@@ -148,8 +154,24 @@ def test_the_thing_and_the_table_are_hidden() -> None:
     assert "[7]" in board(game, None) and "7" not in board(game, "row")
 
 
+def test_the_state_is_the_sender_s_and_the_table_no_one_s() -> None:
+    env = SignallingEnvironment(states=9, relays=1)
+    settled(env.reset(Task("t", info={"state": "7"}), 0))
+    for agent, text in (("sender", "C"), ("relay_1", "D"), ("receiver", "2")):
+        settled(env.step({agent: Message(text)}))
+    assert set(re.findall(r"\b[2-8A-F]\b", board(env, None))) == set("7CD2")
+    seen = {agent: set(re.findall(r"\b[2-8A-F]\b", board(env, agent))) for agent in env.agents}
+    assert seen == {"sender": set("7C"), "relay_1": set("CD"), "receiver": set("D2")}
+    game = ContextualMatrixEnvironment()
+    settled(game.reset(Task("t", info={"context": 2}), 0))
+    assert board(game, "row") == "context 2 of 4"
+    assert all(f"{value:.4g}" in board(game, None) for value in game.payoffs.values())
+    assert "[" not in board(game, None)
+
+
 def test_answers_are_for_spectators_only() -> None:
-    for name in ("math", "qa", "search_qa", "tools", "code", "translation", "relay", "debate"):
+    debates = ("debate", "noisy_debate")
+    for name in ("math", "qa", "search_qa", "tools", "code", "translation", "relay", *debates):
         env = make(name).spawn()
         settled(env.reset(env.task(0), 0))
         assert all(env.render(agent) is None for agent in env.agents), name

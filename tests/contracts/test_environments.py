@@ -56,8 +56,9 @@ NEEDS: dict[str, dict[str, Any]] = {
         "max_turns": 2,
         "max_new_tokens": 4,
     },
+    "noisy_debate": {"wrong": 0.0},
 }
-"""Arguments of the worlds that cannot be made without any."""
+"""Arguments of the worlds that cannot be made without any, or do not always reward the best."""
 BEST = {
     "code": 2.0,
     "math": 1.0,
@@ -76,12 +77,15 @@ BEST = {
     "tic_tac_toe": 0.0,
     "debate": 1.0,
     "search_qa": 1.0,
+    "signalling": 1.0,
+    "noisy_debate": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 
-ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "tic_tac_toe"}
+ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "tic_tac_toe", "signalling"}
+ONE_SITUATION |= {"contextual_matrix"}
 """Worlds in which nothing can be held out, because there is nothing but one situation (or six
-deals; or, in tic-tac-toe, as long as no openings are set)."""
+deals; a few states or contexts; or, in tic-tac-toe, as long as no openings are set)."""
 ELSEWHERE = {path.stem.removeprefix("test_") for path in (TESTS / "extras").glob("test_*.py")}
 """Worlds of other libraries, which have the same tests there."""
 ALL = [name for name in registry.names("environments") if name not in ELSEWHERE]

@@ -76,13 +76,14 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         [{**row, "renamed": f"{row['skeleton']}\n# in full"} for row in CLASSES],
     ),
     "debate": ("claim", CLAIMS),
+    "noisy_debate": ("claim", CLAIMS),
     "tools": ("prompt", SUMS),
     "world_model": ("prompt", [{**row, "renamed": f"{row['prompt']} Go."} for row in PROMPTS]),
     "search_qa": ("question", [{**row, "renamed": f"{row['question']}!"} for row in QUESTIONS]),
 }
 """Rows of environments that take a data set, and the column of what is asked; `renamed` has other
 values for it."""
-DATASET = {"tools": "tasks", "debate": "topics"}
+DATASET = {"tools": "tasks", "debate": "topics", "noisy_debate": "topics"}
 """How the argument with the rows is called, where it is not `dataset`."""
 
 
@@ -202,6 +203,17 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "isolation": case("nowhere"),
         "instruction": case("Code, please."),
     },
+    "contextual_matrix": {
+        "contexts": case(3),
+        "num_actions": case(2),
+        "reward": case("own"),
+        "noise": case(0.25),
+        "show": case("table"),
+        "illegal": case(0.5),
+        "rounds": case(2),
+        "style": case("short"),
+        "teaches": case("any"),
+    },
     "debate": {
         "judge": case("truth", topics="arithmetic"),
         "topics": case("arithmetic"),
@@ -254,6 +266,17 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "illegal": case(0.5),
         "seat": case("opener", opponent="expert"),
     },
+    "noisy_debate": {
+        "wrong": case(0.5),
+        "topics": case("arithmetic"),
+        "max_turns": case(1),
+        "wrong_by": case("answer", wrong=0.5),
+        "rewarded": case("last"),
+        "share": case("team"),
+        "opponents": case({"second": "expert"}),
+        "prompts": case("short"),
+        "teaches": case("any"),
+    },
     "qa": {
         "custom_sys_prompt": case("Be brief."),
         "dataset": case(QUESTIONS[:12]),
@@ -264,7 +287,12 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "judge": case(severe, judge=kind, weights={"f1": 1.0, "judge": 1.0}),
         "weights": case({"rouge1": 1.0}),
     },
-    "relay": {"max_number": case(5)},
+    "relay": {
+        "max_number": case(5),
+        "terms": case((3, 0)),
+        "max_message": case(1),
+        "style": case("full"),
+    },
     "rescored": {
         "environment": case(QASolverEnv(dataset=QUESTIONS[:12])),
         "reward_fn": case(reward_of),
@@ -289,6 +317,16 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "topk": case(1),
         "max_observation": case(40),
         "prompts": case("short"),
+    },
+    "signalling": {
+        "states": case(3),
+        "signals": case(("zap", "dod", "mib", "lef")),
+        "cost": case(0.2),
+        "alignment": case(0.6),
+        "relays": case(1),
+        "illegal": case(0.25),
+        "style": case("short"),
+        "teaches": case("any"),
     },
     "summarization": {
         "dataset": case(TEXTS),

@@ -1,110 +1,208 @@
-"""Relay: one agent sees `a+b=`, the next its answer and `+c=`; both are rewarded for the total."""
+"""Relay: agents in a row add numbers, each of which sees its own numbers and the message before;
+all are rewarded for the total."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import islice, product
+from string import ascii_lowercase
+from typing import get_args
 
 from mrlm.core.board import Html, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out
+from mrlm.environments.shared.games import Style
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, one_of
 
-LONGEST = 16
-"""Maximum number of characters of the first agent's message shown to the second."""
+Parts = Sequence[Sequence[int]]
+"""The numbers of every agent."""
 
 
 class RelayEnvironment(RowTasks):
-    """An environment in which two agents add three numbers one after the other. The shared reward
-    at the end is 1.0 if the second answers exactly the value of `a+b+c` (ignoring surrounding
+    """An environment in which agents add numbers one after the other. The first agent sees `a+b=`,
+    the next one the message before it and its own number, `...+c=`; it sees nothing else. The
+    shared reward at the end is 1.0 if the last message is exactly the total (ignoring surrounding
     spaces) and 0.0 otherwise.
 
+    With `terms: [4, 0]` the first agent sees all numbers, and the second one only its message: the
+    reasoner and the actor of C3 (arXiv 2603.06859), over sums. `terms: [2, 1, 1]` and `[4, 0, 0]`
+    are longer chains.
+
+    The component `correct` is the reward, and `partial` the share of the other messages that are
+    the sum so far.
+
     Args:
-        agents: names of the two agents, in the order in which they act.
+        agents: names of the agents, in the order in which they act; by default `first` and
+            `second`, or `agent_1`, `agent_2`, ... if `terms` has other than two numbers.
         max_number: the largest number; the smallest is 0.
+        terms: how many numbers each agent sees; the first one sees at least one.
+        max_message: number of characters of a message that the next agent sees; the rest is cut
+            off.
+        style: `short` is the bare sum; `full` explains the task.
         seed: another seed gives other numbers for the same task seed.
 
     Raises:
-        ConfigError: not two names, or `max_number` below 1.
+        ConfigError: names that do not match `terms`, terms that are not at least two whole numbers
+            with at most 26 in all, or so few possible sums that none is held out.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    max_turns: int | None = 2
 
     def __init__(
-        self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
+        self,
+        agents: Sequence[str] | None = None,
+        max_number: int = 9,
+        seed: int = 0,
+        terms: Sequence[int] = (2, 1),
+        max_message: int = 16,
+        style: Style = "short",
     ) -> None:
         at_least("max_number", max_number, 1, whole=True)
-        self.agents: tuple[str, ...] = agent_names(agents, 2)
+        at_least("max_message", max_message, 1, whole=True)
+        one_of("style", style, get_args(Style))
+        self.terms: tuple[int, ...] = _terms(terms)
+        count = len(self.terms)
+        default = [f"agent_{i + 1}" for i in range(count)] if count != 2 else ("first", "second")
+        self.agents: tuple[str, ...] = agent_names(agents or default, count)
+        self.max_turns: int | None = count
         self.max_number = max_number
+        self.max_message = max_message
+        self.style: Style = style
         self.seed = seed
-        values = range(min(max_number, 3) + 1)  # enough of them to check that some are held out
-        if not any(_held_out(a, b, c) for a in values for b in values for c in values):
-            raise ConfigError(f"max_number={max_number} leaves no held-out task; set at least 3")
-        self._numbers = (0, 0, 0)
-        self._passed: str | None = None
-        self._answer: str | None = None
+        few = product(range(min(max_number, 3) + 1), repeat=sum(self.terms))
+        sides = {_held_out(self._parts(numbers)) for numbers in islice(few, 4096)}
+        if len(sides) < 2:
+            raise ConfigError(
+                f"max_number={max_number} with terms={list(self.terms)} leaves no held-out task, "
+                "or no other; raise one of the two"
+            )
+        self._begin([0] * sum(self.terms))
 
     def task(self, seed: int, split: Split = "train") -> Task:
         rng = random.Random(f"relay/{self.seed}/{split}/{seed}")
         while True:
-            a, b, c = (rng.randint(0, self.max_number) for _ in range(3))
-            if _held_out(a, b, c) == (split == "eval"):
+            numbers = [rng.randint(0, self.max_number) for _ in range(sum(self.terms))]
+            if _held_out(self._parts(numbers)) == (split == "eval"):
                 break
-        prompt = [Message(f"{a}+{b}=")]
+        prompt = [Message(self._asked(0, numbers[: self.terms[0]], ""))]
         name = f"relay-{self.seed}-{split}-{seed}"
-        return Task(name, prompt, str(a + b + c), seed, {"a": a, "b": b, "c": c})
+        info = dict(zip(ascii_lowercase, numbers, strict=False))
+        return Task(name, prompt, str(sum(numbers)), seed, info)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
-        if not {"a", "b", "c"} <= task.info.keys():
-            raise ConfigError(f"relay: task {task.id!r} has no numbers a, b and c in its info")
-        self._numbers = (task.info["a"], task.info["b"], task.info["c"])
-        self._passed = self._answer = None
-        a, b, _ = self._numbers
-        return StepResult({self.agents[0]: Observation([Message(f"{a}+{b}=")])})
+        names = ascii_lowercase[: sum(self.terms)]
+        if not set(names) <= task.info.keys():
+            *most, last = names
+            listed = f"{', '.join(most)} and {last}" if most else last
+            raise ConfigError(f"relay: task {task.id!r} has no numbers {listed} in its info")
+        self._begin([task.info[name] for name in names])
+        return self._shown("")
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        first, second = self.agents
-        a, b, c = self._numbers
-        if self._passed is None:
-            said = actions[first].content if first in actions else ""
-            self._passed = " ".join(said.split())[:LONGEST]
-            return StepResult({second: Observation([Message(f"{self._passed}+{c}=")])})
-        said = actions[second].content if second in actions else ""
-        self._answer = said
+        place = len(self._messages)
+        agent = self.agents[place]
+        text = actions[agent].content if agent in actions else ""
+        if place < len(self.agents) - 1:
+            text = " ".join(text.split())[: self.max_message]
+            self._messages.append(text)
+            return self._shown(text)
+        self._messages.append(text)
+        right = [
+            text.strip() == str(total)
+            for text, total in zip(self._messages, self._totals, strict=True)
+        ]
         components = {
-            "correct": float(said.strip() == str(a + b + c)),
-            "partial": float(self._passed == str(a + b)),
+            "correct": float(right[-1]),
+            "partial": sum(right[:-1]) / (len(right) - 1),
         }
         rewards = {agent: Reward(components["correct"], dict(components)) for agent in self.agents}
         return StepResult(rewards=rewards, done=True)
 
     def state(self) -> str:
-        a, b, c = self._numbers
-        return f"{a}+{b}={'?' if self._passed is None else self._passed}, then +{c}"
+        shown = []
+        for place, numbers in enumerate(self._numbers):
+            own = "".join(f"+{number}" for number in numbers)
+            if place == 0:
+                shown.append(f"{own[1:]}={self._messages[0] if self._messages else '?'}")
+            elif place < len(self._messages) and place < len(self.agents) - 1:
+                shown.append(f"then {own}={self._messages[place]}")
+            else:
+                shown.append(f"then {own}")
+        return ", ".join(shown)
 
     def render(self, agent: str | None = None) -> Html | None:
-        """Both sums with the answers and the right ones; for an agent its messages suffice."""
+        """The sums with the answers and the right ones; for an agent its messages suffice."""
         if agent is not None:
             return None
-        a, b, c = self._numbers
-        asked = ((f"{a}+{b}=", self._passed, a + b), (f"+{c}=", self._answer, a + b + c))
         rows = []
-        for name, (sum_, answer, right) in zip(self.agents, asked, strict=True):
-            kind = "dim" if answer is None else "good" if answer.strip() == str(right) else "bad"
+        for place, name in enumerate(self.agents):
+            asked = "".join(f"+{number}" for number in self._numbers[place])
+            answer = self._messages[place] if place < len(self._messages) else None
+            right = str(self._totals[place])
+            kind = "dim" if answer is None else "good" if answer.strip() == right else "bad"
             word = {"dim": "", "good": "right", "bad": "wrong"}[kind]
-            rows.append((name, sum_, ((answer or "")[:LONGEST], kind), right, (word, kind)))
+            asked = f"{asked[1:] if place == 0 else asked}="
+            shown = (answer or "")[: self.max_message]
+            rows.append((name, asked, (shown, kind), right, (word, kind)))
         return table(rows, ("agent", "sum", "answer", "right answer", ""))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        a, b, c = self._numbers
-        return str(a + b if agent == self.agents[0] else a + b + c)
+        return str(self._totals[self.agents.index(agent)])
+
+    def _begin(self, numbers: Sequence[int]) -> None:
+        self._numbers = self._parts(numbers)
+        sums = [sum(part) for part in self._numbers]
+        self._totals = [sum(sums[: place + 1]) for place in range(len(sums))]
+        self._messages: list[str] = []
+
+    def _parts(self, numbers: Sequence[int]) -> Parts:
+        """The numbers of every agent, out of all numbers."""
+        starts = [sum(self.terms[:place]) for place in range(len(self.terms))]
+        return [numbers[a : a + count] for a, count in zip(starts, self.terms, strict=True)]
+
+    def _shown(self, before: str) -> StepResult:
+        place = len(self._messages)
+        text = self._asked(place, self._numbers[place], before)
+        return StepResult({self.agents[place]: Observation([Message(text)])})
+
+    def _asked(self, place: int, numbers: Sequence[int], before: str) -> str:
+        """The prompt of an agent, which sees its numbers and the message before."""
+        own = [str(number) for number in numbers]
+        if self.style == "short":
+            return "+".join(own if place == 0 else [before, *own]) + "="
+        lines = [f"You are {self.agents[place]}. {len(self.agents)} agents add numbers in turn."]
+        if place:
+            lines.append(f"The message of {self.agents[place - 1]}: {before}")
+        if own:
+            lines.append(f"Your numbers, which only you see: {', '.join(own)}")
+        if place < len(self.agents) - 1:
+            lines.append(
+                f"Write a message from which {self.agents[place + 1]} can continue, such as the "
+                f"sum so far, in at most {self.max_message} characters."
+            )
+        else:
+            lines.append("Answer with the total of all numbers, as a number only.")
+        return "\n".join(lines)
 
 
-def _held_out(a: int, b: int, c: int) -> bool:
-    return is_held_out(f"relay {min(a, b)} {max(a, b)} {c}")
+def _terms(given: Sequence[int]) -> tuple[int, ...]:
+    terms = tuple(given)
+    whole = all(isinstance(term, int) and not isinstance(term, bool) for term in terms)
+    if not whole or len(terms) < 2 or min(terms) < 0 or terms[0] < 1 or sum(terms) > 26:
+        raise ConfigError(
+            "terms must be at least two whole numbers, at most 26 in all, the first above 0, not "
+            f"{given!r}"
+        )
+    return terms
+
+
+def _held_out(parts: Parts) -> bool:
+    """Whether a sum is held out: the same for all orders of an agent's numbers."""
+    numbers = (str(number) for part in parts for number in sorted(part))
+    return is_held_out(f"relay {' '.join(numbers)}")
 
 
 PLUGIN = RelayEnvironment

@@ -274,15 +274,19 @@ class DebateEnvironment(RowTasks):
         start = self._heard.get(debater, 0)
         messages = []
         if debater not in self._heard:
-            side = self._sides[debater]
-            messages.append(Message(opening(self._topic, side, self.rounds, self.prompts)))
+            messages.append(Message(self._prompt(debater)))
         for speech in self._speeches[start:]:
             if speech.debater != debater:
                 short = Speech(speech.debater, speech.moment, speech.text[:LONGEST])
-                text = between(short, self._sides[speech.debater], self.prompts)
-                messages.append(Message(text, agent=speech.debater))
+                messages.append(Message(self._prompt(debater, short), agent=speech.debater))
         self._heard[debater] = len(self._speeches)
         return Observation(messages)
+
+    def _prompt(self, debater: str, speech: Speech | None = None) -> str:
+        """The first message a debater sees; another's speech as it sees it."""
+        if speech is None:
+            return opening(self._topic, self._sides[debater], self.rounds, self.prompts)
+        return between(speech, self._sides[speech.debater], self.prompts)
 
     # -- scripted debaters and experts -------------------------------------------------------------
 

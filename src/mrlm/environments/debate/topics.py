@@ -23,6 +23,7 @@ from mrlm.environments.shared.text import exact_match
 Side = Literal["pro", "con"]
 SIDES: tuple[Side, Side] = ("pro", "con")
 OPERATIONS = "+-*"
+LONGEST_ANSWER = 40
 _NUMBER = re.compile(r"-?\d+(?:[.,/]\d+)*%?")
 
 
@@ -59,16 +60,31 @@ class Topic:
     def says(self, text: str) -> bool:
         """Whether a message states only the right answer: after `Answer:`, or as the whole message.
         A list of guesses, or two different answers, is wrong."""
-        found = {" ".join(each.split()).strip(" .!*").casefold() for each in _stated(text)}
-        if len(found) != 1:
+        said = only_answer(text)
+        if said is None:
             return False
-        (said,) = found
         same = _NUMBER.findall(said) == _NUMBER.findall(self.solution)
         return same and exact_match(said, [self.solution]) > 0
+
+    def admits(self, answer: str) -> bool:
+        """Whether an answer has the form of the right one: true or false for a claim, a number for
+        a number, otherwise any text of at most 40 characters."""
+        if self.truth is not None:
+            return answer in ("true", "false")
+        if _NUMBER.fullmatch(self.solution):
+            return _NUMBER.fullmatch(answer) is not None and len(answer) <= LONGEST_ANSWER
+        return 0 < len(answer) <= LONGEST_ANSWER
 
     def info(self) -> JSON:
         """The topic as columns of a task."""
         return asdict(self) | {"points": {side: list(each) for side, each in self.points.items()}}
+
+
+def only_answer(text: str) -> str | None:
+    """The only answer that a message states, in lower case; `None` if it states two different
+    ones."""
+    found = {" ".join(each.split()).strip(" .!*").casefold() for each in _stated(text)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _stated(text: str) -> list[str]:
