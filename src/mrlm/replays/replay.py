@@ -184,7 +184,7 @@ def _play(run: Run, watch: Watch, evaluated: bool) -> None:
 
 
 def _weights_note(origin: Path | None, begun: int, needed: int) -> str:
-    """Where the weights of a re-execution came from."""
+    """The source of the weights of a re-execution, as a sentence."""
     start = "the initial weights" if origin is None else origin.name
     repeated = needed - begun
     again = f", then {repeated} steps of training again" if repeated else ""

@@ -90,6 +90,7 @@ class Layer:
     """
 
     def __init__(self, block: Any, window: int | None, rope: str) -> None:
+        self.block = block
         self.window = window
         self.rope = rope
         attention = block.self_attn
@@ -129,6 +130,7 @@ class Anatomy:
         unit_offset: norms multiply by `1 + weight` (Gemma) rather than by `weight`.
         scale: of the attention scores.
         activation: of the MLP gate.
+        activation_name: its name in the model's configuration.
         embed_scale: factor of the embeddings.
         attention_softcap, final_softcap: `c` of `c tanh(x / c)` on scores and logits, or `None`.
     """
@@ -143,6 +145,7 @@ class Anatomy:
     unit_offset: bool
     scale: float
     activation: Callable[[Tensor], Tensor]
+    activation_name: str
     embed_scale: float
     attention_softcap: float | None
     final_softcap: float | None
@@ -207,6 +210,7 @@ def anatomy_of(model: Any) -> Anatomy:
         unit_offset=gemma,
         scale=inner.model.layers[0].self_attn.scaling,
         activation=ACTIVATIONS[activation],
+        activation_name=activation,
         embed_scale=float(getattr(inner.model.embed_tokens, "scalar_embed_scale", 1.0)),
         attention_softcap=getattr(config, "attn_logit_softcapping", None),
         final_softcap=getattr(config, "final_logit_softcapping", None),
