@@ -132,12 +132,5 @@ GAMES = {"climbing": 2, "xor": 1, "penalty": 1}
 EPISODES = 64
 """Of an evaluation."""
 
-NOTES: dict[str, str] = {
-    "missed: tiny learning rate": "An iteration has one optimiser step, before which all ratios "
-    "are 1, so that no metric shows that the weights do not move.",
-    "missed: one task": "The reward rises to its best and the held-out reward does not fall; no "
-    "rule reads how many different tasks are played.",
-    "missed: hackable component": "The component rises from 0.3 to 0.6 and `correct` falls from "
-    "0.5 to 0.3, too noisily for the slopes that the rule asks for.",
-}
+NOTES: dict[str, str] = {}
 """`missed: DISEASE`, or a rule and a run -> why; found by looking at the runs."""

@@ -1,4 +1,4 @@
-"""How far an update moves the weights, measured on a few thousand of them."""
+"""The relative change of the weights in an update, measured on a few thousand of them."""
 
 from __future__ import annotations
 

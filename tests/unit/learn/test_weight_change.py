@@ -1,4 +1,4 @@
-"""The relative change of the weights in an update, also of those in 16 bits."""
+"""Relative changes of weights by hand, also of those in 16 bits."""
 
 from __future__ import annotations
 
