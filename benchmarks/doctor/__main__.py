@@ -18,7 +18,7 @@ use_one_thread()
 
 from benchmarks.doctor import report  # noqa: E402 - after the number of threads is set
 from benchmarks.doctor.found import Finding, examined  # noqa: E402
-from benchmarks.doctor.runs import Job, jobs_of, prepare, state_of, train  # noqa: E402
+from benchmarks.doctor.runs import Job, bases_of, jobs_of, prepare, state_of, train  # noqa: E402
 from benchmarks.learning.runs import quiet  # noqa: E402
 from benchmarks.report import machine, write_page  # noqa: E402
 
@@ -30,6 +30,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.doctor", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="runs whose names contain one")
     parser.add_argument("--seeds", type=int, default=3, help="of diseases and their controls")
+    parser.add_argument("--first-seed", type=int, default=0, help="smaller ones were looked at")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--quick", action="store_true", help="two short runs")
     parser.add_argument("--list", action="store_true", help="print the runs")
@@ -39,6 +40,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(given)
     if min(chosen.seeds, chosen.jobs) < 1:
         parser.error("--seeds and --jobs must be at least 1")
+    if chosen.first_seed < 0:
+        parser.error("--first-seed must be at least 0")
     if chosen.page and (chosen.quick or chosen.only):
         parser.error("a --page needs all runs; remove --quick and --only")
     if chosen.output is None:
@@ -49,7 +52,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
 def main(given: list[str] | None = None) -> int:
     """Trains, examines and prints. The exit status is 1 if a run failed."""
     chosen = arguments(given)
-    jobs = jobs_of(chosen.output, chosen.seeds, chosen.quick)
+    jobs = jobs_of(chosen.output, chosen.seeds, chosen.quick, chosen.first_seed)
     if chosen.only:
         jobs = [job for job in jobs if any(part in job.name for part in chosen.only)]
     if chosen.list:
@@ -77,7 +80,7 @@ def _run(jobs: Sequence[Job], processes: int, trains: bool) -> list[Finding]:
     with get_context("spawn").Pool(processes, initializer=quiet) as pool:
         for seed in sorted({job.seed for job in missing}):
             own = [job for job in missing if job.seed == seed]
-            for _ in pool.imap_unordered(prepare, {job.taught.base: job for job in own}.values()):
+            for _ in pool.imap_unordered(prepare, bases_of(own)):
                 pass
             for job in pool.imap_unordered(train, own):
                 done = state_of(job)

@@ -31,10 +31,11 @@ def markdown(found: Sequence[Finding], machine: str) -> str:
     healthy = [each for each in found if each.kind == "healthy" and not each.error]
     hours = sum(each.seconds for each in found) / 3600
     looked = sum(each.examined for each in found)
+    seeds = ", ".join(map(str, sorted({each.seed for each in found})))
     return "\n".join(
         [
-            f"{len(healthy)} healthy runs and {len(sick)} with a disease, {hours:.1f} hours of one "
-            f"core, examined in {looked:.0f} s; {machine}.",
+            f"{len(healthy)} healthy runs and {len(sick)} with a disease, seeds {seeds}, "
+            f"{hours:.1f} hours of one core, examined in {looked:.0f} s; {machine}.",
             "",
             f"**Diseases.** Found: a right rule alarmed within {WITHIN} steps of the first sick "
             "one. Right first: and no other rule before it.",

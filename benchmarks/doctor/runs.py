@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,30 +95,40 @@ class Done:
     error: str = ""
 
 
-def jobs_of(folder: Path, seeds: int, quick: bool = False) -> list[Job]:
+def jobs_of(folder: Path, seeds: int, quick: bool = False, first: int = 0) -> list[Job]:
     """All runs.
 
     Args:
         folder: where models and runs are.
-        seeds: of every disease and control.
+        seeds: number of seeds of every disease and control.
         quick: one healthy run and one with a disease.
+        first: the first seed.
     """
-    many = [("disease", name, seed) for seed in range(seeds) for name in DISEASES]
-    many += [("healthy", name, seed) for name in CONTROLS for seed in range(seeds)]
+
+    def of(count: int) -> range:
+        return range(first, first + count)
+
+    many = [("disease", name, seed) for seed in of(seeds) for name in DISEASES]
+    many += [("healthy", name, seed) for name in CONTROLS for seed in of(seeds)]
     for name, entry in TABLE.items():
         games = (*entry.games, *(("relay",) if entry.relay is not None else ()))
-        many += [("healthy", f"{name}-{g}", s) for g in games for s in range(GAMES.get(g, 1))]
-    many += [("healthy", "quickstart", seed) for seed in range(2)]
+        many += [("healthy", f"{name}-{g}", s) for g in games for s in of(GAMES.get(g, 1))]
+    many += [("healthy", "quickstart", seed) for seed in of(2)]
     if quick:
-        many = [row for row in many if row[1] in QUICK and row[2] == 0]
+        many = [row for row in many if row[1] in QUICK and row[2] == first]
     return [Job(kind, name, seed, str(folder), quick) for kind, name, seed in many]
+
+
+def bases_of(jobs: Iterable[Job]) -> list[Job]:
+    """One job for every model that is taught; the quickstart teaches its own."""
+    return [*{job.taught.base: job for job in jobs if job.name != "quickstart"}.values()]
 
 
 def prepare(job: Job) -> None:
     """Makes the model that a job starts from, unless it is there."""
     from benchmarks.learning.models import fresh
 
-    if job.name == "quickstart" or (job.taught.base / "config.json").is_file():
+    if (job.taught.base / "config.json").is_file():
         return
     if job.quick:
         fresh(job.taught.base, job.taught.kind, job.seed)

@@ -260,12 +260,17 @@ def test_value_errors_by_agent() -> None:
     for each in episodes:
         each.reward = 1.0
     algorithm.credit([Group(episodes)])
-    found = {k: v for k, v in algorithm.metrics.items() if k.startswith(("value", "expl"))}
+    found = {
+        k: v for k, v in algorithm.metrics.items() if k.startswith(("value", "expl", "return"))
+    }
     assert found == pytest.approx(
         {
             "value_error": (1 + 9 + 4 + 4) / 4,
             "value_error/a": 5.0,
             "value_error/b": 4.0,
+            "return_variance": 2 / 3,
+            "return_variance/a": 2.0,
+            "return_variance/b": 0.0,
             "explained_variance": 0.0,
             "explained_variance/a": 0.0,
             "explained_variance/b": 0.0,

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.doctor.__main__ import main
 from benchmarks.doctor.found import Finding
 from benchmarks.doctor.report import RESULTS, markdown
-from benchmarks.doctor.runs import config_of, jobs_of
+from benchmarks.doctor.runs import bases_of, config_of, jobs_of
 from benchmarks.doctor.table import CONTROLS, DISEASES, STEPS, WITHIN
 
 from mrlm.core import registry
@@ -87,6 +87,20 @@ def test_controls_are_the_bases_of_the_diseases(tmp_path: Path) -> None:
     healthy = {job.name for job in jobs_of(tmp_path, seeds=2) if job.kind == "healthy"}
     assert {*CONTROLS, "quickstart"} <= healthy
     assert {name.partition("-")[0] for name in healthy} >= set(registry.names("algorithms"))
+
+
+def test_fresh_seeds_begin_where_they_are_told(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, seeds=2, first=10)
+    assert {job.seed for job in jobs if job.kind == "disease"} == {10, 11}
+    assert min(job.seed for job in jobs) == 10
+    assert len(jobs) == len(jobs_of(tmp_path, seeds=2))
+
+
+def test_every_run_finds_the_model_it_starts_from(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, seeds=1)
+    taught = {job.taught.base for job in bases_of(jobs)}
+    assert taught == {job.taught.base for job in jobs if job.name != "quickstart"}
+    assert "quickstart" not in {job.name for job in bases_of(jobs)}
 
 
 def test_a_page_takes_whole_results_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ class Examination:
         recorded = RecordedRun(folder)
         for row in recorded.metrics:
             self.history.append(row)
-        last = int(self.history.column("step")[-1]) if len(self.history) else 0
+        last = self.history.step
         self.see(row for row in recorded.rows(range(last - WINDOW + 1, last + 1)))
         self._known = {alarm.key for alarm in alarms_in(folder)}
 
@@ -139,10 +139,8 @@ def examine(
     twin = None if centralised is None else History(read_run(centralised).metrics)
     found: list[Alarm] = []
     examination = Examination(make_rules(_own(recorded.folder) if rules is None else rules), twin)
-    parts = set(recorded.steps)
     for row in recorded.metrics:
-        if row["step"] in parts:
-            examination.see(recorded.rows([row["step"]]))
+        examination.see(recorded.rows([row["step"]]))
         found += examination.examine(row)
     return found
 

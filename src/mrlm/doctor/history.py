@@ -4,89 +4,114 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.owners import agent_label
+from mrlm.doctor.column import TAIL, Column
 
-OF_AGENT = re.compile(r"advantage/(.+)/zero")
+OF_AGENT = r"advantage/(.+)/zero"
 
 
 class History:
-    """The metrics of a run, a row per step.
+    """The metrics of a run. A step costs the same however many came before: what rules read of a
+    long run is bounded (`Column`).
 
     Args:
         rows: those that are known, in order.
 
     Attributes:
+        step: the last one; 0 before the first.
         policies: agent -> its policy, in the recorded episodes of the latest steps.
         twin: the history of a run of one agent to compare with.
 
     Example:
         >>> history = History([{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}])
-        >>> history.column("loss")
-        array([ 2., nan])
+        >>> history.known("loss")
+        (array([1]), array([2.]))
     """
 
-    def __init__(self, rows: Any = ()) -> None:
-        self._rows = 0
-        self._columns: dict[str, np.ndarray] = {}
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.step: int = 0
         self.policies: dict[str, str] = {}
         self.twin: History | None = None
+        self._columns: dict[str, Column] = {}
+        self._names: list[str] = []
+        self._matches: dict[str, tuple[int, dict[str, str]]] = {}
         for row in rows:
             self.append(row)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds the metrics of a step."""
-        place, self._rows = self._rows, self._rows + 1
-        numbers = {name: value for name, value in row.items() if name != "time"}
-        for name in numbers.keys() - self._columns.keys():
-            self._columns[name] = np.full(max(64, 2 * self._rows), np.nan)
-            self.__dict__.pop("agents", None)
-        for name, column in self._columns.items():
-            if place == len(column):
-                self._columns[name] = np.concatenate([column, np.full(place, np.nan)])
-            value = numbers.get(name)
-            self._columns[name][place] = math.nan if value is None else float(value)
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def column(self, name: str) -> np.ndarray:
-        """(rows,) float64; NaN where the metric is not known."""
-        known = self._columns.get(name)
-        return np.full(self._rows, np.nan) if known is None else known[: self._rows]
+        self.step = int(row["step"])
+        for name, value in row.items():
+            if name in ("step", "time"):
+                continue
+            if name not in self._columns:
+                self._columns[name] = Column()
+                self._names.append(name)
+            if value is not None and math.isfinite(value):
+                self._columns[name].append(self.step, float(value))
 
     def known(self, name: str, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The steps in which a metric is known, and its values there; `last`: the last so many."""
-        column = self.column(name)
-        (places,) = np.nonzero(np.isfinite(column))
-        places = places if last is None else places[-last:]
-        return self.column("step")[places].astype(int), column[places]
+        """The steps in which a metric is known, and its values there.
+
+        Args:
+            name: the metric.
+            last: the last so many values, at most `TAIL`. By default all; of a metric with several
+                thousand values those between the first and the latest are thinned.
+
+        Raises:
+            ConfigError: `last` is larger than `TAIL`.
+        """
+        if last is not None and last > TAIL:
+            raise ConfigError(
+                f"training.doctor_rules: a rule reads the last {last} values of {name}, and "
+                f"{TAIL} are kept; set fewer steps"
+            )
+        steps, values = self._columns.get(name, _NONE).read(last)
+        return steps.astype(int), values
+
+    def together(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The steps in which all of several metrics are known, and the values (names, steps)."""
+        columns = [self._columns.get(name, _NONE).read() for name in names]
+        steps = columns[0][0]
+        for others, _ in columns[1:]:
+            steps = np.intersect1d(steps, others, assume_unique=True)
+        values = [column[np.searchsorted(own, steps)] for own, column in columns]
+        return steps.astype(int), np.stack(values)
 
     def names(self, pattern: str) -> dict[str, str]:
         """Metrics whose names match a pattern -> its first group."""
-        found = ((name, re.fullmatch(pattern, name)) for name in sorted(self._columns))
-        return {name: match[1] for name, match in found if match}
+        seen, found = self._matches.get(pattern, (0, {}))
+        if seen < len(self._names):
+            new = ((name, re.fullmatch(pattern, name)) for name in self._names[seen:])
+            more = {name: match[1] for name, match in new if match}
+            found = dict(sorted({**found, **more}.items())) if more else found
+            self._matches[pattern] = len(self._names), found
+        return found
 
-    @cached_property
+    @property
     def agents(self) -> list[str]:
         """The agents that are trained."""
-        pairs = ((name, OF_AGENT.fullmatch(name)) for name in sorted(self._columns))
-        labels = [match[1] for _, match in pairs if match]
+        labels = self.names(OF_AGENT).values()
         return [each for each in labels if f"reward/{each}/mean" in self._columns]
 
     def of_agent(self, name: str, agent: str) -> str:
         """The name under which an agent's value of a metric is logged."""
+        trained = self.agents
+        if len(trained) < 2:
+            return name
         agents: dict[str, set[str]] = {}
         for each, policy in self.policies.items():
-            if each in self.agents:
+            if each in trained:
                 agents.setdefault(policy, set()).add(each)
-        if len(self.agents) < 2:
-            return name
         policy = self.policies.get(agent, agent)
         label = agent_label(agent, policy, agents)
         return f"{name}/{policy if label is None else label}"
+
+
+_NONE = Column()

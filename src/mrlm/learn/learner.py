@@ -36,6 +36,7 @@ from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.skipped import read_skipped
+from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -248,6 +249,7 @@ class Learner(Trainee):
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples), AgentNumbers()
+        change = WeightChange(self.stepper.own)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
         every, split = self.settings.gradient_shares, sorted(Totals.of(samples).tokens_by_agent)
@@ -282,11 +284,11 @@ class Learner(Trainee):
                 break
         self.version += 1
         found |= gradient_numbers(dict.fromkeys(split))  # if all advantages were 0
-        own = look.numbers() | numbers.table(rank)
+        own = look.numbers() | numbers.table(rank) | change.numbers()
         sums = yield StepSums(self.policy, [], own)
         found |= _mean([row for row in history if row is not SKIPPED])
         found |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
-        found |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums)
+        found |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
         tokens = Totals.of(samples).tokens_by_agent
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}

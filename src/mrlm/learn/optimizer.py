@@ -108,6 +108,11 @@ class Stepper:
         """The trained parameters, in the order that names them in the state."""
         return [weight for group in self.optimizer.param_groups for weight in group["params"]]
 
+    @property
+    def own(self) -> list[nn.Parameter]:
+        """The trained parameters without those of a value head, unless there are no others."""
+        return self.optimizer.param_groups[0]["params"]
+
     def begin(self, step: int) -> float:
         """Sets the learning rates of an iteration; returns the policy's."""
         share = self.schedule(step) * self.settings.rate_factor

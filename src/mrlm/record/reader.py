@@ -141,17 +141,27 @@ class RecordedRun:
         """Policy -> bytes of its tokens, in order of their ids."""
         return read_vocabulary(self.folder)
 
+    @cached_property
+    def _of_step(self) -> dict[int, list[Part]]:
+        """Step -> its parts, so that reading one step does not look at all of them."""
+        found: dict[int, list[Part]] = {}
+        for part in self.parts:
+            found.setdefault(part.step, []).append(part)
+        return found
+
     @property
     def steps(self) -> list[int]:
         """The steps with episodes."""
-        return sorted({part.step for part in self.parts})
+        return sorted(self._of_step)
 
     def rows(
         self, steps: Sequence[int] | None = None, id: str | None = None
     ) -> Iterator[dict[str, Any]]:
         """The rows of episodes; `steps` and `id` limit them."""
-        wanted = None if steps is None else set(steps)
-        chosen = (part for part in self.parts if wanted is None or part.step in wanted)
+        chosen = self.parts
+        if steps is not None:
+            wanted = sorted(self._of_step.keys() & set(steps))
+            chosen = [part for step in wanted for part in self._of_step[step]]
         yield from rows_of(self.folder, chosen, id)
 
     def episodes(self, steps: Sequence[int] | None = None) -> Iterator[RecordedEpisode]:

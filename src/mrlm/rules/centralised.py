@@ -59,9 +59,8 @@ class Centralised(Rule):
 
 def _by_tokens(history: History) -> np.ndarray:
     """(evaluations, 3): step, sampled tokens, held-out reward."""
-    names = ("step", "tokens/total", REWARD)
-    columns = np.stack([history.column(name) for name in names], axis=1)
-    return columns[np.isfinite(columns).all(axis=1)]
+    steps, values = history.together(("tokens/total", REWARD))
+    return np.stack([steps, *values], axis=1)
 
 
 def _error(history: History) -> float:

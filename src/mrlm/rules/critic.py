@@ -1,7 +1,7 @@
 """A critic learns nothing.
 
 Its values explain nothing of the returns in all of the last steps, and are further from them than
-their mean would be.
+their mean would be, although the returns vary about as much as they ever did.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ class IdleCritic(Rule):
     Args:
         steps: consecutive steps in which it holds.
         explained: explained variance below which values explain nothing.
-        excess: error of the values, in variances of the reward.
+        excess: error of the values, in variances of the returns.
+        varies: variance of the returns, as a part of the largest so far, above which there is
+            something to explain.
     """
 
     steps: int = 12
     explained: float = 0.02
     excess: float = 1.5
+    varies: float = 0.05
 
     do: ClassVar[str] = "raise critic_learning_rate or critic_epochs, or set value_normalization"
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         for agent in history.agents:
-            name = history.of_agent("explained_variance", agent)
-            steps, shares = history.known(name, self.steps)
-            errors = history.known(history.of_agent("value_error", agent), self.steps)[1]
-            spreads = history.known("reward/std", self.steps)[1]
-            if min(len(shares), len(errors), len(spreads)) < self.steps:
+            names = ("explained_variance", "value_error", "return_variance")
+            steps, values = history.together([history.of_agent(name, agent) for name in names])
+            if len(steps) < self.steps:
                 continue
-            worth = errors > self.excess * np.square(spreads)
-            if (
-                np.median(shares) > self.explained
-                or not worth.all()
-                or errors.min() < errors[0] / 2
-            ):
+            largest = float(values[2].max())
+            steps, (shares, errors, variances) = steps[-self.steps :], values[:, -self.steps :]
+            idle = np.median(shares) <= self.explained and errors.min() >= errors[0] / 2
+            if not idle or variances.min() <= self.varies * largest:
+                continue
+            if (errors <= self.excess * variances).any():
                 continue
             because = (
-                f"values explain {np.median(shares):.1%} of the variance of returns; their error "
-                f"is {errors[-1]:.3g}, the variance of the reward {spreads[-1] ** 2:.3g}"
+                f"values explain {np.median(shares):.1%} of the variance of returns; their mean "
+                f"squared error is {errors[-1]:.3g}, that variance {variances[-1]:.3g}"
             )
             own = [row for row in episodes if agent in row["agents"]]
             yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(own))

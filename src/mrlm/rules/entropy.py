@@ -1,6 +1,6 @@
 """The entropy of an agent collapses or explodes.
 
-The median of an agent's entropy over the last steps is a small part of that of its first steps,
+The median of an agent's entropy over the last steps is less than half of that of its first steps,
 or far above it, while the reward has not risen since. Where the reward has risen, a lower entropy
 is what learning looks like.
 """
@@ -31,7 +31,7 @@ class Entropy(Rule):
     """
 
     steps: int = 8
-    collapse: float = 0.25
+    collapse: float = 0.4
     explosion: float = 1.5
     nats: float = 0.25
 

@@ -1,8 +1,9 @@
 """Nothing is learned.
 
 In all of the last steps no agent has an advantage (all compared episodes had equal rewards), or
-the gradient is 0, or several optimiser steps do not change the policy; and the task is not
-solved, which the reward shows by having risen to its best.
+the gradient is 0; or no step so far had a token to train on; or no step so far has moved the
+weights, although gradients are not 0; and the task is not solved, which the reward shows by having
+risen to its best.
 """
 
 from __future__ import annotations
@@ -25,25 +26,28 @@ class NothingLearned(Rule):
 
     Args:
         steps: consecutive steps in which it holds.
-        still: change of the largest ratio below which a policy counts as unchanged.
+        still: largest `weight_change` of a step that counts as none; a weight in float32 has no
+            more digits.
     """
 
     steps: int = 8
-    still: float = 1e-6
+    still: float = 1e-7
 
     do: ClassVar[str] = (
         "look whether the reward varies between episodes of a task; use easier or harder tasks, a "
-        "larger group_size, or a higher learning rate"
+        "larger group_size, a higher learning rate, or weights in float32"
     )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        for found in (self._no_signal(history), self._no_gradient(history), self._still(history)):
-            if found is not None and not solved(history, self.steps):
-                since, because = found
-                yield Alarm(since, because, evidence=cited(episodes))
-                return
+        found = self._no_signal(history) or self._no_gradient(history) or self._still(history)
+        if found is not None and not solved(history, self.steps):
+            since, because = found
+            yield Alarm(since, because, evidence=cited(episodes))
 
     def _no_signal(self, history: History) -> tuple[int, str] | None:
+        steps, trained = history.known("tokens/trained")
+        if len(trained) >= self.steps and not trained.any():
+            return int(steps[0]), f"no token was trained in {len(trained)} steps"
         zeros = [history.known(f"advantage/{agent}/zero", self.steps) for agent in history.agents]
         if not zeros or any(len(values) < self.steps or values.min() < 1 for _, values in zeros):
             return None
@@ -59,16 +63,20 @@ class NothingLearned(Rule):
         return int(steps[0]), f"the norm of the gradient is 0 in {self.steps} steps"
 
     def _still(self, history: History) -> tuple[int, str] | None:
-        steps, ratios = history.known("ratio_max", self.steps)
-        made = history.known("optimizer_steps", self.steps)[1]
-        rates = history.known("learning_rate", self.steps)[1]
-        several = len(made) == len(ratios) == self.steps and made.min() >= 2
-        if not several or np.abs(ratios - 1).max() > self.still or not rates.all():
-            return None
-        return int(steps[0]), (
-            f"after several optimiser steps no token's probability changes by more than "
-            f"{self.still:g} (learning rate {rates[-1]:.3g})"
-        )
+        """Weights that never moved: of all policies, or of one."""
+        for name in ("weight_change", *history.names(r"weight_change/(.+)")):
+            steps, changes = history.known(name)
+            norms = history.known(name.replace("weight_change", "grad_norm"), self.steps)[1]
+            if min(len(changes), len(norms)) < self.steps or changes.max() > self.still:
+                continue
+            rates = history.known(name.replace("weight_change", "learning_rate"), self.steps)[1]
+            if norms.all() and not (len(rates) and rates[-1] > rates[0]):  # it is no warm-up
+                rate = f" (learning rate {rates[-1]:.3g})" if len(rates) else ""
+                return int(steps[0]), (
+                    f"{name} was at most {changes.max():.2g} in {len(changes)} steps{rate}, and "
+                    f"the gradient is not 0"
+                )
+        return None
 
 
 def _since(history: History, name: str, value: float) -> int:

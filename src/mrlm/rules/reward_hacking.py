@@ -1,12 +1,13 @@
 """The reward rises and the truth does not (reward hacking).
 
-Over the last steps the reward, or a component of it, rises steadily while the component that
-measures success falls, or stays where it is although the reward has risen far beyond noise.
-Levels do not count, only their course.
+The component that measures success is far below its best, and the reward, or a component of it,
+has risen since, both beyond noise; or the reward rises steadily and far, and that component stays
+where it is. Levels do not count, only their course.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,13 +32,17 @@ class RewardHacking(Rule):
     Args:
         truth: the component that measures success; by default the first known of `correct`,
             `success`, `solved`, `accuracy`, `exact`, `exact_match`, `passed`, `won`.
-        steps: steps of the window.
+        steps: steps of the window; its halves are compared with earlier ones.
+        z: fall of the truth, and rise of the reward, in standard errors.
+        part: fall of the truth, as a part of its range so far.
         t: t statistic of a slope that counts as steady.
         far: rise of the reward, in its noise from step to step, that the truth must follow.
     """
 
     truth: str = ""
     steps: int = 12
+    z: float = 4.0
+    part: float = 0.1
     t: float = 4.0
     far: float = 8.0
 
@@ -51,31 +56,45 @@ class RewardHacking(Rule):
         truth = self.truth or next((name for name in TRUTHS if name in found), "")
         if truth not in found:
             return
-        steps, actual = found.pop(truth)
-        if len(actual) < self.steps:
-            return
-        level, fall = actual[-self.steps :], slope(actual[-self.steps :])
+        actual = found.pop(truth)
         proxies = {"reward/mean": history.known("reward/mean"), **found}
-        for name, (_, values) in proxies.items():
-            window = values[-self.steps :]
-            rise, t = slope(window)
-            if len(window) < self.steps or t < self.t or rise * self.steps < 2 * spread(window):
-                continue
-            falls = fall[1] < -self.t and -fall[0] * self.steps > 2 * spread(level)
-            if not falls and not (name == "reward/mean" and self._flat(level, window, actual)):
-                continue
-            how = "falls" if falls else "does not rise"
-            because = (
-                f"{name} rises from {window[:4].mean():.3g} to {window[-4:].mean():.3g} in "
-                f"{self.steps} steps, and {truth} {how}: {level[:4].mean():.3g} to "
-                f"{level[-4:].mean():.3g}"
+        for name, proxy in proxies.items():
+            steps, one, two = np.intersect1d(
+                actual[0], proxy[0], assume_unique=True, return_indices=True
             )
-            yield Alarm(int(steps[-self.steps]), because, evidence=cited(_paid(episodes)))
-            return
+            if len(steps) < self.steps:
+                continue
+            level, values = actual[1][one], proxy[1][two]
+            start, how = self._parted(level, values), "falls"
+            if start is None and name == "reward/mean" and self._flat(level, values):
+                start, how = len(steps) - self.steps, "does not rise"
+            if start is not None:
+                early, late = slice(start, start + self.steps // 2), slice(-self.steps // 2, None)
+                because = (
+                    f"{name} rises from {values[early].mean():.3g} to {values[late].mean():.3g} "
+                    f"since step {steps[start]}, and {truth} {how}: {level[early].mean():.3g} to "
+                    f"{level[late].mean():.3g}"
+                )
+                yield Alarm(int(steps[start]), because, evidence=cited(_paid(episodes)))
+                return
 
-    def _flat(self, truth: np.ndarray, reward: np.ndarray, before: np.ndarray) -> bool:
+    def _parted(self, truth: np.ndarray, proxy: np.ndarray) -> int | None:
+        """The first place of the best window of the truth, if it has fallen since and the proxy has
+        risen."""
+        half = self.steps // 2
+        means = [np.convolve(each, np.ones(half) / half, "valid") for each in (truth, proxy)]
+        best = int(np.argmax(means[0][:-half]))
+        fall, rise = means[0][best] - means[0][-1], means[1][-1] - means[1][best]
+        limits = [self.z * math.sqrt(2 / half) * spread(each) for each in (truth, proxy)]
+        far = fall > max(limits[0], self.part * float(np.ptp(truth)))
+        return best if far and rise > limits[1] else None
+
+    def _flat(self, truth: np.ndarray, reward: np.ndarray) -> bool:
         """Whether the truth stays at a level, neither its lowest nor its highest, while the reward
-        rises far."""
+        rises steadily and far in the last steps."""
+        before, truth, reward = truth, truth[-self.steps :], reward[-self.steps :]
+        if slope(reward)[1] < self.t:
+            return False
         gain = float(reward[-4:].mean() - reward[:4].mean())
         noise, other = spread(reward), spread(truth)
         late, early = truth[-4:].mean(), truth[:4].mean()
@@ -92,10 +111,8 @@ def components(history: History) -> dict[str, tuple[np.ndarray, np.ndarray]]:
             named.setdefault(last, []).append(name)
     found = {}
     for last, names in named.items():
-        columns = np.stack([history.column(name) for name in names])
-        whole = np.isfinite(columns).all(axis=0)
-        steps = history.column("step")[whole].astype(int)
-        found[last] = steps, columns[:, whole].mean(axis=0)
+        steps, values = history.together(names)
+        found[last] = steps, values.mean(axis=0)
     return found
 
 

@@ -2,21 +2,21 @@
 
 Trained tokens come from weights many updates old; or a large part of all episodes fails; or
 nearly all groups that are played have equal rewards, for so long that hardly anything is trained,
-in a run that has not solved its tasks.
+in a run that has not solved its tasks; or training repeats one task or very few, while the tasks
+of evaluations differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
+from typing import Any, ClassVar
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
 from mrlm.doctor.progress import gained
-from mrlm.doctor.rule import Rows, Rule
+from mrlm.doctor.rule import Rows, Rule, training
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,18 @@ class StaleData(Rule):
         lag: mean staleness, in updates, of trained tokens.
         failed: share of episodes that fail.
         unused: share of groups that are dropped or have no signal.
+        repeats: groups for each different task, in the recorded episodes of the latest steps.
     """
 
     steps: int = 12
     lag: float = 8.0
     failed: float = 0.25
     unused: float = 0.97
+    repeats: int = 8
 
     do: ClassVar[str] = (
         "lower training.max_lag; look at the first error in run.log; choose tasks that are "
-        "sometimes solved, or a larger group_size"
+        "sometimes solved, or a larger group_size; look whether the source gives more than one task"
     )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
@@ -46,6 +48,33 @@ class StaleData(Rule):
             since, because, status = found
             rows = [row for row in episodes if status is None or row["status"] == status]
             yield Alarm(since, because, evidence=cited(rows))
+            return
+        played = training(episodes)
+        held_out = [row for row in episodes if str(row["id"]).startswith("eval/")]
+        for task_of in (_id_of, _text_of):
+            few = self._few(played, held_out, task_of)
+            if few is not None:
+                since, because = few
+                yield Alarm(since, because, evidence=cited(played))
+                return
+
+    def _few(
+        self, played: Rows, held_out: Rows, task_of: Callable[[Mapping[str, Any]], str]
+    ) -> tuple[int, str] | None:
+        """Whether training repeats few tasks. Where those of evaluations are as few, the game has
+        no others."""
+        groups = {str(row["id"]).rpartition("/")[0] + f" {row['step']}": row for row in played}
+        tasks: set[str] = set()
+        for row in groups.values():
+            tasks.add(task_of(row))
+            if len(tasks) * self.repeats > len(groups):
+                return None
+        others = len({task_of(row) for row in held_out}) if groups else 0
+        if not groups or others < 4 * len(tasks):
+            return None
+        what = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
+        first = min(int(row["step"]) for row in groups.values())
+        return first, f"{len(groups)} groups of training have {what}, and evaluations {others}"
 
     def _lag(self, history: History) -> tuple[int, str, str | None] | None:
         steps, lags = history.known("lag/mean", 5)
@@ -60,19 +89,30 @@ class StaleData(Rule):
         return int(steps[0]), f"{shares.mean():.0%} of episodes fail", "error"
 
     def _unused(self, history: History) -> tuple[int, str, str | None] | None:
-        played = history.column("num_groups_played")
-        shares = history.column("frac_zero_variance")
-        dropped = 1 - history.column("num_groups_trained") / played
-        unused = np.fmax(shares, dropped)
-        steps = history.column("step")[np.isfinite(unused)]
-        unused = unused[np.isfinite(unused)][-self.steps :]
-        low = len(unused) < self.steps or unused.min() < self.unused or unused.min() == 1
+        unused = dict(zip(*history.known("frac_zero_variance", self.steps), strict=True))
+        steps, counts = history.together(("num_groups_played", "num_groups_trained"))
+        last = zip(steps[-self.steps :], *counts[:, -self.steps :], strict=True)
+        for step, played, trained in last:
+            dropped = 1 - trained / played if played else 0.0
+            unused[step] = max(unused.get(step, 0.0), dropped)
+        known = sorted(unused)[-self.steps :]
+        shares = [unused[step] for step in known]
+        low = len(shares) < self.steps or min(shares) < self.unused or min(shares) == 1
         if low or gained(history, 8):
             return None
         because = (
-            f"{unused.mean():.0%} of the groups of {self.steps} steps have episodes of equal reward"
+            f"{sum(shares) / len(shares):.0%} of the groups of {self.steps} steps have episodes of "
+            "equal reward"
         )
-        return int(steps[-self.steps]), because, None
+        return int(known[0]), because, None
+
+
+def _id_of(row: Mapping[str, Any]) -> str:
+    return str(row.get("task_id"))
+
+
+def _text_of(row: Mapping[str, Any]) -> str:
+    return json.dumps(row.get("task"), sort_keys=True, default=str)
 
 
 PLUGIN = StaleData

@@ -2,8 +2,9 @@
 
 In the recorded tokens of the last steps completions that stopped do not end in one stop token, or
 it is never trained while other tokens are; or completions contain marks of a template; or no
-token is trained; or engine and trainer disagree at prompts of one shape (an agent, and the roles
-of the messages before it) and not at others.
+token is trained although episodes or pairs were chosen to train on; or engine and trainer
+disagree at prompts of one shape (an agent, and the roles of the messages before it) and not at
+others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from mrlm.doctor.tokens import TokenTurn, token_turns
 
 MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
 """Control tokens of known templates, as text."""
+CHOSEN_NONE = {
+    "frac_dropped_pairs": 1.0,
+    "frac_filtered": 1.0,
+    "good_answers": 0.0,
+    "num_groups_trained": 0.0,
+    "episodes/failed": 1.0,
+}
+"""Metric -> its value where a step has nothing to train on, whatever the mask is."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,9 @@ class Template(Rule):
     )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        steps, trained = history.known("tokens/trained", 3)
-        if len(trained) == 3 and not trained.any() and not gained(history, 8):
-            yield Alarm(int(steps[0]), "no token is trained in 3 steps", evidence=cited(episodes))
+        since = self._untrained(history)
+        if since is not None:
+            yield Alarm(since, "no token is trained in 3 steps", evidence=cited(episodes))
             return
         turns = list(token_turns(episodes))
         for agent in history.agents:
@@ -63,6 +72,17 @@ class Template(Rule):
                     break
             else:
                 yield from self._shapes(agent, policy, own)
+
+    def _untrained(self, history: History) -> int | None:
+        """The first of three steps in which no token was trained for no other reason."""
+        steps, trained = history.known("tokens/trained", 3)
+        if len(trained) < 3 or trained.any() or gained(history, 8):
+            return None
+        for name, none in CHOSEN_NONE.items():
+            known, values = history.known(name, 3)
+            if np.isin(steps, known[values == none]).any():
+                return None
+        return int(steps[0])
 
     def _stop(self, turns: Sequence[TokenTurn]) -> tuple[Rows, str]:
         stopped = [

@@ -144,11 +144,62 @@ def test_nothing_is_learned() -> None:
     )
 
 
-def test_no_gradient_and_no_movement() -> None:
+def test_no_gradient_and_no_token() -> None:
     assert rules_of(alarms(rows(grad_norm=0.0, reward__mean=FLAT))) == {("nothing_learned", None)}
-    still = {"ratio_max": 1 + 1e-9, "optimizer_steps": 4.0, "reward__mean": FLAT}
-    assert rules_of(alarms(rows(**still))) == {("nothing_learned", None)}
-    assert alarms(rows(**still | {"optimizer_steps": 1.0})) == []  # nothing has moved before it
+    dropped = {"tokens__trained": 0.0, "frac_dropped_pairs": 1.0, "reward__mean": FLAT}
+    (found,) = alarms(rows(**dropped))
+    assert (found.rule, found.step, found.since) == ("nothing_learned", 8, 1)
+
+
+def test_weights_that_do_not_move() -> None:
+    """A learning rate that is far too small: no step so far has changed the weights."""
+    (found,) = alarms(rows(weight_change=2e-8, reward__mean=FLAT))
+    assert (found.rule, found.step, found.since) == ("nothing_learned", 8, 1)
+    assert "learning rate 0.0001" in found.because
+    assert alarms(rows(weight_change=1e-6, reward__mean=FLAT)) == []
+    once = np.where(np.arange(24) == 2, 1e-5, 0.0)  # it has moved, and is solved or waits since
+    assert alarms(rows(weight_change=once, reward__mean=FLAT)) == []
+    rising = np.linspace(1e-9, 1e-7, 24)
+    assert alarms(rows(weight_change=2e-8, learning_rate=rising, reward__mean=FLAT)) == []
+    one = {"weight_change__a": 1e-5, "weight_change__b": 0.0, **both("grad_norm__*", 1.0)}
+    (found,) = alarms(rows(weight_change=5e-6, **one, reward__mean=FLAT))
+    assert "weight_change/b" in found.because
+    unpaid = one | {"grad_norm__b": 0.0}  # an agent without advantages is not trained
+    assert alarms(rows(weight_change=5e-6, **unpaid, reward__mean=FLAT)) == []
+
+
+VALUES = {"explained_variance": 0.0, "value_error": 0.6, "return_variance": 0.25}
+
+
+def critic(**columns: Any) -> list[Row]:
+    return rows(**{f"{name}__{agent}": x for name, x in columns.items() for agent in AGENTS})
+
+
+def test_a_critic_learns_nothing() -> None:
+    found = alarms(critic(**VALUES))
+    assert rules_of(found) == {("critic", "a"), ("critic", "b")} and found[0].step == 12
+    assert alarms(critic(**VALUES | {"explained_variance": 0.3})) == []
+    assert alarms(critic(**VALUES | {"value_error": np.geomspace(2.0, 0.1, 24)})) == []
+
+
+def test_a_critic_is_not_blamed_where_returns_hardly_vary() -> None:
+    """A solved game: the rest of the values' error is tiny, and that of the returns is tinier."""
+    early = np.arange(24) < 4
+    left = {"explained_variance": 0.0, "value_error": np.where(early, 0.3, 1e-6)}
+    for last in (1e-7, 0.0):
+        known = critic(**left, return_variance=np.where(early, 0.25, last))
+        assert (
+            alarms([row | {"reward/std": 0.4 if k < 4 else 0.0} for k, row in enumerate(known)])
+            == []
+        )
+
+
+def test_a_critic_is_compared_with_the_returns_and_not_with_the_reward() -> None:
+    """Returns in units of their own: values are as near as their mean, and the reward varies
+    little."""
+    scaled = VALUES | {"value_error": 0.98, "return_variance": 0.98}
+    quiet = [row | {"reward/std": 0.1} for row in critic(**scaled)]
+    assert alarms(quiet) == []
 
 
 def test_the_reward_rises_and_the_truth_falls() -> None:
@@ -165,6 +216,13 @@ def test_the_reward_rises_and_the_truth_falls() -> None:
     assert rules_of(alarms(rows(**hacked, reward__a__other=down), **named)) == {
         ("reward_hacking", None)
     }
+    (found,) = alarms(rows(**hacked | {"reward__mean": FLAT}, reward__a__correct=down))
+    assert "bonus rises" in found.because  # the reward itself stays where it is
+    slow = np.where(np.arange(24) < 8, 0.5, np.linspace(0.62, 0.2, 24)) + noise(24, 0.06)
+    wide = {"reward__mean": np.linspace(0.5, 2.0, 24) + noise(24, 0.2)}
+    assert rules_of(alarms(rows(**wide, reward__a__correct=slow))) == {("reward_hacking", None)}
+    still = 0.9 + np.where(np.arange(24) < 4, -0.5, 0.0) + np.where(np.arange(24) > 12, -0.01, 0.0)
+    assert alarms(rows(**hacked, reward__a__correct=still)) == []  # a hundredth of what it gained
     flat = 0.5 + noise(24, 0.01)
     flat[0], flat[-1] = 0.4, 0.5
     assert rules_of(alarms(rows(**hacked, reward__a__correct=flat))) == {("reward_hacking", None)}
@@ -281,7 +339,22 @@ def test_marks_of_a_template_and_no_tokens() -> None:
     assert rules_of(alarms(rows(), marked)) == {("template", "a")}
     once = episodes(24, lambda n: {"a": turn("x<|im_end|>" if n == 3 else "[x] < y"), "b": turn()})
     assert alarms(rows(), once) == []
-    assert ("template", None) in rules_of(alarms(rows(tokens__trained=0.0)))
+
+
+def test_no_token_is_trained() -> None:
+    late = np.where(np.arange(24) < 12, 100.0, 0.0)
+    bare = {"tokens__trained": late, "reward__mean": FLAT}
+    assert rules_of(alarms(rows(**bare))) == {("template", None)}
+    for name, value in {
+        "frac_dropped_pairs": 1.0,  # pairs without a difference train nothing
+        "frac_filtered": 1.0,
+        "good_answers": 0.0,
+        "num_groups_trained": 0.0,
+    }.items():
+        chosen = np.where(late > 0, 0.5, value)
+        assert alarms(rows(**bare | {name: chosen})) == [], name
+    half = {"frac_dropped_pairs": np.where(late > 0, 0.0, 0.5)}  # the other half is not trained
+    assert rules_of(alarms(rows(**bare | half))) == {("template", None)}
 
 
 def test_one_shape_of_prompts_differs() -> None:
@@ -304,6 +377,37 @@ def test_stale_and_starved_data() -> None:
     assert alarms(rows(**starved | {"frac_zero_variance": 0.8})) == []
     played = {"num_groups_played": 200.0, "num_groups_trained": 2.0, "reward__mean": FLAT}
     assert rules_of(alarms(rows(**played))) == {("stale_data", None)}
+
+
+def test_training_on_one_task() -> None:
+    def played(train: int, held_out: int, text: bool = False) -> dict[int, list[Row]]:
+        """Two groups of two in each step, and an evaluation every fourth step, of so many tasks."""
+        found: dict[int, list[Row]] = {}
+        for step in range(1, 25):
+            for number in range(2 * step, 2 * step + 2):
+                for k in range(2):
+                    row = episode(step, 0, {name: turn() for name in AGENTS})
+                    task = {"prompt": f"task {number % train}"}
+                    name = number if text else number % train
+                    row |= {"id": f"train/made/{number}/{k}", "task_id": f"t-{name}", "task": task}
+                    found.setdefault(step, []).append(row)
+            for number in range(8) if step % 4 == 0 else ():
+                row = episode(step, 0, {name: turn() for name in AGENTS})
+                task = {"prompt": f"held out {number % held_out}"}
+                name = number if text else number % held_out
+                row |= {"id": f"eval/made/{number}/0", "task_id": f"e-{name}", "task": task}
+                found[step].append(row)
+        return found
+
+    (found,) = alarms(rows(), played(1, 8))
+    assert (found.rule, found.step) == ("stale_data", 4) and "8 groups" in found.because
+    assert found.evidence and all(each.id.startswith("train/") for each in found.evidence)
+    assert rules_of(alarms(rows(), played(1, 8, text=True))) == {("stale_data", None)}
+    assert rules_of(alarms(rows(), played(2, 8))) == {("stale_data", None)}
+    assert alarms(rows(), played(3, 8)) == []  # each five times, in the steps that rules see
+    assert alarms(rows(), played(1, 1)) == []  # a game of one state
+    assert alarms(rows(), played(1, 1, text=True)) == []
+    assert alarms(rows(), played(40, 8)) == []
 
 
 def test_self_play_in_circles() -> None:

@@ -180,8 +180,9 @@ class ActorCritic(PolicyGradient):
         residuals: Mapping[str, np.ndarray],
         policies: Mapping[str, str] | None = None,
     ) -> None:
-        """Logs the explained variance of returns before the update (at most 1) and the mean squared
-        error of values (`value_error`), and decides whether the policies wait for the critic.
+        """Logs the variance of returns (`return_variance`), the part of it that values explain
+        before the update (at most 1) and their mean squared error (`value_error`), and decides
+        whether the policies wait for the critic.
         Collective: every rank must call it.
 
         Args:
@@ -198,6 +199,7 @@ class ActorCritic(PolicyGradient):
             suffix = name.removeprefix("returns")
             varies, left = moments[name].variance, moments[f"residuals{suffix}"]
             explained = 1 - left.variance / varies if varies else 0.0
+            self.metrics[f"return_variance{suffix}"] = varies
             self.metrics[f"explained_variance{suffix}"] = explained
             error = left.variance * (left.count - 1) / left.count + left.mean**2
             self.metrics[f"value_error{suffix}"] = error

@@ -1,0 +1,84 @@
+"""The history of a long run: exact where rules look, bounded in size, and of constant cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mrlm.core.errors import ConfigError
+from mrlm.doctor import column
+from mrlm.doctor.column import HEAD, MIDDLE, TAIL, Column
+from mrlm.doctor.examination import Examination, make_rules
+from mrlm.doctor.history import History
+
+
+def test_known_values_of_metrics() -> None:
+    history = History(
+        {"step": step, "time": 1.0, "a": float(step), "b": None if step % 2 else step / 2}
+        for step in range(1, 7)
+    )
+    steps, values = history.known("b")
+    assert steps.tolist() == [2, 4, 6] and values.tolist() == [1.0, 2.0, 3.0]
+    assert [x.tolist() for x in history.known("a", 2)] == [[5, 6], [5.0, 6.0]]
+    assert [x.tolist() for x in history.known("missing")] == [[], []]
+    steps, both = history.together(["a", "b"])
+    assert steps.tolist() == [2, 4, 6] and both.tolist() == [[2.0, 4.0, 6.0], [1.0, 2.0, 3.0]]
+    assert history.together(["a", "missing"])[1].shape == (2, 0)
+    assert history.known("time")[1].size == 0 and history.step == 6
+    history.append({"step": 7, "a": float("nan"), "c/x": 1.0})
+    assert history.known("a", 1)[0].tolist() == [6]
+    assert history.names(r"(?:b|c)/?(.*)") == {"b": "", "c/x": "x"}
+    history.append({"step": 8, "c/a": 1.0})
+    assert list(history.names(r"c/(.*)")) == ["c/a", "c/x"]
+
+
+@pytest.mark.parametrize("count", [100, HEAD + MIDDLE + 2 * TAIL, 20_000])
+def test_a_long_column_keeps_its_beginning_and_its_end(count: int) -> None:
+    kept = Column()
+    for step in range(count):
+        kept.append(step, 2.0 * step)
+    steps, values = kept.read()
+    assert len(steps) <= HEAD + MIDDLE + 2 * TAIL and (values == 2 * steps).all()
+    assert steps[:HEAD].tolist() == list(range(min(HEAD, count)))
+    assert steps[-TAIL:].tolist() == list(range(max(0, count - TAIL), count))
+    assert np.diff(steps).min() == 1
+    assert np.diff(steps).max() <= 2 * max(1, count / MIDDLE), "no part of the run is lost"
+    assert kept.read(TAIL)[0].tolist() == steps[-TAIL:].tolist()
+
+
+def test_more_values_than_are_kept_are_refused() -> None:
+    history = History([{"step": 1, "entropy": 1.0}])
+    with pytest.raises(ConfigError, match=rf"the last {TAIL + 1} values of entropy"):
+        history.known("entropy", TAIL + 1)
+
+
+def test_a_step_costs_the_same_however_long_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values that rules read are counted, and the names that are compared with patterns."""
+    for name, size in (("HEAD", 16), ("MIDDLE", 32), ("TAIL", 32)):
+        monkeypatch.setattr(column, name, size)
+    read = [0]
+    known = Column.read
+
+    def counted(self: Column, last: int | None = None) -> Any:
+        found = known(self, last)
+        read[0] += found[0].size
+        return found
+
+    monkeypatch.setattr(Column, "read", counted)
+    examination, rng = Examination(make_rules()), np.random.default_rng(0)
+    work = []
+    for step in range(1, 801):
+        before = read[0]
+        reward = float(0.5 + 0.1 * rng.normal())
+        names = ("reward/mean", "reward/a/mean", "reward/a/correct", "eval/reward/mean")
+        row = dict.fromkeys(names, reward) | {"reward/std": 0.3, "eval/reward/std": 0.3}
+        row |= {"advantage/a/zero": 0.2, "entropy": 1.0, "mismatch_kl": 1e-9, "grad_norm": 1.0}
+        row |= {"completion_length/cut": 0.0, "eval/episodes/count": 64.0, "weight_change": 1e-4}
+        row |= {"explained_variance": 0.0, "value_error": 0.1, "return_variance": 0.1}
+        row |= {"frac_zero_variance": 0.1, "num_groups_played": 8.0, "num_groups_trained": 8.0}
+        examination.examine({"step": step, **row})
+        work.append(read[0] - before)
+    assert max(work[400:]) <= 1.1 * max(work[200:400])
+    assert max(work) < 60 * (16 + 32 + 2 * 32), "a read of every column by a few rules"
