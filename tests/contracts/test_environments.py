@@ -76,6 +76,9 @@ BEST = {
     "tic_tac_toe": 0.0,
     "debate": 1.0,
     "search_qa": 1.0,
+    "plan_path": 1.0,
+    "sokoban": 1.0,
+    "sudoku": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 

@@ -161,6 +161,14 @@ SAID: dict[str, Any] = {
 DOCUMENTS = [{"title": "Norway", "text": "Bergen is the capital."}]
 GAME = {"opponent": case("expert"), "teaches": case("any"), "style": case("short")}
 TWO_TURNS = {"max_turns": 2, "external_transition": again}
+PUZZLE = {
+    "level": case(2),
+    "seats": case(1),
+    "reward": case("sparse"),
+    "share": case("own"),
+    "teaches": case("any"),
+    "style": case("short"),
+}
 CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
     "centralised": {
         "environment": case({"env_type": "length"}),
@@ -254,6 +262,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "illegal": case(0.5),
         "seat": case("opener", opponent="expert"),
     },
+    "plan_path": {**PUZZLE, "settings": case({"size": 4})},
     "qa": {
         "custom_sys_prompt": case("Be brief."),
         "dataset": case(QUESTIONS[:12]),
@@ -290,6 +299,8 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "max_observation": case(40),
         "prompts": case("short"),
     },
+    "sokoban": {**PUZZLE, "settings": case({"size": 6})},
+    "sudoku": {**PUZZLE, "settings": case({"holes": 2})},
     "summarization": {
         "dataset": case(TEXTS),
         "max_words": case(9),

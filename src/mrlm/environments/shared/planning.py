@@ -186,12 +186,13 @@ class PlanningEnvironment(RowTasks):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         board = task.info.get("board")
-        wrong = self.problem(board) if isinstance(board, str) else "it must be a text"
-        if len(board or "") != self.size**2:
-            wrong = f"it must have {self.size} x {self.size} characters, as the level has"
+        if not isinstance(board, str) or len(board) != self.size**2:
+            wrong = f"it must be a text of {self.size} x {self.size} characters"
+        else:
+            wrong = self.problem(board)
         if wrong is not None:
             raise ConfigError(f"{self.label}: task {task.id!r}, info['board']: {wrong}")
-        self.start = self.board = str(board)
+        self.start = self.board = board
         self._key, self._round, self._value, self._over = task.id, 0, 0.0, False
         self._proposal = self._last = None
         self._failed, self._unread = [], False
