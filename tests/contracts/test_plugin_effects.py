@@ -163,7 +163,7 @@ GAME = {"opponent": case("expert"), "teaches": case("any"), "style": case("short
 TWO_TURNS = {"max_turns": 2, "external_transition": again}
 PUZZLE = {
     "level": case(2),
-    "seats": case(1),
+    "num_agents": case(1),
     "reward": case("sparse"),
     "share": case("own"),
     "teaches": case("any"),

@@ -38,7 +38,7 @@ class PlanPathEnvironment(PlanningEnvironment):
     search). Planning tasks as in arXiv 2510.11062, whose 10 x 10 grids and four turns are level 7.
 
     Args:
-        level, settings, seats, agents, reward, share, illegal, teaches, style, seed: as for every
+        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as for every
             planning puzzle. A setting of its own is `walls`, the probability of a wall.
     """
 

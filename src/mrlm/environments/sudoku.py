@@ -35,7 +35,7 @@ class SudokuEnvironment(PlanningEnvironment):
     their order with the digits of the solution (search with constraint propagation).
 
     Args:
-        level, settings, seats, agents, reward, share, illegal, teaches, style, seed: as for every
+        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as for every
             planning puzzle; `moves` is the number of cells of an answer. `size` is 4 or 9, and a
             setting of its own is `holes`, the number of empty cells, at most 10 or 54.
     """

@@ -1,5 +1,5 @@
 """Planning puzzles: solvers against brute force, generated puzzles that are what they promise, and
-rewards that are the value of the last board, whoever proposed what."""
+returns that are the value of the last board, with and without proposals."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def played(env: PlanningEnvironment, task: Task, speaks: Speaks) -> tuple[list[S
 
 @pytest.mark.parametrize(("name", "level"), QUICK)
 def test_every_level_is_solved_by_its_expert_alone_and_in_a_team(name: str, level: int) -> None:
-    for seats, style in ((1, "short"), (2, "full")):
-        env = PUZZLES[name](level=level, seats=seats, style=style)  # type: ignore[arg-type]
+    for num_agents, style in ((1, "short"), (2, "full")):
+        env = PUZZLES[name](level=level, num_agents=num_agents, style=style)  # type: ignore[arg-type]
         for seed, split in itertools.product(range(3), ("train", "eval")):
             task = env.task(seed, split)  # type: ignore[arg-type]
             results, total = played(env, task, expert)
@@ -80,8 +80,8 @@ def test_every_level_is_solved_by_its_expert_alone_and_in_a_team(name: str, leve
 @pytest.mark.parametrize("share", ["team", "own"])
 def test_the_return_is_the_value_of_the_last_board_less_penalties(name: str, share: Any) -> None:
     """Also with proposals that are not carried out: their scores cancel out."""
-    for seats, level, seed in itertools.product((1, 2), (1, 3), range(6)):
-        env = PUZZLES[name](level=level, seats=seats, share=share, illegal=0.25)
+    for num_agents, level, seed in itertools.product((1, 2), (1, 3), range(6)):
+        env = PUZZLES[name](level=level, num_agents=num_agents, share=share, illegal=0.25)
         results, total = played(env, env.task(seed), clumsy(seed))
         mistakes = sum(
             next(iter(result.rewards.values())).components["mistakes"] for result in results[1:]
@@ -89,7 +89,7 @@ def test_the_return_is_the_value_of_the_last_board_less_penalties(name: str, sha
         assert total == pytest.approx(env.value(env.board) - 0.25 * mistakes)
         if share == "team":
             own = [sum(each.rewards[name].value for each in results[1:]) for name in env.agents]
-            assert own == pytest.approx([total] * seats)
+            assert own == pytest.approx([total] * num_agents)
 
 
 def clumsy(seed: int) -> Speaks:
@@ -133,7 +133,7 @@ def test_a_proposal_is_shown_and_scored_but_the_executor_decides(name: str) -> N
 @pytest.mark.parametrize("name", PUZZLES)
 def test_prompts_have_one_board_and_do_not_grow(name: str) -> None:
     for style in ("short", "full"):
-        env = PUZZLES[name](level=2, seats=1, style=style)  # type: ignore[arg-type]
+        env = PUZZLES[name](level=2, num_agents=1, style=style)  # type: ignore[arg-type]
         results, _ = played(env, env.task(3), lambda env, agent: "?")
         seen = [o for result in results for o in result.observations.values()]
         assert len(seen) == env.rounds > 1
@@ -173,8 +173,8 @@ def test_boards_show_proposals_to_all_and_solutions_to_spectators_only(name: str
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_any_answers_can_be_read_and_differ_from_the_best(name: str) -> None:
-    env = PUZZLES[name](level=2, seats=1, teaches="any", style="short")
-    best = PUZZLES[name](level=2, seats=1, style="short")
+    env = PUZZLES[name](level=2, num_agents=1, teaches="any", style="short")
+    best = PUZZLES[name](level=2, num_agents=1, style="short")
     texts = []
     for seed in range(30):
         env.reset(env.task(seed))
@@ -195,7 +195,7 @@ def test_the_config_of_a_puzzle_fits_its_smallest_level(name: str) -> None:
     ("make", "says"),
     [
         (lambda: PlanPathEnvironment(level=99), "level must be a whole number from 1 to 9, not 99"),
-        (lambda: PlanPathEnvironment(seats=3), "seats must be 1"),
+        (lambda: PlanPathEnvironment(num_agents=3), "num_agents must be 1"),
         (lambda: PlanPathEnvironment(agents=("a",)), "environment has 2, but"),
         (lambda: PlanPathEnvironment(settings={"sise": 4}), "size"),
         (lambda: PlanPathEnvironment(settings={"size": 4.5}), "settings.size must be a whole"),
@@ -228,7 +228,7 @@ def test_bad_settings_and_boards_are_named(make: Callable[[], Any], says: str) -
 
 
 def grid_of(board: str, **settings: Any) -> PlanPathEnvironment:
-    env = PlanPathEnvironment(**{"seats": 1, "level": 2} | settings)
+    env = PlanPathEnvironment(**dict[str, Any](level=2, num_agents=1) | settings)
     env.reset(Task("t", info={"board": board}))
     return env
 
@@ -303,7 +303,7 @@ def test_only_as_many_moves_as_allowed_are_carried_out() -> None:
 
 
 def box_of(board: str) -> SokobanEnvironment:
-    env = SokobanEnvironment(level=2, seats=1)
+    env = SokobanEnvironment(level=2, num_agents=1)
     env.reset(Task("t", info={"board": board}))
     return env
 
@@ -383,7 +383,7 @@ def test_pushes_and_dead_ends() -> None:
 
 
 def digits_of(board: str, **settings: Any) -> SudokuEnvironment:
-    env = SudokuEnvironment(**{"level": 3, "seats": 1} | settings)
+    env = SudokuEnvironment(**dict[str, Any](level=3, num_agents=1) | settings)
     env.reset(Task("t", info={"board": board}))
     return env
 

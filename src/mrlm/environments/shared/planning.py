@@ -30,7 +30,7 @@ Moves = Sequence[str]
 class PlanningEnvironment(RowTasks):
     """A puzzle with one right end, which is solved in rounds by one agent or by two.
 
-    With one seat the agent's moves are carried out. With two, the planner proposes moves, the
+    With one agent its moves are carried out. With two, the planner proposes moves, the
     executor sees them beside the board and decides which are carried out (the roles of the planning
     tasks of arXiv 2510.11062). Every observation is a new conversation with the current board, so
     that the number of prompt tokens grows linearly with the rounds.
@@ -38,8 +38,8 @@ class PlanningEnvironment(RowTasks):
     A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
     dense reward of an answer is the change of this value, less `illegal` for every mistake: a
     proposal is scored as if it were carried out, and the executor's answer by the difference to the
-    proposal. The team's return is thus the value of the last board less the penalties, whoever
-    proposed what, and every joint step has a score of its own, as trees of episodes need.
+    proposal. The team's return is thus the value of the last board less the penalties, independent
+    of the proposals, and every joint step has a score of its own, as trees of episodes need.
 
     A subclass sets `levels` and `bounds`, and implements the methods of the first section. Boards
     are texts of `size * size` characters, row by row.
@@ -48,7 +48,7 @@ class PlanningEnvironment(RowTasks):
         level: difficulty, from 1 (short prompts and answers, for models of a few 100,000 weights).
         settings: settings that differ from those of the level. In all puzzles `size` is the number
             of rows, `moves` the most of an answer, and `rounds` the number of rounds.
-        seats: 1: one agent alone; 2: planner and executor.
+        num_agents: 1: one agent alone; 2: planner and executor.
         agents: names of the agents; `player`, or `planner` and `executor`.
         reward: `dense` as above, or `sparse`: 1 when the puzzle is solved, and nothing else.
         share: `team`: every agent gets the reward of every answer; `own`: the agent that answered.
@@ -81,7 +81,7 @@ class PlanningEnvironment(RowTasks):
         self,
         level: int = 1,
         settings: Mapping[str, float] | None = None,
-        seats: int = 2,
+        num_agents: int = 2,
         agents: str | Sequence[str] | None = None,
         reward: Literal["dense", "sparse"] = "dense",
         share: Literal["team", "own"] = "team",
@@ -90,21 +90,23 @@ class PlanningEnvironment(RowTasks):
         style: Style = "full",
         seed: int = 0,
     ) -> None:
-        if seats not in (1, 2):
-            raise ConfigError(f"seats must be 1 (one agent) or 2 (a team), not {seats!r}")
+        if num_agents not in (1, 2):
+            raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
         one_of("reward", reward, ("dense", "sparse"))
         one_of("share", share, ("team", "own"))
         one_of("teaches", teaches, ("best", "any"))
         one_of("style", style, ("full", "short"))
         if not is_number(illegal) or illegal < 0:
             raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
-        self.agents: tuple[str, ...] = agent_names(agents or (ALONE, TEAM)[seats - 1], seats)
+        self.agents: tuple[str, ...] = agent_names(
+            agents or (ALONE, TEAM)[num_agents - 1], num_agents
+        )
         self.settings: dict[str, float] = self._chosen(level, settings or {})
         self.size = int(self.settings["size"])
         self.moves = int(self.settings["moves"])
         self.rounds = int(self.settings["rounds"])
         self.check()
-        self.max_turns: int | None = self.rounds * seats
+        self.max_turns: int | None = self.rounds * num_agents
         self.level = level
         self.reward = reward
         self.share = share
@@ -134,7 +136,7 @@ class PlanningEnvironment(RowTasks):
         return board
 
     def problem(self, board: str) -> str | None:
-        """What is wrong with the board of a task, if anything."""
+        """The fault of the board of a task, or `None`."""
         raise NotImplementedError
 
     def read(self, text: str) -> list[str] | None:
@@ -171,7 +173,7 @@ class PlanningEnvironment(RowTasks):
         raise NotImplementedError
 
     def left(self) -> str:
-        """What is missing to the solution, for spectators."""
+        """Distance to the solution in words, for spectators."""
         raise NotImplementedError
 
     # -- tasks -------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ class PlanningEnvironment(RowTasks):
         return f"{self.lines(self.board)}\nround {self._round + 1} of {self.rounds}{shown}"
 
     def render(self, agent: str | None = None) -> Html:
-        """The board with the last moves and the proposal; for spectators also what is missing."""
+        """The board with the last moves and the proposal; for spectators also the distance."""
         last = [] if self._last is None else self.touched(*self._last)
         proposed = self.touched(self.board, self._proposal or ())
         shown = self.picture(last, proposed)
