@@ -38,8 +38,8 @@ class PlanPathEnvironment(PlanningEnvironment):
     search). Planning tasks as in arXiv 2510.11062, whose 10 x 10 grids and four turns are level 7.
 
     Args:
-        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as for every
-            planning puzzle. A setting of its own is `walls`, the probability of a wall.
+        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as in all
+            planning puzzles. A setting of its own is `walls`, the probability of a wall.
     """
 
     label: ClassVar[str] = "plan_path"

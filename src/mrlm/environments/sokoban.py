@@ -45,8 +45,8 @@ class SokobanEnvironment(PlanningEnvironment):
     solution. A tenth of the puzzles is held out.
 
     Args:
-        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as for every
-            planning puzzle. Settings of its own are `walls`, the probability of a wall inside the
+        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as in all
+            planning puzzles. Settings of its own are `walls`, the probability of a wall inside the
             border (`size` includes it), `boxes`, and `longest`, the most moves of a shortest
             solution, which has at least half as many where the grid allows it.
     """

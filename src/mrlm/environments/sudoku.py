@@ -35,8 +35,8 @@ class SudokuEnvironment(PlanningEnvironment):
     their order with the digits of the solution (search with constraint propagation).
 
     Args:
-        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as for every
-            planning puzzle; `moves` is the number of cells of an answer. `size` is 4 or 9, and a
+        level, settings, num_agents, agents, reward, share, illegal, teaches, style, seed: as in all
+            planning puzzles; `moves` is the number of cells of an answer. `size` is 4 or 9, and a
             setting of its own is `holes`, the number of empty cells, at most 10 or 54.
     """
 

@@ -30,10 +30,10 @@ Moves = Sequence[str]
 class PlanningEnvironment(RowTasks):
     """A puzzle with one right end, which is solved in rounds by one agent or by two.
 
-    With one agent its moves are carried out. With two, the planner proposes moves, the
-    executor sees them beside the board and decides which are carried out (the roles of the planning
-    tasks of arXiv 2510.11062). Every observation is a new conversation with the current board, so
-    that the number of prompt tokens grows linearly with the rounds.
+    With one agent its moves are carried out. With two, the planner proposes moves, the executor
+    sees them beside the board and decides which are carried out (the roles of the planning tasks of
+    arXiv 2510.11062). Every observation is a new conversation with the current board, so that the
+    number of prompt tokens grows linearly with the rounds.
 
     A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
     dense reward of an answer is the change of this value, less `illegal` for every mistake: a
