@@ -264,7 +264,7 @@ class PlanningEnvironment(RowTasks):
         moved = ""
         if self._last is not None:
             moved = f"last moves: {self._written(self._last[1])}"
-        return stacked(shown, words, moved, self.left() if agent is None else "")
+        return stacked(words, moved, self.left() if agent is None else "", shown)
 
     # -- texts -------------------------------------------------------------------------------------
 
