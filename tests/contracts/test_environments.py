@@ -79,6 +79,9 @@ BEST = {
     "search_qa": 1.0,
     "signalling": 1.0,
     "noisy_debate": 1.0,
+    "plan_path": 1.0,
+    "sokoban": 1.0,
+    "sudoku": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 

@@ -162,6 +162,14 @@ SAID: dict[str, Any] = {
 DOCUMENTS = [{"title": "Norway", "text": "Bergen is the capital."}]
 GAME = {"opponent": case("expert"), "teaches": case("any"), "style": case("short")}
 TWO_TURNS = {"max_turns": 2, "external_transition": again}
+PUZZLE = {
+    "level": case(2),
+    "num_agents": case(1),
+    "reward": case("sparse"),
+    "share": case("own"),
+    "teaches": case("any"),
+    "style": case("short"),
+}
 CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
     "centralised": {
         "environment": case({"env_type": "length"}),
@@ -277,6 +285,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "prompts": case("short"),
         "teaches": case("any"),
     },
+    "plan_path": {**PUZZLE, "settings": case({"size": 4})},
     "qa": {
         "custom_sys_prompt": case("Be brief."),
         "dataset": case(QUESTIONS[:12]),
@@ -328,6 +337,8 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "style": case("short"),
         "teaches": case("any"),
     },
+    "sokoban": {**PUZZLE, "settings": case({"size": 6})},
+    "sudoku": {**PUZZLE, "settings": case({"holes": 2})},
     "summarization": {
         "dataset": case(TEXTS),
         "max_words": case(9),

@@ -38,12 +38,15 @@ FITS: dict[str, tuple[str, str]] = {
     "math": ("majority_vote", "propose_solve"),
     "matrix": ("single_turn", "self_play"),
     "negotiation": ("self_play", "turns"),
+    "plan_path": ("turns", "self_play"),
     "qa": ("router", "mixture"),
     "reference": ("summarize", "pioneer_observer"),
     "relay": ("turns", "self_play"),
     "rescored": ("manager", "pioneer_observer"),
     "reward": ("chain", "debate"),
     "search_qa": ("router", "chain"),
+    "sokoban": ("turns", "single_turn"),
+    "sudoku": ("self_play", "turns"),
     "summarization": ("refine", "manager"),
     "tic_tac_toe": ("self_play", "turns"),
     "tools": ("manager", "refine"),
@@ -80,6 +83,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "kuhn_poker": {"style": "short", "teaches": "any"},
     "writing": {"preset": "short", "instructions": ["short", "long"]},
     "debate": {"prompts": "short", "topics": "arithmetic"},
+    "plan_path": {"style": "short"},
+    "sokoban": {"style": "short"},
+    "sudoku": {"style": "short"},
 }
 """Settings that keep prompts and episodes short."""
 
