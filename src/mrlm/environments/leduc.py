@@ -136,7 +136,10 @@ class LeducEnvironment(PokerGame):
     ) -> None:
         found = level_settings(LEVELS, level, ranks=ranks, raises=raises)
         self.ranks, self.raises = found["ranks"], found["raises"]
-        for name, value, least, most in (("ranks", self.ranks, 2, 6), ("raises", self.raises, 1, 3)):
+        for name, value, least, most in (
+            ("ranks", self.ranks, 2, 6),
+            ("raises", self.raises, 1, 3),
+        ):
             at_least(name, value, least, whole=True)
             at_most(name, value, most)
         self.game = self._rules = leduc_rules(self.ranks, self.raises)

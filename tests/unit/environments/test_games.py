@@ -22,14 +22,13 @@ from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
 from mrlm.environments.shared.games import TwoPlayerGame
+from mrlm.environments.shared.lines import placed, turn_of
 from mrlm.environments.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
     canonical,
     free,
     openings,
-    placed,
-    turn_of,
     value,
     winner,
 )
