@@ -59,7 +59,7 @@ class ConnectFourEnvironment(LineGame):
         level: 1: 3 rows, 4 columns and 3 in a line; 2: 4 x 4 and 3; 3: 4 x 5 and 4; 4: 5 x 6 and 4;
             5: 6 x 7 and 4, the usual game.
         rows, columns, line: board, instead of that of the level; at most 8 x 9.
-        opening: discs on the board when the game begins, at most 4; by default 3 at level 1, else 2.
+        opening: discs on the board when the game begins, at most 4; by default 2 (level 1: 3).
         depth: moves that the expert looks ahead; by default 4, or to the end on a board of at most
             20 cells.
         illegal: penalty of an illegal answer.
