@@ -21,11 +21,11 @@ from mrlm.environments.shared.rows import at_least, at_most, level_settings
 
 COLUMNS = "123456789"
 LEVELS = {
-    1: {"rows": 3, "columns": 4, "line": 3, "opening": 3},
-    2: {"rows": 4, "columns": 4, "line": 3, "opening": 2},
-    3: {"rows": 4, "columns": 5, "line": 4, "opening": 2},
-    4: {"rows": 5, "columns": 6, "line": 4, "opening": 2},
-    5: {"rows": 6, "columns": 7, "line": 4, "opening": 2},
+    1: {"height": 3, "width": 4, "line": 3, "opening": 3},
+    2: {"height": 4, "width": 4, "line": 3, "opening": 2},
+    3: {"height": 4, "width": 5, "line": 4, "opening": 2},
+    4: {"height": 5, "width": 6, "line": 4, "opening": 2},
+    5: {"height": 6, "width": 7, "line": 4, "opening": 2},
 }
 """Level -> settings."""
 MOST_EXACT = 20
@@ -58,7 +58,7 @@ class ConnectFourEnvironment(LineGame):
         agents: names of the agents; `x` and `o` (`player` against a script).
         level: 1: 3 rows, 4 columns and 3 in a line; 2: 4 x 4 and 3; 3: 4 x 5 and 4; 4: 5 x 6 and 4;
             5: 6 x 7 and 4, the usual game.
-        rows, columns, line: board, instead of that of the level; at most 8 x 9.
+        height, width, line: board, instead of that of the level; at most 8 rows and 9 columns.
         opening: discs on the board when the game begins, at most 4; by default 2 (level 1: 3).
         depth: moves that the expert looks ahead; by default 4, or to the end on a board of at most
             20 cells.
@@ -80,8 +80,8 @@ class ConnectFourEnvironment(LineGame):
         self,
         agents: str | Sequence[str] | None = None,
         level: int = 5,
-        rows: int | None = None,
-        columns: int | None = None,
+        height: int | None = None,
+        width: int | None = None,
         line: int | None = None,
         opening: int | None = None,
         depth: int | None = None,
@@ -95,25 +95,25 @@ class ConnectFourEnvironment(LineGame):
         seed: int = 0,
     ) -> None:
         found = level_settings(
-            LEVELS, level, rows=rows, columns=columns, line=line, opening=opening
+            LEVELS, level, height=height, width=width, line=line, opening=opening
         )
-        for name, least, most in (("rows", 2, 8), ("columns", 2, 9), ("line", 3, 9)):
+        for name, least, most in (("height", 2, 8), ("width", 2, 9), ("line", 3, 9)):
             at_least(name, found[name], least, whole=True)
             at_most(name, found[name], most)
-        self.rows, self.columns, self.line = found["rows"], found["columns"], found["line"]
-        if self.line > max(self.rows, self.columns):
+        self.height, self.width, self.line = found["height"], found["width"], found["line"]
+        if self.line > max(self.height, self.width):
             raise ConfigError(
-                f"line={self.line} does not fit on a board of {self.rows} rows and {self.columns} "
+                f"line={self.line} does not fit on a board of {self.height} rows and {self.width} "
                 "columns; set a shorter one"
             )
         if depth is not None:
             at_least("depth", depth, 1, whole=True)
-        exact = self.rows * self.columns <= MOST_EXACT
+        exact = self.height * self.width <= MOST_EXACT
         self.depth = depth or (None if exact else DEPTH)
-        self.lines: Lines = all_lines(self.rows, self.columns, self.line)
-        self.choices: str = COLUMNS[: self.columns]
+        self.lines: Lines = all_lines(self.height, self.width, self.line)
+        self.choices: str = COLUMNS[: self.width]
         self.rules: str = (
-            f"Connect four on {self.rows} rows and {self.columns} columns. X and O drop discs into "
+            f"Connect four on {self.height} rows and {self.width} columns. X and O drop discs into "
             f"columns in turn, X first; a disc falls to the lowest free cell. {self.line} in a "
             "row, column or diagonal win. Answer with the number of a column that is not full."
         )
@@ -124,16 +124,16 @@ class ConnectFourEnvironment(LineGame):
 
     @property
     def kind(self) -> str:
-        return f"connect_four-{self.rows}x{self.columns}-{self.line}"
+        return f"connect_four-{self.height}x{self.width}-{self.line}"
 
     def openings(self) -> Openings:
-        return openings(self.rows, self.columns, self.line, self.opening)
+        return openings(self.height, self.width, self.line, self.opening)
 
     def cell(self, board: str, choice: str) -> int | None:
-        return falls(board, self.columns, COLUMNS.index(choice))
+        return falls(board, self.width, COLUMNS.index(choice))
 
     def text(self, board: str, role: int) -> str:
-        shown = [board[i : i + self.columns] for i in range(0, len(board), self.columns)]
+        shown = [board[i : i + self.width] for i in range(0, len(board), self.width)]
         if self.style == "short":
             return f"{'/'.join(shown)} {MARKS[role]}?"
         rows = "\n".join(" ".join(row) for row in [self.choices, *shown])
@@ -142,7 +142,7 @@ class ConnectFourEnvironment(LineGame):
     def refusal(self, choice: str | None) -> str:
         if choice:
             return f"Column {choice} is full."
-        return f"That is no column from 1 to {self.columns}."
+        return f"That is no column from 1 to {self.width}."
 
     def heading(self) -> list[str]:
         return [*self.choices]
@@ -151,7 +151,7 @@ class ConnectFourEnvironment(LineGame):
         return self._board.replace(FREE, " ")
 
     def worth(self, board: str) -> float:
-        return solver(self.rows, self.columns, self.line).value(board, self.depth)
+        return solver(self.height, self.width, self.line).value(board, self.depth)
 
 
 # -- boards: rows from the top ---------------------------------------------------------------------

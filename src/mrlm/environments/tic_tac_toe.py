@@ -58,7 +58,7 @@ class TicTacToeEnvironment(LineGame):
     """
 
     reward_range: tuple[float, float] | None = (-1.5, 1.0)
-    columns = 3
+    width = 3
     lines = LINES
     choices = CELLS
     rules = RULES

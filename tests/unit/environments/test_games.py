@@ -17,7 +17,9 @@ from mrlm.core.environment import Environment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult, Task
+from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
+from mrlm.environments.leduc import LeducEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
@@ -38,7 +40,9 @@ from places import ROOT
 
 GAMES: dict[str, type[TwoPlayerGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
+    "leduc": LeducEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,
+    "connect_four": ConnectFourEnvironment,
     "negotiation": NegotiationEnvironment,
     "twenty_questions": TwentyQuestionsEnvironment,
 }

@@ -130,7 +130,7 @@ class HanabiEnvironment(TurnGame):
             )
         turns = left + players  # moves that draw a card or are among the last ones
         self.max_turns: int | None = 2 * turns + found["tokens"] + players * (forgiven + 1)
-        self._table = self._dealt(self.deck)
+        self._game = self._dealt(self.deck)
         self._erred = [0] * players
         self._log: list[tuple[int, str, str]] = []
         """Moves so far: role, its word, and what came of it."""
@@ -172,11 +172,11 @@ class HanabiEnvironment(TurnGame):
                 f"hanabi: task {task.id!r} needs info['deck'], a list of all {len(self.deck)} "
                 f"cards, such as {self.deck[:3]}"
             )
-        self._table = self._dealt(deck)
+        self._game = self._dealt(deck)
         self._erred = [0] * self.players_count
-        colours = ", ".join(COLOURS[letter] for letter in self._table.colours)
+        colours = ", ".join(COLOURS[letter] for letter in self._game.colours)
         name = " NAME" if self.players_count > 2 else ""
-        ranks = self._table.ranks
+        ranks = self._game.ranks
         counts = "three of rank 1, one of the highest rank and two of each other"
         self.explain(
             f"Hanabi. You and the others build one stack of each colour ({colours}), from rank 1 "
@@ -198,29 +198,29 @@ class HanabiEnvironment(TurnGame):
         several = self.players_count > 2
         if self.style == "short":
             return f"h{move.target if several else ''}{move.value}"
-        name = f"{self.agents[self._table.receiver(role, move)]} " if several else ""
+        name = f"{self.agents[self._game.receiver(role, move)]} " if several else ""
         return f"hint {name}{COLOURS.get(move.value, move.value)}"
 
     def play(self, role: int, text: str) -> None:
         move = self._move(role, text)
-        problem = "That is no move." if move is None else self._table.problem(role, move)
+        problem = "That is no move." if move is None else self._game.problem(role, move)
         if move is None or problem is not None:
             self._refuse(role, problem or "")
             return
-        before, lives = self._table.score, self._table.lives
+        before, lives = self._game.score, self._game.lives
         event = self._event(role, move)
-        self._table.apply(role, move)
+        self._game.apply(role, move)
         self._log.append((role, self.word(role, move), event))
-        self._share((self._table.score - before) / self._table.best_score)
-        self._note(score=self._table.score - before, misplay=lives - self._table.lives)
-        if not self._table.over:
+        self._share((self._game.score - before) / self._game.best_score)
+        self._note(score=self._game.score - before, misplay=lives - self._game.lives)
+        if not self._game.over:
             self.mover = (role + 1) % self.players_count
         else:
             self._end()
 
     def _move(self, role: int, text: str) -> Move | None:
         """The move that an answer names: the whole answer, or the only one contained in it."""
-        words = {self.word(role, move).casefold(): move for move in self._table.moves(role)}
+        words = {self.word(role, move).casefold(): move for move in self._game.moves(role)}
         plain = " ".join(text.casefold().split()).strip(" .,:;!?\"'`()[]<>*")
         if plain in words:
             return words[plain]
@@ -234,17 +234,17 @@ class HanabiEnvironment(TurnGame):
         self._erred[role] += 1
         self.tell(role, problem, "!")
         if self._erred[role] > self.forgiven:
-            self._table.lives = 0
+            self._game.lives = 0
             self._end()
 
     def _end(self) -> None:
         self.mover = None
-        perfect = self._table.score == self._table.best_score
-        crash = not self._table.lives and not perfect
+        perfect = self._game.score == self._game.best_score
+        crash = not self._game.lives and not perfect
         self._note(perfect=float(perfect), crash=float(crash))
         if crash and self.crash == "zero":
-            self._share(-self._table.score / self._table.best_score)
-            self._note(score=-self._table.score)
+            self._share(-self._game.score / self._game.best_score)
+            self._note(score=-self._game.score)
 
     def _share(self, value: float) -> None:
         for role in range(self.players_count):
@@ -258,11 +258,11 @@ class HanabiEnvironment(TurnGame):
         """What came of a move, as everyone sees it; called before it is made."""
         word = self.word(role, move)
         if move.kind == "hint":
-            cards = ", ".join(str(slot + 1) for slot in self._table.touched(role, move))
-            mine = self.agents[self._table.receiver(role, move)]
+            cards = ", ".join(str(slot + 1) for slot in self._game.touched(role, move))
+            mine = self.agents[self._game.receiver(role, move)]
             return f"{word} ({mine}: {cards})"
-        card = self._table.hands[role][move.slot].card
-        lost = move.kind == "play" and not self._table.playable(card)
+        card = self._game.hands[role][move.slot].card
+        lost = move.kind == "play" and not self._game.playable(card)
         return f"{word} ({named(card)}{', lost' if lost else ''})"
 
     # -- what is shown -----------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class HanabiEnvironment(TurnGame):
         since = next(
             (i + 1 for i in range(len(self._log) - 1, -1, -1) if self._log[i][0] == role), 0
         )
-        return self._question(self._table, role, self._log[since:])
+        return self._question(self._game, role, self._log[since:])
 
     def _question(self, table: Table, role: int, since: list[tuple[int, str, str]]) -> str:
         others = [(role + i) % self.players_count for i in range(1, self.players_count)]
@@ -305,7 +305,7 @@ class HanabiEnvironment(TurnGame):
         )
 
     def state(self) -> str:
-        table = self._table
+        table = self._game
         hands = " ".join("".join(held.card for held in hand) for hand in table.hands)
         mover = "over" if self.mover is None else self.roles[self.mover]
         known = " ".join("".join(held.known for held in hand) for hand in table.hands)
@@ -316,7 +316,7 @@ class HanabiEnvironment(TurnGame):
     def render(self, agent: str | None = None) -> Html:
         """The stacks, all hands with what their players know, and the last move; an agent does not
         see its own cards."""
-        state = self._table
+        state = self._game
         role = None if agent is None else self.agents.index(agent)
         stacks: list[Cell] = [
             (f"{letter}{height}", "good" if str(height) == state.ranks[-1] else "")
@@ -342,17 +342,17 @@ class HanabiEnvironment(TurnGame):
 
     def _class(self, held: Held) -> str:
         """The mark of a card: green if it can be played, grey if it is useless."""
-        if self._table.playable(held.card):
+        if self._game.playable(held.card):
             return "good"
-        return "dim" if self._table.useless(held.card) else ""
+        return "dim" if self._game.useless(held.card) else ""
 
     # -- scripts -----------------------------------------------------------------------------------
 
     def best(self, role: int) -> str:
-        return self.word(role, chosen(self._table, role))
+        return self.word(role, chosen(self._game, role))
 
     def anything(self, role: int) -> str:
-        return self.word(role, self.drawn().choice(self._table.legal(role)))
+        return self.word(role, self.drawn().choice(self._game.legal(role)))
 
 
 def named(card: str) -> str:

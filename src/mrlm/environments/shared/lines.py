@@ -26,7 +26,7 @@ Openings = tuple[tuple[str, ...], tuple[str, ...]]
 class LineGame(TwoPlayerGame):
     """A board as a string of `X`, `O` and `.`, row by row.
 
-    A game sets `columns`, `lines`, `choices` (all answers) and `rules` before it calls
+    A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls
     `super().__init__`, and implements `kind`, `openings`, `cell`, `text`, `refusal` and `worth`.
 
     Args:
@@ -39,7 +39,7 @@ class LineGame(TwoPlayerGame):
     """
 
     roles: tuple[str, ...] = ("x", "o")
-    columns: int
+    width: int
     lines: Lines
     choices: str
     rules: str
@@ -187,8 +187,8 @@ class LineGame(TwoPlayerGame):
             return " ".join(found + ["win"] * any(cell in line for line in lines))
 
         rows = [
-            [(shown[i], classes(i)) for i in range(row, row + self.columns)]
-            for row in range(0, self.cells, self.columns)
+            [(shown[i], classes(i)) for i in range(row, row + self.width)]
+            for row in range(0, self.cells, self.width)
         ]
         return stacked(table(rows, self.heading(), kind="grid"), self._outcome())
 
