@@ -246,7 +246,8 @@ def opening_positions(
     fit: Callable[[str], bool],
     canonical: Callable[[str], str],
 ) -> Openings:
-    """Positions with some marks, a tenth of them held out. The empty board is both.
+    """Positions with some marks, a tenth of them held out, at least one form. The empty board is
+    both.
 
     Args:
         name: of the game, which decides together with a position whether it is held out.
@@ -262,5 +263,12 @@ def opening_positions(
     found = sorted(board for board in boards if fit(board))
     if not marks:
         return tuple(found), tuple(found)
-    held = {board for board in found if is_held_out(f"{name} {canonical(board)}")}
-    return tuple(board for board in found if board not in held), tuple(sorted(held))
+    forms = {board: canonical(board) for board in found}
+    different = sorted(set(forms.values()))
+    held = {form for form in different if is_held_out(f"{name} {form}")}
+    if not held and len(different) > 1:
+        held = {different[0]}
+    return (
+        tuple(board for board in found if forms[board] not in held),
+        tuple(board for board in found if forms[board] in held),
+    )
