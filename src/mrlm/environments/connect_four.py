@@ -129,6 +129,13 @@ class ConnectFourEnvironment(LineGame):
     def openings(self) -> Openings:
         return openings(self.height, self.width, self.line, self.opening)
 
+    def playable(self, board: str) -> bool:
+        fallen = all(
+            board[cell] == FREE or board[cell + self.width] != FREE
+            for cell in range(len(board) - self.width)
+        )
+        return fallen and super().playable(board)
+
     def cell(self, board: str, choice: str) -> int | None:
         return falls(board, self.width, COLUMNS.index(choice))
 

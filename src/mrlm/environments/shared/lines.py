@@ -117,7 +117,7 @@ class LineGame(TwoPlayerGame):
 
     def begin(self, task: Task) -> None:
         board = task.info.get("board")
-        if not isinstance(board, str) or not self._playable(board):
+        if not isinstance(board, str) or not self.playable(board):
             raise ConfigError(
                 f"{self.kind}: task {task.id!r} needs info['board']: {self.cells} of {MARKS} and "
                 f"{FREE}, in a game that is not over"
@@ -126,7 +126,8 @@ class LineGame(TwoPlayerGame):
         self.mover = turn_of(board)
         self.explain(self.rules)
 
-    def _playable(self, board: str) -> bool:
+    def playable(self, board: str) -> bool:
+        """Whether it is a valid board of a game that is not over."""
         fits = len(board) == self.cells and set(board) <= {*MARKS, FREE} and FREE in board
         return fits and board.count("X") - board.count("O") in (0, 1) and not self.won(board)
 
