@@ -66,8 +66,8 @@ class ConnectFourEnvironment(LineGame):
         forgiven: number of illegal answers that a player may give; with 0 the first one loses.
         draw: reward of a draw for each player; from -1 to 1, exclusive.
         opponent, seat, teaches, style: as for every two-player game. In the `short` style a
-            question is the board, its rows from the top separated by `/`, and the player's mark:
-            `..../.O../.XX. O?`.
+            question is the board, its rows from the top separated by `/` with the numbers of the
+            columns that are not full in the top row, and the player's mark: `1234/.O../.XX. O?`.
         seed: another seed gives other openings for the same task seed.
 
     Raises:
@@ -142,7 +142,9 @@ class ConnectFourEnvironment(LineGame):
     def text(self, board: str, role: int) -> str:
         shown = [board[i : i + self.width] for i in range(0, len(board), self.width)]
         if self.style == "short":
-            return f"{'/'.join(shown)} {MARKS[role]}?"
+            pairs = zip(shown[0], self.choices, strict=True)
+            top = "".join(choice if mark == FREE else mark for mark, choice in pairs)
+            return f"{'/'.join([top, *shown[1:]])} {MARKS[role]}?"
         rows = "\n".join(" ".join(row) for row in [self.choices, *shown])
         return f"{rows}\nYou are {MARKS[role]}. Which column?"
 

@@ -178,7 +178,9 @@ def test_boards_show_columns_the_last_disc_and_the_line() -> None:
     assert env.render("x") == env.render("o") == env.render()
     short = ConnectFourEnvironment(level=1, style="short")
     (text,) = short.reset(Task("t", info={"board": "....OO..XX.."})).observations["x"].messages
-    assert text.content == "..../OO../XX.. X?"
+    assert text.content == "1234/OO../XX.. X?"
+    short.reset(Task("t", info={"board": "X...O...X..."}))
+    assert short.question(1) == "X234/O.../X... O?"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_last_card_is_followed_by_one_turn_of_each() -> None:
 
 
 def test_hints_and_discards_move_tokens() -> None:
-    table = HanabiEnvironment(level=2)._dealt("r1 r2 g1 g1 r3 g3".split())
+    table = HanabiEnvironment(level=2)._dealt(["r1", "r2", "g1", "g1", "r3", "g3"])
     assert [held.card for held in table.hands[1]] == ["g1", "g1"]
     assert table.problem(0, Move("discard")) and not table.problem(0, Move("play"))
     assert table.problem(0, Move("hint", target=1, value="r")) == (
