@@ -174,6 +174,7 @@ class HanabiEnvironment(TurnGame):
             )
         self._game = self._dealt(deck)
         self._erred = [0] * self.players_count
+        self._log = []
         colours = ", ".join(COLOURS[letter] for letter in self._game.colours)
         name = " NAME" if self.players_count > 2 else ""
         ranks = self._game.ranks
