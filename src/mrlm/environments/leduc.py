@@ -85,7 +85,7 @@ class LeducRules:
 
 
 class LeducEnvironment(PokerGame):
-    """Leduc poker (Southey et al. 2005). The deck has the cards J, Q and K in two suits. Both
+    """Leduc poker (Southey et al. 2005). There are the cards J, Q and K in two suits. Both
     players put in a chip and get a card that the other never sees. In each of two rounds they check
     or bet, and against a bet fold, call or raise; a bet or raise is 2 chips in the first round and
     4 in the second, at most two in a round, and the first player begins both. After the first round

@@ -21,7 +21,7 @@ RED = ["r1", "r2", "r1", "r3", "r1", "r2"]
 def game(deck: list[str], *words: str, **settings: Any) -> tuple[Any, dict[str, float]]:
     """What the players are paid, and the components of the first one."""
     env = HanabiEnvironment(**{"level": 1, "style": "short", **settings})
-    paid, _, parts = played(env, Task("t", info={"deck": deck}), script(*words))
+    paid, _, parts = played(env, Task("t", info={"cards": deck}), script(*words))
     assert len(set(paid.values())) == 1, "the reward is common"
     assert len({str(part) for part in parts.values()}) == 1
     return paid["first"], dict(parts["first"])
@@ -51,7 +51,7 @@ def test_a_lost_life_and_a_crash() -> None:
 
 def test_the_last_card_is_followed_by_one_turn_of_each() -> None:
     env = HanabiEnvironment(level=1, style="short")
-    env.reset(Task("t", info={"deck": RED}))
+    env.reset(Task("t", info={"cards": RED}))
     for word, turns in (("p1", None), ("p1", 2), ("h2", 1)):
         assert not says(env, word).done
         assert env._game.turns_left == turns
@@ -78,7 +78,7 @@ def test_hints_and_discards_move_tokens() -> None:
 
 def test_negative_information_is_kept_and_completed_stacks_restore_a_hint() -> None:
     env = HanabiEnvironment(level=1)
-    env.reset(Task("t", info={"deck": RED}))
+    env.reset(Task("t", info={"cards": RED}))
     says(env, "hint 1")
     held = env._game.hands[1]
     assert [each.ranks for each in held] == ["1", "23"]
@@ -88,7 +88,7 @@ def test_negative_information_is_kept_and_completed_stacks_restore_a_hint() -> N
     rest = full_deck(2, 3)
     for card in deck:
         rest.remove(card)
-    env.reset(Task("t", info={"deck": ["r1", "r2", "r3", "g1", *rest]}))
+    env.reset(Task("t", info={"cards": ["r1", "r2", "r3", "g1", *rest]}))
     for word in ("p1", "p2", "p1"):
         says(env, word)
     assert env._game.tokens == 1
@@ -145,7 +145,7 @@ def test_no_player_sees_its_own_cards(style: Any, players: int) -> None:
         for card in ["r1", "r2", "g3", "r3"]:
             rest.remove(card)
         others = [card for card in ["r1", "r2", "g3", "r3"] if card not in deck]
-        env.reset(Task("t", info={"deck": [*deck, *rest, *others]}))
+        env.reset(Task("t", info={"cards": [*deck, *rest, *others]}))
         board, text, all_cards = env.render("first"), env.question(0), env.render()
         shown.append((board, text))
         assert all_cards != board
@@ -155,7 +155,7 @@ def test_no_player_sees_its_own_cards(style: Any, players: int) -> None:
 
 def test_short_prompts_are_short() -> None:
     env = HanabiEnvironment(level=1, style="short")
-    env.reset(Task("t", info={"deck": RED}))
+    env.reset(Task("t", info={"cards": RED}))
     assert env.question(0) == "0 h3 l2 d2 r1:r. r3:r. r. r.?"
     says(env, "h1")
     assert env.question(1) == "h1 0 h2 l2 d2 r1:r. r2:r. r1 r.?"
@@ -185,7 +185,7 @@ def test_the_convention_comes_near_what_players_who_see_everything_reach() -> No
         task = env.task(seed, "eval" if seed % 2 else "train")
         _, _, parts = played(env, task, expert)
         reached.append(parts["first"]["score"])
-        bounds.append(best_possible(env._dealt(task.info["deck"]), 0, {}))
+        bounds.append(best_possible(env._dealt(task.info["cards"]), 0, {}))
         assert reached[-1] <= bounds[-1] <= 3 and not parts["first"]["crash"]
     assert sum(reached) >= 0.8 * sum(bounds)
 
@@ -251,7 +251,7 @@ def test_games_end_within_their_turns_however_they_are_played() -> None:
 
 def test_a_fork_continues_alone() -> None:
     env = HanabiEnvironment(level=1, style="short")
-    env.reset(Task("t", info={"deck": RED}))
+    env.reset(Task("t", info={"cards": RED}))
     twin = copy.deepcopy(env)
     before = str(twin.render())
     says(env, "p1")
@@ -263,7 +263,7 @@ def test_a_fork_continues_alone() -> None:
     [
         ({"level": 5}, "level must be one of 1, 2, 3, 4"),
         ({"players": 4}, "players must be at most 3"),
-        ({"players": 3, "level": 1}, "a deck of 6 cards leaves none"),
+        ({"players": 3, "level": 1}, "a pile of 6 cards leaves none"),
         ({"colours": 6}, "colours"),
         ({"ranks": 1}, "ranks"),
         ({"hand": 0}, "hand"),
@@ -278,5 +278,5 @@ def test_a_fork_continues_alone() -> None:
 def test_settings_out_of_range_are_named(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         HanabiEnvironment(**settings)
-    with pytest.raises(ConfigError, match=r"info\['deck'\]"):
-        HanabiEnvironment().reset(Task("t", [Message("?")], info={"deck": RED}))
+    with pytest.raises(ConfigError, match=r"info\['cards'\]"):
+        HanabiEnvironment().reset(Task("t", [Message("?")], info={"cards": RED}))

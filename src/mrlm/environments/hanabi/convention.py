@@ -88,5 +88,5 @@ def _points_well(table: Table, role: int, move: Move) -> bool:
 
 
 def _nothing(table: Table) -> str:
-    """What is known of a card before any hint."""
+    """The knowledge of a card before any hint."""
     return Held("", table.colours, table.ranks).known

@@ -39,7 +39,7 @@ class HanabiEnvironment(TurnGame):
     upwards, and see all cards but their own. In its turn a player plays a card (one that does not
     continue its stack costs a life and is lost), discards a card, which restores a hint, or gives a
     hint: all cards of one colour or one rank in another player's hand. A played or discarded card
-    is replaced from the deck. The game ends when all stacks are complete, when no life is left, or
+    is replaced from the pile. The game ends when all stacks are complete, when no life is left, or
     when every player has had one more turn after the last card was drawn.
 
     All players receive the same reward: each card on a stack adds `1 / (colours x ranks)`, so that
@@ -51,7 +51,7 @@ class HanabiEnvironment(TurnGame):
     and may retry, up to `forgiven` times in a game, and then the game ends as without a life.
 
     The `expert` follows a convention, which uses only what the player sees: the first card that a
-    hint names can be played. It is not optimal. A tenth of the orders of the deck is held out.
+    hint names can be played. It is not optimal. A tenth of the orders of the cards is held out.
 
     Components: `score` (cards on the stacks, 0 after a crash with `crash: zero`), `perfect`,
     `crash`, `misplay`, `illegal`.
@@ -69,13 +69,13 @@ class HanabiEnvironment(TurnGame):
             game.
         teaches, style: as for every game. In the `short` style moves are `p1`, `d2`, `hr`, `h3`
             (with three players `h1r`: the next player, `h2r`: the one after), and a question has
-            the moves since the own last turn, the stacks, hints, lives and cards in the deck, each
+            the moves since the own last turn, the stacks, hints, lives and cards that are left, each
             card of the others with what they know of it, and what is known of the own cards:
             `hr 1 h2 l2 d2 r2:r. r3:.. r. r.?`.
-        seed: another seed gives other decks for the same task seed.
+        seed: another seed gives other orders of the cards for the same task seed.
 
     Raises:
-        ConfigError: a number out of its range, or a deck without a card left after the deal.
+        ConfigError: a number out of its range, or no card left after the deal.
     """
 
     reward_range: tuple[float, float] | None = (-0.5, 1.0)
@@ -125,7 +125,7 @@ class HanabiEnvironment(TurnGame):
         left = len(self.deck) - players * found["hand"]
         if left < 1:
             raise ConfigError(
-                f"a deck of {len(self.deck)} cards leaves none after {players} hands of "
+                f"a pile of {len(self.deck)} cards leaves none after {players} hands of "
                 f"{found['hand']}; set a smaller hand, or more colours or ranks"
             )
         turns = left + players  # moves that draw a card or are among the last ones
@@ -148,7 +148,7 @@ class HanabiEnvironment(TurnGame):
                 break
         table = self._dealt(deck)
         return Task(
-            name, [Message(self._question(table, 0, []))], seed=seed, info={"deck": [*deck]}
+            name, [Message(self._question(table, 0, []))], seed=seed, info={"cards": [*deck]}
         )
 
     def _dealt(self, deck: Sequence[str]) -> Table:
@@ -166,10 +166,10 @@ class HanabiEnvironment(TurnGame):
         return table
 
     def begin(self, task: Task) -> None:
-        deck = task.info.get("deck")
+        deck = task.info.get("cards")
         if not isinstance(deck, list) or sorted(deck) != sorted(self.deck):
             raise ConfigError(
-                f"hanabi: task {task.id!r} needs info['deck'], a list of all {len(self.deck)} "
+                f"hanabi: task {task.id!r} needs info['cards'], a list of all {len(self.deck)} "
                 f"cards, such as {self.deck[:3]}"
             )
         self._game = self._dealt(deck)
@@ -256,7 +256,7 @@ class HanabiEnvironment(TurnGame):
             self.pay(role, 0.0, **components)
 
     def _event(self, role: int, move: Move) -> str:
-        """What came of a move, as everyone sees it; called before it is made."""
+        """The result of a move, as everyone sees it; called before it is made."""
         word = self.word(role, move)
         if move.kind == "hint":
             cards = ", ".join(str(slot + 1) for slot in self._game.touched(role, move))
@@ -362,7 +362,7 @@ def named(card: str) -> str:
 
 
 def clue(table: Table, held: Held) -> str:
-    """What hints tell about a card, in words."""
+    """The knowledge of a card from hints, in words."""
     texts = []
     for possible, all_values in ((held.colours, table.colours), (held.ranks, table.ranks)):
         words = [COLOURS.get(value, value) for value in possible]

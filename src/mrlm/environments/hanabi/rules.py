@@ -71,11 +71,11 @@ class Table:
         players, colours, ranks, hand: numbers of players, colours, ranks, and cards in a hand.
         most_tokens: hint tokens at most.
         tokens, lives: that are left.
-        deck: cards that are left, the next one first.
+        deck: cards that are left to draw, the next one first.
         hands: of every player, the oldest card first.
         stacks: colour -> rank of its highest card; 0 if it has none.
         discarded: cards that are out of the game.
-        turns_left: once the deck is empty.
+        turns_left: once no card is left to draw.
     """
 
     players: int

@@ -80,7 +80,7 @@ class PokerGame(TwoPlayerGame):
         raise NotImplementedError
 
     def revealed(self, deal: str, history: str) -> list[tuple[str, Cell]]:
-        """What a board shows to everyone besides the moves: headings and cells."""
+        """The parts of a board for everyone besides the moves: headings and cells."""
         return []
 
     def equilibrium(self) -> Policy:
