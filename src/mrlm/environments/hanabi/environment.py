@@ -69,7 +69,7 @@ class HanabiEnvironment(TurnGame):
             game.
         teaches, style: as for every game. In the `short` style moves are `p1`, `d2`, `hr`, `h3`
             (with three players `h1r`: the next player, `h2r`: the one after), and a question has
-            the moves since the own last turn, the stacks, hints, lives and cards that are left, each
+            the moves since the own last turn, stacks, hints, lives and cards that are left, each
             card of the others with what they know of it, and what is known of the own cards:
             `hr 1 h2 l2 d2 r2:r. r3:.. r. r.?`.
         seed: another seed gives other orders of the cards for the same task seed.
