@@ -20,13 +20,13 @@ from mrlm.environments.leduc import (
     leduc_rules,
 )
 from mrlm.environments.shared.poker import conversations, played_policy, read_policy
-from mrlm.environments.shared.zero_sum import Policy, Tree, best_response, expected
+from mrlm.environments.shared.zero_sum import Policy, GameTree, best_response, expected
 from test_games import played, script
 
 
 def uniform(ranks: int = 3, raises: int = 2) -> dict[tuple[str, str], list[float]]:
     game = leduc_rules(ranks, raises)
-    counts = {key: len(game.moves(key[1])) for node in Tree(game).nodes for key in node.keys}
+    counts = {key: len(game.moves(key[1])) for node in GameTree(game).nodes for key in node.keys}
     return {key: [1 / count] * count for key, count in counts.items()}
 
 
@@ -49,7 +49,7 @@ def test_the_published_value_and_an_expert_that_is_hardly_exploitable() -> None:
 @pytest.mark.parametrize(("level", "sets"), [(1, 56), (2, 120), (3, 288), (4, 1116)])
 def test_levels_have_as_many_information_sets_as_they_should(level: int, sets: int) -> None:
     env = LeducEnvironment(level=level)
-    assert sum(len(node.keys) for node in Tree(env.game).nodes) == sets
+    assert sum(len(node.keys) for node in GameTree(env.game).nodes) == sets
     assert (env.ranks, env.raises) == tuple(LEVELS[level].values())
     if level < 3:
         able = leduc_equilibrium(env.ranks, env.raises)

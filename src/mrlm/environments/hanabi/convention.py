@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mrlm.environments.hanabi.rules import Held, Move, Table, full_deck
+from mrlm.environments.hanabi.rules import HeldCard, Move, Table, full_deck
 
 
 def chosen(table: Table, role: int) -> Move:
@@ -37,7 +37,7 @@ def chosen(table: Table, role: int) -> Move:
     return (harmless or hints)[0]
 
 
-def possible(table: Table, viewer: int, held: Held, owner: int) -> list[str]:
+def possible(table: Table, viewer: int, held: HeldCard, owner: int) -> list[str]:
     """Cards that a held one may be, as far as its owner and `viewer` both know.
 
     Args:
@@ -89,4 +89,4 @@ def _points_well(table: Table, role: int, move: Move) -> bool:
 
 def _nothing(table: Table) -> str:
     """The knowledge of a card before any hint."""
-    return Held("", table.colours, table.ranks).known
+    return HeldCard("", table.colours, table.ranks).known

@@ -12,7 +12,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.hanabi.convention import chosen
-from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, Held, Move, Table, full_deck
+from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, HeldCard, Move, Table, full_deck
 from mrlm.environments.shared.games import Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import (
     at_least,
@@ -341,7 +341,7 @@ class HanabiEnvironment(TurnGame):
         end = f"{state.score} of {state.best_score} points" if self.mover is None else ""
         return stacked(table(rows), self._counts(state), table(hands), last, end)
 
-    def _class(self, held: Held) -> str:
+    def _class(self, held: HeldCard) -> str:
         """The mark of a card: green if it can be played, grey if it is useless."""
         if self._game.playable(held.card):
             return "good"
@@ -361,7 +361,7 @@ def named(card: str) -> str:
     return f"{COLOURS[card[0]]} {card[1]}"
 
 
-def clue(table: Table, held: Held) -> str:
+def clue(table: Table, held: HeldCard) -> str:
     """The knowledge of a card from hints, in words."""
     texts = []
     for possible, all_values in ((held.colours, table.colours), (held.ranks, table.ranks)):

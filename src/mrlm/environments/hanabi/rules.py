@@ -27,7 +27,7 @@ class Move:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldCard:
     """A card in a hand, and what hints tell its player about it.
 
     Args:
@@ -47,8 +47,8 @@ class Held:
         colour = self.colours if len(self.colours) == 1 else "."
         return colour + (self.ranks if len(self.ranks) == 1 else ".")
 
-    def copy(self) -> Held:
-        return Held(self.card, self.colours, self.ranks, self.pointed)
+    def copy(self) -> HeldCard:
+        return HeldCard(self.card, self.colours, self.ranks, self.pointed)
 
 
 def full_deck(colours: int, ranks: int) -> list[str]:
@@ -85,7 +85,7 @@ class Table:
     tokens: int
     lives: int
     deck: list[str]
-    hands: list[list[Held]] = field(default_factory=list)
+    hands: list[list[HeldCard]] = field(default_factory=list)
     stacks: dict[str, int] = field(default_factory=dict)
     discarded: list[str] = field(default_factory=list)
     turns_left: int | None = None
@@ -207,5 +207,5 @@ class Table:
             if not self.deck:
                 self.turns_left = self.players
 
-    def _draw(self) -> Held:
-        return Held(self.deck.pop(0), self.colours, self.ranks)
+    def _draw(self) -> HeldCard:
+        return HeldCard(self.deck.pop(0), self.colours, self.ranks)

@@ -13,7 +13,7 @@ from mrlm.core.types import Message, Role, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
 from mrlm.environments.shared.rows import at_least, penalty
 from mrlm.environments.shared.text import only_word
-from mrlm.environments.shared.zero_sum import CardGame, Policy, Seen, Tree
+from mrlm.environments.shared.zero_sum import CardGame, Policy, Seen, GameTree
 
 Chances = dict[Seen, tuple[float, ...]]
 
@@ -186,7 +186,7 @@ def conversations(env: PokerGame) -> dict[Seen, list[Message]]:
         env: environment with two agents, which defines the prompts.
     """
     found: dict[Seen, list[Message]] = {}
-    tree = Tree(env.game)
+    tree = GameTree(env.game)
     for node in tree.nodes:
         for row, key in enumerate(node.keys):
             deal = tree.deals[node.rows.tolist().index(row)]

@@ -78,7 +78,7 @@ class Node:
         return [self, *below] if self.children else []
 
 
-class Tree:
+class GameTree:
     """All histories of a game.
 
     Args:
@@ -227,7 +227,7 @@ def probabilities(policy: Policy, key: Seen, count: int) -> Sequence[float]:
 
 def expected(game: CardGame, first: Policy, second: Policy) -> float:
     """Expected reward of role 0, the mean over all deals."""
-    tree = Tree(game)
+    tree = GameTree(game)
     tree.load(first, 0)
     tree.load(second, 1)
     return tree.value()
@@ -235,7 +235,7 @@ def expected(game: CardGame, first: Policy, second: Policy) -> float:
 
 def best_response(game: CardGame, policy: Policy, role: int) -> float:
     """Expected reward of a best response in role `role` to `policy` in the other role."""
-    tree = Tree(game)
+    tree = GameTree(game)
     tree.load(policy, 1 - role)
     return tree.best_response(role)
 
@@ -243,7 +243,7 @@ def best_response(game: CardGame, policy: Policy, role: int) -> float:
 def exploitability(game: CardGame, policy: Policy) -> float:
     """Reward of a best response to a policy, averaged over both roles; 0 for an equilibrium, above
     0 for any other policy (half of what is also called NashConv)."""
-    tree = Tree(game)
+    tree = GameTree(game)
     tree.load(policy)
     return (tree.best_response(0) + tree.best_response(1)) / 2
 
@@ -257,7 +257,7 @@ def solve(game: CardGame, tolerance: float, most: int = 5000) -> dict[Seen, tupl
         tolerance: exploitability at which it is good enough.
         most: iterations at most.
     """
-    tree, found = Tree(game), {}
+    tree, found = GameTree(game), {}
     for iteration in range(1, most + 1):
         tree.improve(iteration)
         if iteration % 50 == 0 or iteration == most:
