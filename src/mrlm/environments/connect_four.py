@@ -112,6 +112,7 @@ class ConnectFourEnvironment(LineGame):
         self.depth = depth or (None if exact else DEPTH)
         self.lines: Lines = all_lines(self.height, self.width, self.line)
         self.choices: str = COLUMNS[: self.width]
+        self.heading: Sequence[str] = [*self.choices]
         self.rules: str = (
             f"Connect four on {self.height} rows and {self.width} columns. X and O drop discs into "
             f"columns in turn, X first; a disc falls to the lowest free cell. {self.line} in a "
@@ -152,9 +153,6 @@ class ConnectFourEnvironment(LineGame):
         if choice:
             return f"Column {choice} is full."
         return f"That is no column from 1 to {self.width}."
-
-    def heading(self) -> list[str]:
-        return [*self.choices]
 
     def labels(self) -> str:
         return self._board.replace(FREE, " ")

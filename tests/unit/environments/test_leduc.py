@@ -20,7 +20,7 @@ from mrlm.environments.leduc import (
     leduc_rules,
 )
 from mrlm.environments.shared.poker import conversations, played_policy, read_policy
-from mrlm.environments.shared.zero_sum import Policy, GameTree, best_response, expected
+from mrlm.environments.shared.zero_sum import GameTree, Policy, best_response, expected
 from test_games import played, script
 
 

@@ -43,6 +43,8 @@ class LineGame(TwoPlayerGame):
     lines: Lines
     choices: str
     rules: str
+    heading: Sequence[str] = ()
+    """The first row of a board for people, if it has one."""
 
     def __init__(
         self,
@@ -171,10 +173,6 @@ class LineGame(TwoPlayerGame):
         """The character of each cell on a board for people."""
         return self._board
 
-    def heading(self) -> list[str]:
-        """The first row of a board for people, if it has one."""
-        return []
-
     def render(self, agent: str | None = None) -> Html:
         """The board with its last mark, and who is to move or has won."""
         won = self.won(self._board)
@@ -191,7 +189,7 @@ class LineGame(TwoPlayerGame):
             [(shown[i], classes(i)) for i in range(row, row + self.width)]
             for row in range(0, self.cells, self.width)
         ]
-        return stacked(table(rows, self.heading(), kind="grid"), self._outcome())
+        return stacked(table(rows, self.heading, kind="grid"), self._outcome())
 
     def _outcome(self) -> str:
         if self.mover is not None:

@@ -13,7 +13,7 @@ from mrlm.core.types import Message, Role, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
 from mrlm.environments.shared.rows import at_least, penalty
 from mrlm.environments.shared.text import only_word
-from mrlm.environments.shared.zero_sum import CardGame, Policy, Seen, GameTree
+from mrlm.environments.shared.zero_sum import CardGame, GameTree, Policy, Seen
 
 Chances = dict[Seen, tuple[float, ...]]
 
