@@ -154,9 +154,6 @@ class ConnectFourEnvironment(LineGame):
             return f"Column {choice} is full."
         return f"That is no column from 1 to {self.width}."
 
-    def labels(self) -> str:
-        return self._board.replace(FREE, " ")
-
     def worth(self, board: str) -> float:
         return solver(self.height, self.width, self.line).value(board, self.depth)
 

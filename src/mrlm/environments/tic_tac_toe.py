@@ -62,6 +62,7 @@ class TicTacToeEnvironment(LineGame):
     lines = LINES
     choices = CELLS
     rules = RULES
+    numbers = True
 
     def __init__(
         self,
@@ -103,9 +104,6 @@ class TicTacToeEnvironment(LineGame):
 
     def refusal(self, choice: str | None) -> str:
         return f"Cell {choice} is taken." if choice else "That is no cell from 1 to 9."
-
-    def labels(self) -> str:
-        return numbered(self._board)
 
     def worth(self, board: str) -> float:
         return value(board)

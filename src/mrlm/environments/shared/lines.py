@@ -43,6 +43,8 @@ class LineGame(TwoPlayerGame):
     lines: Lines
     choices: str
     rules: str
+    numbers: bool = False
+    """Whether a board for people has the numbers of free cells, as `shown` has them."""
     heading: Sequence[str] = ()
     """The first row of a board for people, if it has one."""
 
@@ -169,15 +171,11 @@ class LineGame(TwoPlayerGame):
     def state(self) -> str:
         return f"{self._board} {'over' if self.mover is None else MARKS[self.mover]}"
 
-    def labels(self) -> str:
-        """The character of each cell on a board for people."""
-        return self._board
-
     def render(self, agent: str | None = None) -> Html:
         """The board with its last mark, and who is to move or has won."""
         won = self.won(self._board)
         lines = [line for line in self.lines if won and {self._board[c] for c in line} == {won}]
-        shown = self.labels()
+        shown = self.shown(self._board) if self.numbers else self._board.replace(FREE, " ")
 
         def classes(cell: int) -> str:
             mark = self._board[cell]
