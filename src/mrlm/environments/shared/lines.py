@@ -133,11 +133,11 @@ class LineGame(TwoPlayerGame):
     def playable(self, board: str) -> bool:
         """Whether it is a valid board of a game that is not over."""
         fits = len(board) == self.cells and set(board) <= {*MARKS, FREE} and FREE in board
-        return fits and board.count("X") - board.count("O") in (0, 1) and not self.won(board)
-
-    def won(self, board: str) -> str | None:
-        """The mark of a line on the board, or `None`."""
-        return winner_of(board, self.lines)
+        return (
+            fits
+            and board.count("X") - board.count("O") in (0, 1)
+            and not winner_of(board, self.lines)
+        )
 
     def question(self, role: int) -> str:
         return self.text(self._board, role)
@@ -156,7 +156,7 @@ class LineGame(TwoPlayerGame):
         self._marked = cell
         self._board = placed(self._board, cell)
         self.mover = 1 - role
-        if self.won(self._board):
+        if winner_of(self._board, self.lines):
             self._end(role)
         elif FREE not in self._board:
             for each in (0, 1):
@@ -173,7 +173,7 @@ class LineGame(TwoPlayerGame):
 
     def render(self, agent: str | None = None) -> Html:
         """The board with its last mark, and who is to move or has won."""
-        won = self.won(self._board)
+        won = winner_of(self._board, self.lines)
         lines = [line for line in self.lines if won and {self._board[c] for c in line} == {won}]
         shown = self.shown(self._board) if self.numbers else self._board.replace(FREE, " ")
 
@@ -192,7 +192,7 @@ class LineGame(TwoPlayerGame):
     def _outcome(self) -> str:
         if self.mover is not None:
             return f"{MARKS[self.mover]} ({self.roles[self.mover]}) to move"
-        if won := self.won(self._board):
+        if won := winner_of(self._board, self.lines):
             return f"{won} has won"
         if FREE not in self._board:
             return "a draw"
