@@ -84,7 +84,9 @@ def test_drawing_changes_nothing_and_is_bounded(name: str, hostile: bool) -> Non
         assert as_text(board).strip()
 
 
-@pytest.mark.parametrize("name", ["tic_tac_toe", "kuhn_poker", "negotiation", "twenty_questions"])
+@pytest.mark.parametrize(
+    "name", ["tic_tac_toe", "kuhn_poker", "leduc", "connect_four", "hanabi", "negotiation"]
+)
 def test_a_copy_draws_the_same_board(name: str) -> None:
     env = make(name).spawn()
     result = settled(env.reset(env.task(1), 1))

@@ -31,9 +31,12 @@ FITS: dict[str, tuple[str, str]] = {
     "class_completion": ("turns", "single_turn"),
     "code": ("refine", "debate"),
     "code_collaboration": ("turns", "single_turn"),
+    "connect_four": ("self_play", "turns"),
     "debate": ("turns", "self_play"),
     "difference": ("turns", "single_turn"),
+    "hanabi": ("turns", "self_play"),
     "kuhn_poker": ("turns", "self_play"),
+    "leduc": ("turns", "self_play"),
     "length": ("single_turn", "turns"),
     "math": ("majority_vote", "propose_solve"),
     "matrix": ("single_turn", "self_play"),
@@ -81,6 +84,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "tic_tac_toe": {"style": "short", "teaches": "any"},
     "negotiation": {"style": "short", "max_turns": 2},
     "kuhn_poker": {"style": "short", "teaches": "any"},
+    "leduc": {"style": "short", "teaches": "any"},
+    "connect_four": {"level": 1, "style": "short", "teaches": "any"},
+    "hanabi": {"level": 1, "style": "short", "teaches": "any"},
     "writing": {"preset": "short", "instructions": ["short", "long"]},
     "debate": {"prompts": "short", "topics": "arithmetic"},
     "plan_path": {"style": "short"},
@@ -90,7 +96,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 """Settings that keep prompts and episodes short."""
 
 
-GAMES = {"kuhn_poker", "tic_tac_toe"}
+GAMES = {"kuhn_poker", "tic_tac_toe", "leduc", "connect_four", "hanabi"}
 """Worlds that an illegal answer ends before everybody has spoken."""
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mrlm.core.board import Html, table
-from mrlm.core.environment import Split
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Role, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
-from mrlm.environments.shared.rows import at_least, penalty
-from mrlm.environments.shared.text import only_word
+from mrlm.core.types import Message
+from mrlm.environments.shared import poker, zero_sum
+from mrlm.environments.shared.games import Opponent, Style, Teaches
+from mrlm.environments.shared.poker import PokerGame
+from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.zero_sum import Policy
 
 CARDS = "JQK"
 DEALS = tuple(first + second for first, second in itertools.permutations(CARDS, 2))
@@ -45,7 +44,7 @@ def words_after(said: str) -> tuple[str, str]:
     return ("fold", "call") if "b" in said else ("check", "bet")
 
 
-class KuhnPokerEnvironment(TwoPlayerGame):
+class KuhnPokerEnvironment(PokerGame):
     """A game of poker with three cards (Kuhn 1950). Both players put in a chip and get a card that
     the other never sees; the first checks or bets one chip, and against a bet a player folds or
     calls. The reward is the number of chips won: 1 or 2, or -1 or -2.
@@ -75,6 +74,7 @@ class KuhnPokerEnvironment(TwoPlayerGame):
     """
 
     reward_range: tuple[float, float] | None = (-2.0, 2.0)
+    rules = RULES
 
     def __init__(
         self,
@@ -88,120 +88,44 @@ class KuhnPokerEnvironment(TwoPlayerGame):
         style: Style = "full",
         seed: int = 0,
     ) -> None:
-        super().__init__(agents, opponent, seat, teaches, style)
-        at_least("num_hands", num_hands, 1, whole=True)
+        self.game = KUHN
+        super().__init__(agents, num_hands, illegal, opponent, seat, teaches, style, seed)
         at_least("alpha", alpha, 0)
         if alpha > 1 / 3:
             raise ConfigError(f"alpha must be at most 1/3, not {alpha!r}")
-        self.num_hands = num_hands
-        self.illegal: float = penalty("illegal", illegal)
         self.alpha = alpha
-        self.seed = seed
         self.max_turns: int | None = 3 * num_hands
-        self._deals: tuple[str, ...] = ()
-        self._hand, self._history = 0, ""
-        self._finished: tuple[tuple[str, int], ...] = ()
-        """Moves of the hands that are over, and the chips that the first player won."""
 
-    def task(self, seed: int, split: Split = "train") -> Task:
-        name = f"kuhn_poker-{self.seed}-{split}-{seed}"
-        rng = random.Random(name)
-        deals = [rng.choice(DEALS) for _ in range(self.num_hands)]
-        prompt = [Message(self._question(deals[0][0], ""))]
-        return Task(name, prompt, seed=seed, info={"deals": deals})
+    @property
+    def kind(self) -> str:
+        return "kuhn_poker"
 
-    def begin(self, task: Task) -> None:
-        deals = task.info.get("deals")
-        if not deals or any(deal not in DEALS for deal in deals):
-            raise ConfigError(
-                f"kuhn_poker: task {task.id!r} needs info['deals'], a list of {', '.join(DEALS)}"
-            )
-        self._deals, self._hand, self._history = tuple(deals), 0, ""
-        self._finished = ()
-        self.explain(RULES)
-
-    def words(self) -> tuple[str, str]:
+    def words(self) -> tuple[str, ...]:
         """The two legal moves now, the passive one first."""
         return ("p", "b") if self.style == "short" else words_after(self._history)
 
-    def question(self, role: int) -> str:
-        return self._question(self._deals[self._hand][role], self._history)
+    def spoken(self, history: str) -> list[str]:
+        return moves_of(history)
 
-    def _question(self, card: str, history: str) -> str:
+    def asked(self, view: str, history: str) -> str:
         if self.style == "short":
-            return f"{card}{history}?"
+            return f"{view}{history}?"
         said = [
             f"{'you' if (len(history) - i) % 2 == 0 else 'the other'}: {move}"
             for i, move in enumerate(moves_of(history))
         ]
         moves = "fold or call" if "b" in history else "check or bet"
-        return f"Your card: {card}. Moves: {', '.join(said) or 'none'}. {moves}?"
+        return f"Your card: {view}. Moves: {', '.join(said) or 'none'}. {moves}?"
 
-    def play(self, role: int, text: str) -> None:
-        words = self.words()
-        said = only_word(text, words)
-        if said is None:
-            self.pay(role, -self.illegal, illegal=1.0)
-            self.tell(role, "No move: folded.", "!")
-            self._settle(1 - role, 1)
-            return
-        self._history += "pb"[words.index(said)]
-        if self._history.endswith("bp"):
-            self._settle(1 - role, 1)
-        elif self._history in ("pp", "bb", "pbb"):
-            first, second = self._deals[self._hand]
-            winner = int(CARDS.index(second) > CARDS.index(first))
-            self._settle(winner, 1 if self._history == "pp" else 2)
-        else:
-            self.mover = 1 - role
-
-    def _settle(self, winner: int, chips: int) -> None:
-        """Reward a hand, and deal the next."""
-        for role, won in ((winner, chips), (1 - winner, -chips)):
-            self.pay(role, won, chips=won)
-            self.tell(role, f"You {'win' if won > 0 else 'lose'} {chips}. Next hand.", f"{won:+d}")
-        won = chips if winner == 0 else -chips
-        self._finished = (*self._finished, (self._history, won))
-        self._hand, self._history = self._hand + 1, ""
-        self.mover = 0 if self._hand < len(self._deals) else None
-
-    @property
-    def seen(self) -> tuple[str, str]:
-        """The information set of the player to move: its card and the moves so far."""
-        assert self.mover is not None
-        return self._deals[self._hand][self.mover], self._history
-
-    def state(self) -> str:
-        if self.mover is None:
-            return "over"
-        hand = f"hand {self._hand + 1} of {len(self._deals)}"
-        return f"{hand}: {self._deals[self._hand]} {self._history}".rstrip()
-
-    def render(self, agent: str | None = None) -> Html:
-        """The hands so far; an agent sees its own cards only."""
-        known = (0, 1) if agent is None else (self._who.index(agent),)
-        hands = [*self._finished] if self.mover is None else [*self._finished, (self._history, 0)]
-        rows = []
-        for number, ((history, chips), deal) in enumerate(zip(hands, self._deals, strict=False)):
-            over = number < len(self._finished)
-            cards = [
-                (deal[role], f"player{role}") if role in known else ("?", "dim") for role in (0, 1)
-            ]
-            won = (f"{chips:+d}", "num win" if chips > 0 else "num lose") if over else "to play"
-            rows.append([number + 1, *cards, ", ".join(moves_of(history)), won])
-        first, second = self.roles
-        return table(rows, ("hand", first, second, "moves", f"chips of {first}"))
+    def stake(self, history: str) -> float:
+        return 1.0
 
     def chance(self, card: str, history: str) -> float:
         """Probability that the expert bets or calls, given its information set."""
         return equilibrium(self.alpha)[card, history]
 
-    def best(self, role: int) -> str:
-        often = self.chance(self._deals[self._hand][role], self._history)
-        return self.words()[self.drawn().random() < often]
-
-    def anything(self, role: int) -> str:
-        return self.drawn().choice(self.words())
+    def equilibrium(self) -> Policy:
+        return policy_of(equilibrium(self.alpha))
 
 
 # -- the exact solution, over the twelve information sets ----------------------------------------
@@ -242,42 +166,47 @@ def payoff(deal: str, said: str) -> float | None:
     return {"pp": better, "bb": 2 * better, "pbb": 2 * better}.get(said)
 
 
+class KuhnRules:
+    """The rules, for the exact solution."""
+
+    deals = DEALS
+
+    def moves(self, history: str) -> str:
+        return "pb" if history in MOVES else ""
+
+    def mover(self, history: str) -> int:
+        return len(history) % 2
+
+    def after(self, history: str, move: str) -> str:
+        return history + move
+
+    def view(self, deal: str, history: str) -> str:
+        return deal[self.mover(history)]
+
+    def chips(self, deal: str, history: str) -> float:
+        chips = payoff(deal, history)
+        assert chips is not None, "the hand is not over"
+        return chips
+
+
+KUHN = KuhnRules()
+
+
+def policy_of(strategy: Strategy) -> Policy:
+    """The probabilities of both moves. Raises `ValueError`: see `checked`."""
+    checked(strategy)
+    return {seen: (1 - strategy[seen], strategy[seen]) for seen in SEEN}
+
+
 def expected(first: Strategy, second: Strategy) -> float:
     """Expected reward of the first player in chips per hand, the mean over all deals."""
-    sides = (checked(first), checked(second))
-
-    def worth(deal: str, said: str) -> float:
-        paid = payoff(deal, said)
-        if paid is not None:
-            return paid
-        role = len(said) % 2
-        bets = sides[role][deal[role], said]
-        return bets * worth(deal, said + "b") + (1 - bets) * worth(deal, said + "p")
-
-    return sum(worth(deal, "") for deal in DEALS) / len(DEALS)
+    return zero_sum.expected(KUHN, policy_of(first), policy_of(second))
 
 
 def best_response(strategy: Strategy, role: int) -> float:
     """Expected reward of a best response in role `role` (0 is the first) against `strategy` in the
     other role, in chips per hand."""
-    checked(strategy)
-
-    def worth(card: str, said: str, chances: Mapping[str, float]) -> float:
-        """Expected reward with a card; `chances` maps each card of the opponent to the probability
-        of the moves so far."""
-        deals = {theirs: card + theirs if role == 0 else theirs + card for theirs in chances}
-        if payoff(next(iter(deals.values())), said) is not None:
-            sign = 1.0 if role == 0 else -1.0
-            return sign * sum(c * (payoff(deals[t], said) or 0.0) for t, c in chances.items())
-        if len(said) % 2 == role:
-            return max(worth(card, said + move, chances) for move in "pb")
-        bets = {theirs: strategy[theirs, said] for theirs in chances}
-        return worth(card, said + "b", {t: c * bets[t] for t, c in chances.items()}) + worth(
-            card, said + "p", {t: c * (1 - bets[t]) for t, c in chances.items()}
-        )
-
-    others = {card: dict.fromkeys(CARDS.replace(card, ""), 1 / len(DEALS)) for card in CARDS}
-    return sum(worth(card, "", chances) for card, chances in others.items())
+    return zero_sum.best_response(KUHN, policy_of(strategy), role)
 
 
 def exploitability(strategy: Strategy) -> float:
@@ -294,7 +223,7 @@ def exploitability(strategy: Strategy) -> float:
         >>> round(exploitability({seen: 1.0 for seen in SEEN}), 3)  # bets and calls with anything
         0.333
     """
-    return (best_response(strategy, 0) + best_response(strategy, 1)) / 2
+    return zero_sum.exploitability(KUHN, policy_of(strategy))
 
 
 # -- strategies ------------------------------------------------------------------------------------
@@ -302,27 +231,12 @@ def exploitability(strategy: Strategy) -> float:
 
 def conversations(env: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
     """The conversation of a player in each of the twelve information sets."""
-    found: dict[tuple[str, str], list[Message]] = {}
-    for card, said in SEEN:
-        other = CARDS.replace(card, "")[0]
-        deal = other + card if len(said) % 2 else card + other
-        game = env.spawn()
-        result = game.reset(Task("read", info={"deals": [deal]}))
-        read: dict[str, list[Message]] = {name: [] for name in game.agents}
-        for move in [*said, None]:
-            ((name, observation),) = result.observations.items()
-            read[name] += observation.messages
-            if move is None:
-                found[card, said] = read[name]
-                break
-            spoken = Message(game.words()["pb".index(move)], Role.ASSISTANT, agent=name)
-            read[name].append(spoken)
-            result = game.step({name: spoken})
-    return found
+    found = poker.conversations(env)
+    return {seen: found[seen] for seen in SEEN}
 
 
 def read_strategy(
-    env: KuhnPokerEnvironment, scores: Callable[[list[Message], tuple[str, str]], Sequence[float]]
+    env: KuhnPokerEnvironment, scores: Callable[[list[Message], tuple[str, ...]], Sequence[float]]
 ) -> dict[tuple[str, str], float]:
     """A player's probability of a bet or call in every information set, from its answer
     probabilities.
@@ -331,12 +245,7 @@ def read_strategy(
         env: environment with two agents, which defines the prompts.
         scores: (conversation, the two moves) -> their probabilities, which need not be normalised.
     """
-    chances: dict[tuple[str, str], float] = {}
-    for seen, messages in conversations(env).items():
-        words = ("p", "b") if env.style == "short" else words_after(seen[1])
-        passes, bets = scores(messages, words)
-        chances[seen] = bets / (passes + bets)
-    return chances
+    return {seen: bets for seen, (_, bets) in poker.read_policy(env, scores).items()}
 
 
 def played_strategy(
@@ -350,17 +259,8 @@ def played_strategy(
         env: environment of the episodes, with two agents.
         policy: count only this policy's moves.
     """
-    moves: dict[tuple[str, str], list[int]] = {seen: [] for seen in SEEN}
-    for episode in episodes:
-        game = env.spawn()
-        game.reset(episode.task)
-        for turn in sorted(episode.turns, key=lambda each: each.step):
-            assert turn.message is not None and game.mover is not None
-            said = only_word(turn.message.content, game.words())
-            if said is not None and policy in (None, turn.policy):
-                moves[game.seen].append(game.words().index(said))
-            game.step({game.agents[game.mover]: turn.message})
-    return {seen: sum(each) / len(each) if each else 0.5 for seen, each in moves.items()}
+    played = poker.played_policy(env, episodes, policy)
+    return {seen: bets for seen, (_, bets) in played.items()}
 
 
 PLUGIN = KuhnPokerEnvironment

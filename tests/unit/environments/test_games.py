@@ -17,19 +17,20 @@ from mrlm.core.environment import Environment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult, Task
+from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
+from mrlm.environments.leduc import LeducEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
 from mrlm.environments.shared.games import TwoPlayerGame
+from mrlm.environments.shared.lines import placed, turn_of
 from mrlm.environments.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
     canonical,
     free,
     openings,
-    placed,
-    turn_of,
     value,
     winner,
 )
@@ -39,7 +40,9 @@ from places import ROOT
 
 GAMES: dict[str, type[TwoPlayerGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
+    "leduc": LeducEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,
+    "connect_four": ConnectFourEnvironment,
     "negotiation": NegotiationEnvironment,
     "twenty_questions": TwentyQuestionsEnvironment,
 }
@@ -433,7 +436,7 @@ def test_tic_tac_toe_between_experts_is_a_draw_from_every_opening() -> None:
 
 
 def test_tic_tac_toe_holds_positions_out_however_they_are_turned() -> None:
-    for opening in (2, 3, 4):
+    for opening in (1, 2, 3, 4):
         train, held = openings(opening)
         assert held and not {canonical(b) for b in train} & {canonical(b) for b in held}
         world = TicTacToeEnvironment(opening=opening)
@@ -441,7 +444,10 @@ def test_tic_tac_toe_holds_positions_out_however_they_are_turned() -> None:
         assert {world.task(i).info["board"] for i in range(200)} <= set(train)
     assert len({canonical(board) for board in ("X........", "..X......", "........X")}) == 1
     for make, said in (
-        (lambda: TicTacToeEnvironment(opening=1), "leaves no held-out position"),
+        (
+            lambda: ConnectFourEnvironment(level=1, width=2, opening=1),
+            "leaves no held-out position",
+        ),
         (lambda: TicTacToeEnvironment(opening=5), "at most 4"),
         (lambda: TicTacToeEnvironment(draw=1), "draw"),
         (lambda: TicTacToeEnvironment().reset(Task("t", info={"board": "XXX......"})), "board"),

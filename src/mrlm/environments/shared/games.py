@@ -1,5 +1,4 @@
-"""Base class of two-player games: the players move in turn, either role may be played by a script,
-and each has its own reward."""
+"""Base classes of games in which one player moves at a time, each with its own reward."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ Teaches = Literal["best", "any"]
 Style = Literal["full", "short"]
 
 
-class TwoPlayerGame(RowTasks):
-    """A game of two roles, 0 and 1, which move in turn.
+class TurnGame(RowTasks):
+    """A game whose players, the roles 0, 1, ..., are asked one at a time.
 
     A game sets `roles` and implements `begin` (sets up the game; role 0 moves first), `question`
     (the prompt of the role to move), `play` (processes its answer), `best` and `anything` (a good
@@ -28,12 +27,7 @@ class TwoPlayerGame(RowTasks):
     copy, or a repeated call of the expert, gives the same result.
 
     Args:
-        agents: names of the agents; by default the names of the roles (`player` if the opponent is
-            scripted).
-        opponent: player of the other role: an `agent`, or a script that plays at `random` or like
-            the `expert`; then the environment has one agent.
-        seat: the agent's role against a scripted opponent: its name, or `either`, determined by the
-            task.
+        agents: names of the agents; by default the names of the roles.
         teaches: behaviour of `expert`: the `best` answer, or `any` legal one, which demonstrates
             only the answer format.
         style: `full` explains the game; `short` is terse, for small models.
@@ -42,36 +36,23 @@ class TwoPlayerGame(RowTasks):
         ConfigError: a setting that is not one of these.
     """
 
-    roles: tuple[str, str] = ("first", "second")
+    roles: tuple[str, ...] = ("first", "second")
 
     def __init__(
         self,
         agents: str | Sequence[str] | None = None,
-        opponent: Opponent = "agent",
-        seat: str = "either",
         teaches: Teaches = "best",
         style: Style = "full",
     ) -> None:
-        one_of("opponent", opponent, ("agent", "random", "expert"))
-        one_of("seat", seat, ("either", *self.roles))
         one_of("teaches", teaches, ("best", "any"))
         one_of("style", style, ("full", "short"))
-        scripted = opponent != "agent"
-        if not scripted and seat != "either":
-            raise ConfigError(
-                f"seat={seat!r} is the agent's role against a script; with opponent='agent' both "
-                "roles are agents, so remove it"
-            )
-        default: Any = "player" if scripted else self.roles
-        self.agents: tuple[str, ...] = agent_names(agents or default, 1 if scripted else 2)
-        self.opponent: Opponent = opponent
-        self.seat: str = seat
+        self.agents: tuple[str, ...] = agent_names(agents or self.roles, len(self.roles))
         self.teaches: Teaches = teaches
         self.style: Style = style
         self.mover: int | None = None
         self._who: tuple[str | None, ...] = ()
         self._moves, self._key = 0, ""
-        self._notices: tuple[list[str], list[str]] = ([], [])
+        self._notices: tuple[list[str], ...] = ()
         self._owed: dict[int, Reward] = {}
 
     # -- implemented by a game ---------------------------------------------------------------------
@@ -103,7 +84,7 @@ class TwoPlayerGame(RowTasks):
         self._notices[role].append(full if self.style == "full" else short)
 
     def explain(self, rules: str) -> None:
-        """Begin both roles' first prompts with the rules, in the full style."""
+        """Begin the first prompts of all roles with the rules, in the full style."""
         if self.style == "full":
             for notices in self._notices:
                 notices.append(rules)
@@ -119,17 +100,21 @@ class TwoPlayerGame(RowTasks):
         """The random generator of this move."""
         return random.Random(f"{self._key}/{self._moves}")
 
+    def players(self) -> tuple[str | None, ...]:
+        """The agent of each role; `None` is a script."""
+        return self.agents
+
+    def scripted(self, role: int) -> str:
+        """The answer of a script in a role."""
+        return self.anything(role)
+
     # -- the environment ---------------------------------------------------------------------------
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         self._key, self._moves = f"{type(self).__name__}/{task.id}", 0
-        self._notices, self._owed = ([], []), {}
-        self._who = self.agents
-        if self.opponent != "agent":
-            place = random.Random(f"{self._key}/seat").randrange(2)
-            mine = place if self.seat == "either" else self.roles.index(self.seat)
-            self._who = (self.agents[0], None) if mine == 0 else (None, self.agents[0])
+        self._notices, self._owed = tuple([] for _ in self.roles), {}
+        self._who = self.players()
         self.mover = 0
         self.begin(task)
         return self._asked()
@@ -153,8 +138,7 @@ class TwoPlayerGame(RowTasks):
     def _asked(self) -> StepResult:
         """Let scripts play until an agent is to move; returns its observation and all rewards."""
         while self.mover is not None and self._who[self.mover] is None:
-            expert = self.opponent == "expert"
-            self._take(self.best(self.mover) if expert else self.anything(self.mover))
+            self._take(self.scripted(self.mover))
         owed, self._owed = self._owed, {}
         named = ((self._who[role], reward) for role, reward in sorted(owed.items()))
         rewards = {name: reward for name, reward in named if name is not None}
@@ -166,3 +150,53 @@ class TwoPlayerGame(RowTasks):
         text = ("\n" if self.style == "full" else " ").join([*notices, self.question(self.mover)])
         notices.clear()
         return StepResult({name: Observation([Message(text)])}, rewards)
+
+
+class TwoPlayerGame(TurnGame):
+    """A game of two roles, either of which may be played by a script.
+
+    Args:
+        agents: names of the agents; by default the names of the roles (`player` if the opponent is
+            scripted).
+        opponent: player of the other role: an `agent`, or a script that plays at `random` or like
+            the `expert`; then the environment has one agent.
+        seat: the agent's role against a scripted opponent: its name, or `either`, determined by the
+            task.
+        teaches, style: as for every game.
+
+    Raises:
+        ConfigError: a setting that is not one of these.
+    """
+
+    def __init__(
+        self,
+        agents: str | Sequence[str] | None = None,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+    ) -> None:
+        one_of("opponent", opponent, ("agent", "random", "expert"))
+        one_of("seat", seat, ("either", *self.roles))
+        scripted = opponent != "agent"
+        if not scripted and seat != "either":
+            raise ConfigError(
+                f"seat={seat!r} is the agent's role against a script; with opponent='agent' both "
+                "roles are agents, so remove it"
+            )
+        default: Any = "player" if scripted else self.roles
+        names = agent_names(agents or default, 1 if scripted else 2)
+        super().__init__(None, teaches, style)
+        self.agents: tuple[str, ...] = names
+        self.opponent: Opponent = opponent
+        self.seat: str = seat
+
+    def players(self) -> tuple[str | None, ...]:
+        if self.opponent == "agent":
+            return self.agents
+        place = random.Random(f"{self._key}/seat").randrange(2)
+        mine = place if self.seat == "either" else self.roles.index(self.seat)
+        return (self.agents[0], None) if mine == 0 else (None, self.agents[0])
+
+    def scripted(self, role: int) -> str:
+        return self.best(role) if self.opponent == "expert" else self.anything(role)

@@ -162,6 +162,32 @@ def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
         raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
 
 
+def at_most(name: str, value: Any, most: float) -> None:
+    """Raise a `ConfigError` if a setting is above `most`."""
+    if value > most:
+        raise ConfigError(f"{name} must be at most {most:g}, not {value!r}")
+
+
+def level_settings(
+    levels: Mapping[int, Mapping[str, int]], level: Any, **given: int | None
+) -> dict[str, int]:
+    """The settings of a level of difficulty, some of them replaced.
+
+    Args:
+        levels: level -> its settings.
+        level: the user's choice.
+        **given: the user's own settings; `None` is that of the level.
+
+    Raises:
+        ConfigError: the level is not one of `levels`.
+    """
+    if isinstance(level, bool) or level not in levels:
+        known = ", ".join(map(str, levels))
+        raise ConfigError(f"level must be one of {known}, not {level!r}")
+    own = {name: value for name, value in given.items() if value is not None}
+    return {**levels[level], **own}
+
+
 def one_of(name: str, value: Any, known: Sequence[str]) -> None:
     """Raise a `ConfigError` unless a setting is one of the known words."""
     if value not in known:
