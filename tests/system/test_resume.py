@@ -6,10 +6,12 @@ import json
 import random
 import shutil
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -20,6 +22,7 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.learn.checkpoint import checkpoints, verify
+from mrlm.training.checks import check_first_step
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "resumed",
@@ -256,8 +259,8 @@ def test_a_folder_of_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "final").is_dir() and (tmp_path / "run.1" / "final").is_dir()
 
 
-def test_a_trainer_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Training twice is training once for as long."""
+def test_a_trainer_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training twice is training once for as long, and checks the first step once."""
     from mrlm import MAGRPOTrainer
     from mrlm.environments.relay import RelayEnvironment
 
@@ -267,10 +270,13 @@ def test_a_trainer_goes_on_where_it_was(tmp_path: Path) -> None:
             environment=RelayEnvironment(), output_dir=str(tmp_path / name), batch_size=2, **words
         )
 
+    checks = Mock(wraps=check_first_step)
+    monkeypatch.setattr(sys.modules["mrlm.train"], "check_first_step", checks)
     parts = trainer("parts")
     parts.evaluate(episodes=2)
     parts.train(num_iterations=2)
     parts.train(num_iterations=1)
+    assert checks.call_count == 1
     parts.save_model(tmp_path / "saved")
     trainer("whole").train(num_iterations=3)
     assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
