@@ -75,7 +75,7 @@ def play_of(tokenizer: Any, environment: Environment, **how: Any) -> Play:
             lambda request: str(1 + sum(map(ord, str(request.key))) % 9), tokenizer
         )
     }
-    return Play([spec], settings, engine, 2, seed=0, **{"boards": True} | how)
+    return Play([spec], settings, engine, 2, seed=0, **how)
 
 
 def episodes(tokenizer: Any, environment: Environment, boards: bool = True) -> list[Episode]:
@@ -98,7 +98,7 @@ def test_boards_are_recorded_where_they_change(tokenizer: Any, kind: str) -> Non
 
 
 def test_only_the_first_groups_of_a_step_are_drawn(tokenizer: Any) -> None:
-    source = play_of(tokenizer, Counting(), most_boards=2)
+    source = play_of(tokenizer, Counting(), boards=True, most_boards=2)
     groups = run_async(source.take(4))
     assert [all(each.boards for each in group) for group in groups] == [True, True, False, False]
     assert not any(each.boards for group in groups[2:] for each in group)
