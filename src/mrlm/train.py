@@ -18,6 +18,7 @@ from mrlm.training.checks import (
     raise_alarm,
     warn_untrained,
 )
+from mrlm.training.heap import still_heap
 from mrlm.training.iteration import credit, evaluate, measure, play, show, update
 from mrlm.training.metrics import api_metrics, by_policy
 from mrlm.training.run import Run
@@ -32,6 +33,11 @@ async def train(run: Run) -> Run:
         KeyboardInterrupt: the run was interrupted; it has been saved and can be resumed.
         CheckError: an alarm ended it (`training.doctor=stop`); it has been saved.
     """
+    with still_heap(run.total_steps - run.step):
+        return await _train(run)
+
+
+async def _train(run: Run) -> Run:
     for callback in run.callbacks:
         callback.on_train_begin(run)
     run.population.grow(run.step)
@@ -42,18 +48,17 @@ async def train(run: Run) -> Run:
         await prove(run, [*run.learners, *run.frozen])
         if run.config.evaluation.at_start and run.evaluates:
             run.log.log(0, await evaluate(run))
-    checked = False
     stopping, interrupted = _agreed(run)
     while run.step < run.total_steps and not stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
         try:
-            metrics = await iterate(run, check=not checked)
+            metrics = await iterate(run, check=not run.checked)
         except NonFiniteError as error:
             go_back_to_checkpoint(run, error)
             await _share_weights(run)
             continue
-        checked = True
+        run.checked = True
         run.step += 1
         last = run.step == run.total_steps
         run.population.grow(run.step)

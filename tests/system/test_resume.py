@@ -6,9 +6,11 @@ import json
 import random
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from forking import Launcher, Started
 from mrlm import Callback, load_config, run_experiment
 from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import checkpoints, verify
+from mrlm.training.checks import check_first_step
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "resumed",
@@ -227,8 +230,8 @@ def test_a_folder_of_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "final").is_dir() and (tmp_path / "run.1" / "final").is_dir()
 
 
-def test_a_trainer_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Training twice is training once for as long."""
+def test_a_trainer_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training twice is training once for as long, and checks the first step once."""
     from mrlm import MAGRPOTrainer
     from mrlm.environments.relay import RelayEnvironment
 
@@ -238,10 +241,13 @@ def test_a_trainer_goes_on_where_it_was(tmp_path: Path) -> None:
             environment=RelayEnvironment(), output_dir=str(tmp_path / name), batch_size=2, **words
         )
 
+    checks = Mock(wraps=check_first_step)
+    monkeypatch.setattr(sys.modules["mrlm.train"], "check_first_step", checks)
     parts = trainer("parts")
     parts.evaluate(episodes=2)
     parts.train(num_iterations=2)
     parts.train(num_iterations=1)
+    assert checks.call_count == 1
     parts.save_model(tmp_path / "saved")
     trainer("whole").train(num_iterations=3)
     assert logged(tmp_path / "parts") == logged(tmp_path / "whole")

@@ -24,6 +24,7 @@ from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import SelfPlayPairs
 from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.streaming import StreamedRows
+from mrlm.record.plan import SAMPLED_GROUPS
 
 
 def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | None:
@@ -130,11 +131,20 @@ def source_of(
         greedy=spec.sampling.greedy,
         surplus=surplus_of(plan),
         assign_opponents=assign_opponents,
+        most_boards=_most_boards(plan),
     )
     if not config.training.max_lag:
         return play
     training = config.training
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
+
+
+def _most_boards(plan: RunPlan) -> int | None:
+    """Groups of a step whose boards can be recorded, where the numbers of groups in the record are
+    those in which they are played; `None` for all."""
+    spec, config = plan.spec, plan.config
+    in_order = not (spec.sampling.refills or spec.sampling.replays or config.training.max_lag)
+    return SAMPLED_GROUPS if in_order and config.record.tokens == "sample" else None
 
 
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:

@@ -131,7 +131,8 @@ class _Rows:
     def __init__(self, requests: list[Request], policy: Policy) -> None:
         self.policy = policy
         self.device = policy.device
-        self.drafts = [Draft(request, policy) for request in requests]
+        ends = policy.eos_ids
+        self.drafts = [Draft(request, policy, ends) for request in requests]
         self.uniforms = {id(draft): uniforms_of(draft.request) for draft in self.drafts}
         self.live = list(self.drafts)
         self._settings()

@@ -169,6 +169,16 @@ class Answers(Protocol):
         ...
 
 
+class _Kind:
+    """An engine, and the same as `RemoteEngine` or `ConcurrentEngine` if it is one: comparing it
+    with these protocols takes longer than many a request."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.remote = engine if isinstance(engine, RemoteEngine) else None
+        self.concurrent = engine if isinstance(engine, ConcurrentEngine) else None
+
+
 class Batcher:
     """Collects requests until no further one can arrive, then calls each engine once.
 
@@ -204,6 +214,7 @@ class Batcher:
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
         self._lingering = BackgroundJobs()
+        self._kinds: dict[str, _Kind] = {}
 
     async def generate(self, request: Request) -> Completion:
         """Await the completion of one request.
@@ -236,12 +247,15 @@ class Batcher:
 
     async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]
-        if isinstance(engine, RemoteEngine):
+        kind = self._kinds.get(request.policy)
+        if kind is None or kind.engine is not engine:
+            kind = self._kinds[request.policy] = _Kind(engine)
+        if kind.remote is not None:
             async with self.pulse.working():
                 with span("sampling", request.policy):
-                    return await engine.answer(request)
-        if isinstance(engine, ConcurrentEngine):
-            return await self._at_once(engine, request)
+                    return await kind.remote.answer(request)
+        if kind.concurrent is not None:
+            return await self._at_once(kind.concurrent, request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None or self._pump.done():

@@ -115,6 +115,7 @@ class Run:
         frozen: policies with weights that are not trained.
         untrained: agents that the log has already named for having only advantages of 0.
         alarm: the alarm that ends the run (`training.doctor=stop`).
+        checked: its first step was checked, and is not again when it is continued.
     """
 
     config: ExperimentConfig
@@ -142,6 +143,7 @@ class Run:
     stopping: bool = False
     interrupted: bool = False
     alarm: str | None = None
+    checked: bool = False
 
     def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained

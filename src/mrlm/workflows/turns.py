@@ -122,7 +122,11 @@ class Turns(Workflow):
             hear(seen[name], observation)
             if dialogue is not None:
                 dialogue.show(name, observation.messages)
-        messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in going))
+        if len(going) == 1:  # a task of its own would cost more than many an answer
+            (name,) = going
+            messages = [await agents[name].act(seen[name])]
+        else:
+            messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in going))
         actions = dict(zip(going, messages, strict=True))
         for name, message in actions.items():
             seen[name].append(message)

@@ -64,7 +64,7 @@ class Counting(Environment):
         return Html(f"<p><b>{text}</b></p>") if self.kind == "html" else text
 
 
-def episodes(tokenizer: Any, environment: Environment, boards: bool = True) -> list[Episode]:
+def play_of(tokenizer: Any, environment: Environment, **how: Any) -> Play:
     chat, params = Chat(tokenizer), SamplingParams(max_new_tokens=8)
     settings = {
         name: AgentSettings(name, "policy", chat, params, 4096) for name in environment.agents
@@ -75,8 +75,11 @@ def episodes(tokenizer: Any, environment: Environment, boards: bool = True) -> l
             lambda request: str(1 + sum(map(ord, str(request.key))) % 9), tokenizer
         )
     }
-    source = Play([spec], settings, engine, 2, seed=0, boards=boards)
-    (group,) = run_async(source.take(1))
+    return Play([spec], settings, engine, 2, seed=0, **how)
+
+
+def episodes(tokenizer: Any, environment: Environment, boards: bool = True) -> list[Episode]:
+    (group,) = run_async(play_of(tokenizer, environment, boards=boards).take(1))
     return group.episodes
 
 
@@ -92,6 +95,16 @@ def test_boards_are_recorded_where_they_change(tokenizer: Any, kind: str) -> Non
         assert "boards" not in episode_row(episode, tokens=False), "they come with the tokens"
         rest = {key: value for key, value in episode_row(episode).items() if key != "boards"}
         assert MARK not in str(rest)
+
+
+def test_only_the_first_groups_of_a_step_are_drawn(tokenizer: Any) -> None:
+    source = play_of(tokenizer, Counting(), boards=True, most_boards=2)
+    groups = run_async(source.take(4))
+    assert [all(each.boards for each in group) for group in groups] == [True, True, False, False]
+    assert not any(each.boards for group in groups[2:] for each in group)
+    assert all(each.boards for group in run_async(source.evaluate(3)) for each in group)
+    _, group = source.begin()
+    assert all(each.boards for each in run_async(group))
 
 
 @pytest.mark.parametrize("environment", [Counting(), TicTacToeEnvironment(forgiven=3)])

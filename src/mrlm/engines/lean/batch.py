@@ -76,8 +76,11 @@ class DecodingBatch:
     def __post_init__(self) -> None:
         requests = self.requests
         self.device: torch.device = self.decoder.device
+        self.names: list[str] = sorted({request.policy for request in requests})
+        ends = {name: self.policies[name].eos_ids for name in self.names}
         self.drafts: list[Draft] = [
-            Draft(request, self.policies[request.policy]) for request in requests
+            Draft(request, self.policies[request.policy], ends[request.policy])
+            for request in requests
         ]
         self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
         order = sorted(
@@ -85,7 +88,6 @@ class DecodingBatch:
             key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
         )
         self.queue: deque[int] = deque(order)
-        self.names: list[str] = sorted({request.policy for request in requests})
         rows = min(self.batch_size, len(requests))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.blocks: Blocks = Blocks(self.decoder, rows, self.width)

@@ -22,10 +22,11 @@ be a single byte, so a longer stop string takes as many tokens as it has bytes."
 
 @dataclass(slots=True)
 class Draft:
-    """An unfinished completion."""
+    """An unfinished completion; `ends` are the tokens that end it (`Policy.eos_ids`)."""
 
     request: Request
     policy: Policy
+    ends: frozenset[int]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str | None = None
@@ -34,7 +35,7 @@ class Draft:
     def judge(self) -> None:
         """Record whether the last token ended it, and the reason."""
         sampling = self.request.sampling
-        if self.token_ids[-1] in self.policy.eos_ids or (sampling.stop and self._says_stop()):
+        if self.token_ids[-1] in self.ends or (sampling.stop and self._says_stop()):
             self.finish_reason = "stop"
         elif len(self.token_ids) >= sampling.max_new_tokens:
             self.finish_reason = "length"

@@ -56,6 +56,7 @@ class Play(EpisodeSource):
         on_step: called with the runner after every joint step.
         on_reset: called with the runner after the reset.
         boards: record the environments' boards.
+        most_boards: of so many of the groups of a `take`, the first ones (`None`: of all).
         assign_opponents: chooses the agents of a training task, where these vary.
         peers: the processes that share the tasks; all of them get all groups.
         surplus: episodes of each training task that are started beyond `group_size`: the first to
@@ -76,6 +77,7 @@ class Play(EpisodeSource):
     on_step: Callable[[EpisodeRunner], None] | None = None
     on_reset: Callable[[EpisodeRunner], None] | None = None
     boards: bool = False
+    most_boards: int | None = None
     assign_opponents: AssignOpponents | None = None
     peers: Peers = ALONE
     surplus: int = 0
@@ -111,7 +113,8 @@ class Play(EpisodeSource):
 
     async def take(self, count: int) -> list[Group]:
         """Samples the groups of the next `count` tasks."""
-        jobs = [self._next() for _ in range(count)]
+        most = count if self.most_boards is None else self.most_boards
+        jobs = [replace(self._next(), boards=number < most) for number in range(count)]
         groups = await self._play(jobs)
         for job in jobs:
             self.ledger.forget(self.deck.key(job))
@@ -231,7 +234,7 @@ class Play(EpisodeSource):
         opening = None if env.template.seeded else await _opened(env, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
-        play = partial(self._episode, env, task, opening)
+        play = partial(self._episode, env, task, opening, boards=job.boards)
         jobs: list[Coroutine[Any, Any, list[Episode]]] = [
             self._tried(env.retries, partial(play, (*key, g), lineups[g], siblings))
             for g in first_of
@@ -296,6 +299,8 @@ class Play(EpisodeSource):
         key: Key,
         settings_of: Mapping[str, AgentSettings],
         siblings: int = 1,
+        *,
+        boards: bool = True,
     ) -> list[Episode]:
         episode = Episode(
             "/".join(map(str, key[1:])),
@@ -321,7 +326,7 @@ class Play(EpisodeSource):
             on_step=self.on_step,
             follow=self.follow,
             on_reset=self.on_reset,
-            boards=self.recorder if self.boards else None,
+            boards=self.recorder if self.boards and boards else None,
         )
         try:
             await env.workflow(task, agents, runner)

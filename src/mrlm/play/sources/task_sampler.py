@@ -56,7 +56,8 @@ def count_tasks(environments: Sequence[EnvironmentSpec]) -> int | None:
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """A task to be played with every one of `lineups`; these `numbers` of them are played here
-    (default: all). The first `keep` to complete are kept (default: all)."""
+    (default: all). The first `keep` to complete are kept (default: all). With `boards` the
+    environment's boards are recorded."""
 
     env: EnvironmentSpec
     split: Split
@@ -64,6 +65,7 @@ class PlannedTask:
     lineups: Sequence[Mapping[str, AgentSettings]]
     part: range | None = None
     keep: int | None = None
+    boards: bool = True
 
     @property
     def numbers(self) -> range:
