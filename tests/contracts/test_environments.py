@@ -87,13 +87,10 @@ BEST = {
 }
 """What an honest player earns per seat, where that is one number."""
 
-ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "tic_tac_toe", "signalling"}
+ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "leduc", "tic_tac_toe", "signalling"}
 ONE_SITUATION |= {"contextual_matrix"}
-"""Worlds in which nothing can be held out, because there is nothing but one situation (or six
-deals; a few states or contexts; or, in tic-tac-toe, as long as no openings are set)."""
-ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "leduc", "tic_tac_toe"}
 """Worlds in which nothing can be held out, because there is nothing but one situation (or a few
-deals; or, in tic-tac-toe, as long as no openings are set)."""
+deals; a few states or contexts; or, in tic-tac-toe, as long as no openings are set)."""
 ELSEWHERE = {path.stem.removeprefix("test_") for path in (TESTS / "extras").glob("test_*.py")}
 """Worlds of other libraries, which have the same tests there."""
 ALL = [name for name in registry.names("environments") if name not in ELSEWHERE]

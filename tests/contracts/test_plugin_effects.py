@@ -221,6 +221,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "rounds": case(2),
         "style": case("short"),
         "teaches": case("any"),
+    },
     "connect_four": {
         **GAME,
         "level": case(1),

@@ -115,18 +115,20 @@ WRONG = """(() => {
   const light = colour => colour.slice(0, 3)
     .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
     .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+  const painted = (node, name) => parts(getComputedStyle(node)[name])
   const behind = new Map()
   const ground = node => {
     if (!node) return [1, 1, 1, 1]
     if (!behind.has(node))
-      behind.set(node, over(parts(getComputedStyle(node).backgroundColor), ground(node.parentElement)))
+      behind.set(node, over(painted(node, 'backgroundColor'), ground(node.parentElement)))
     return behind.get(node)
   }
   const faint = new Map(), all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
   while (all.nextNode()) {
-    const node = all.currentNode.parentElement
-    if (!all.currentNode.data.trim() || node.closest('svg, :disabled') || !node.checkVisibility()) continue
-    const [a, b] = [light(over(parts(getComputedStyle(node).color), ground(node))), light(ground(node))]
+    const node = all.currentNode.parentElement, below = ground(node)
+    if (!all.currentNode.data.trim() || node.closest('svg, :disabled')) continue
+    if (!node.checkVisibility()) continue
+    const [a, b] = [light(over(painted(node, 'color'), below)), light(below)]
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
     if (ratio < 4.5)
       faint.set(`${node.tagName}.${node.className} has a contrast of ${ratio.toFixed(1)}`, 1)

@@ -212,6 +212,7 @@ def _quiet(config: ExperimentConfig, place: Path) -> ExperimentConfig:
         "training.profile": False,
         "training.checks": "off",
         "training.save_steps": None,
+        "record.tokens": "all",  # any episode may be the one that is shown
     }
     if not config.opponents.on:  # else past players are sampled by the results of evaluations
         changes |= {"evaluation.every": None, "evaluation.at_start": False}
