@@ -55,6 +55,10 @@ class EndpointError(EngineError):
     without retries."""
 
 
+ENDS_RUN: tuple[type[MRLMError], ...] = (ConfigError, EndpointError)
+"""Errors that end a run. All others end only the episode in which they occur."""
+
+
 class WorkerLost(EndpointError):
     """A worker process of the run was lost: the run is rolled back to its last checkpoint, up to
     the allowed number of times."""

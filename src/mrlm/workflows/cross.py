@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ENDS_RUN
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
@@ -51,7 +51,7 @@ class Cross(Workflow):
         """Play one joint action; an error ends only its own episode."""
         try:
             await copy.finish(actions)
-        except ConfigError:
+        except ENDS_RUN:
             raise
         except Exception as error:
             copy.fail(error)

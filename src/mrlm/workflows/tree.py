@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ENDS_RUN, ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
 from mrlm.play.episode_runner import EpisodeRunner
@@ -132,7 +132,7 @@ class Tree(Turns):
             result = await self.joint_step(env, env.agents, state.seen, state.dialogue)
             if result.done or result.truncated or env.num_steps >= self.limit(env):
                 env.end(truncated=not result.done)
-        except ConfigError:
+        except ENDS_RUN:
             raise
         except Exception as error:
             env.fail(error)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.errors import ConfigError, EndpointError, EpisodeError
+from mrlm.core.errors import ENDS_RUN, ConfigError, EpisodeError
 from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
@@ -335,7 +335,7 @@ class Play(EpisodeSource):
                     each.end(truncated=not each.result.done)
                 if each.failure is None and not list(each.episode.turns):
                     each.fail(silent(env.workflow, each))
-        except (ConfigError, EndpointError):
+        except ENDS_RUN:
             raise
         except BaseException as error:  # any error of an environment or workflow is data
             if is_interrupt(error):
