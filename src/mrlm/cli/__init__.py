@@ -124,7 +124,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(Stderr())
-    app()()
+    app()(prog_name="mrlm")
 
 
 def _say(text: str) -> None:
