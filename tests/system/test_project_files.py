@@ -17,7 +17,7 @@ import mrlm
 from mrlm import cli
 from mrlm.config import load_config
 from places import ROOT
-from test_words import found_on_page
+from test_words import PACKAGE, found_on_page
 
 PAGES = ("AGENTS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "skills/mrlm/SKILL.md")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -201,3 +201,13 @@ def test_the_slurm_script_starts_and_resumes(tmp_path: Path) -> None:
     assert printed()[start + 7 :] == ["--resume", "out", "training.seed=1"]
     usage = subprocess.run(["bash", str(script)], capture_output=True, text=True)
     assert usage.returncode != 0 and "usage: sbatch deploy/slurm.sh CONFIG FOLDER" in usage.stderr
+
+
+def test_hints_of_the_package_name_commands() -> None:
+    files = [file for kind in ("py", "json", "js") for file in PACKAGE.rglob(f"*.{kind}")]
+    named = {
+        name
+        for file in files
+        for name in re.findall(r"(?<!from )\bmrlm ([a-z]+)\b", file.read_text(encoding="utf-8"))
+    }
+    assert "view" in named and named <= set(cli.COMMANDS), named - set(cli.COMMANDS)
