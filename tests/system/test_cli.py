@@ -91,6 +91,19 @@ def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
     assert all(command in said for command in cli.COMMANDS)
 
 
+def test_the_version_and_the_completion_of_shells(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--version").out == f"mrlm {mrlm.__version__}\n"
+    monkeypatch.setenv("_MRLM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "mrlm quick")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert run().out.split() == ["quickstart"]
+    monkeypatch.setenv("COMP_WORDS", "mrlm quickstart --")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert {"--steps", "--output", "--verbose"} <= set(run().out.split())
+
+
 def test_every_option_says_what_it_is() -> None:
     commands: Any = typer.main.get_command(cli.app())
     for name, command in commands.commands.items():

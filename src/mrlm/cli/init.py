@@ -32,7 +32,7 @@ SPECIAL = re.compile(r"the_team|TheTeam|\{(\w+)\}")
 """Parts of the texts that are replaced."""
 
 
-class Answers(NamedTuple):
+class InitAnswers(NamedTuple):
     """The answers to the five questions.
 
     Args:
@@ -72,7 +72,7 @@ def init(
     names = ask("--agents", agents, "agents, separated by commas", "solver,reviewer", _agents)
     usual = "chain" if len(names) > 1 else "single_turn"
     known = ", ".join(registry.names("workflows"))
-    answers = Answers(
+    answers = InitAnswers(
         names,
         ask("--model", model, "model (folder or hub id)", TINY, str),
         ask("--data", data, f"data (file, name or hub id; {EXAMPLES}: sums)", EXAMPLES, _data),
@@ -95,7 +95,7 @@ Check = Callable[[str], Any]
 
 def _asked(option: str, text: str, default: str, check: Check) -> Any:
     """The checked answer to a question: a line of standard input; the default where it is empty or
-    the input has ended. On a terminal a wrong answer is asked for again."""
+    the input has ended. On a terminal the question is repeated after a wrong answer."""
     while True:
         print(f"{text} [{default}]: ", end="", flush=True)
         line = sys.stdin.readline()
@@ -178,7 +178,7 @@ def _text(name: str) -> str:
     return (TEXTS / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def _written(name: str, answers: Answers, folder: Path) -> dict[str, str]:
+def _written(name: str, answers: InitAnswers, folder: Path) -> dict[str, str]:
     """File -> text of an experiment."""
     several, tiny = len(answers.agents) > 1, answers.model == TINY
 
