@@ -66,18 +66,18 @@ def init(
             raise ConfigError(f"{folder / file} exists already; give another FOLDER")
     check_name(name, f"FOLDER={str(folder)!r}: {name!r}", "my_team")
 
-    def ask(option: str, given: str | None, text: str, default: str, check: Check) -> Any:
-        return check(given or default) if given or yes else _asked(option, text, default, check)
+    def ask(given: str | None, text: str, default: str, check: Check) -> Any:
+        return check(given or default) if given or yes else _asked(text, default, check)
 
-    names = ask("--agents", agents, "agents, separated by commas", "solver,reviewer", _agents)
+    names = ask(agents, "agents, separated by commas", "solver,reviewer", _agents)
     usual = "chain" if len(names) > 1 else "single_turn"
     known = ", ".join(registry.names("workflows"))
     answers = InitAnswers(
         names,
-        ask("--model", model, "model (folder or hub id)", TINY, str),
-        ask("--data", data, f"data (file, name or hub id; {EXAMPLES}: sums)", EXAMPLES, _data),
-        ask("--workflow", workflow, f"workflow ({known})", usual, _workflow),
-        ask("--device", device, "device (cpu, h100, a100, ...)", _device_here(), _device),
+        ask(model, "model (folder or hub id)", TINY, str),
+        ask(data, f"data (file, name or hub id; {EXAMPLES}: sums)", EXAMPLES, _data),
+        ask(workflow, f"workflow ({known})", usual, _workflow),
+        ask(device, "device (cpu, h100, a100, ...)", _device_here(), _device),
     )
     with tempfile.TemporaryDirectory(prefix="mrlm-init-") as place:  # mistakes leave no files
         _write(Path(place), _written(name, answers, Path(place)))
@@ -93,7 +93,7 @@ def init(
 Check = Callable[[str], Any]
 
 
-def _asked(option: str, text: str, default: str, check: Check) -> Any:
+def _asked(text: str, default: str, check: Check) -> Any:
     """The checked answer to a question: a line of standard input; the default where it is empty or
     the input has ended. On a terminal the question is repeated after a wrong answer."""
     while True:
