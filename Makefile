@@ -27,7 +27,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 quickstart: $(VENV)/.installed
-	$(BIN)/mrlm train --config configs/quickstart.yaml
+	$(BIN)/mrlm quickstart
 
 # One thread per worker: at these sizes more threads only get in each other's way.
 test: export OMP_NUM_THREADS = 1

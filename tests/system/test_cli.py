@@ -91,6 +91,19 @@ def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
     assert all(command in said for command in cli.COMMANDS)
 
 
+def test_the_version_and_the_completion_of_shells(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--version").out == f"mrlm {mrlm.__version__}\n"
+    monkeypatch.setenv("_MRLM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "mrlm quick")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert run().out.split() == ["quickstart"]
+    monkeypatch.setenv("COMP_WORDS", "mrlm quickstart --")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert {"--steps", "--output", "--verbose"} <= set(run().out.split())
+
+
 def test_every_option_says_what_it_is() -> None:
     commands: Any = typer.main.get_command(cli.app())
     for name, command in commands.commands.items():
@@ -325,7 +338,11 @@ def closing_words(history: list[dict[str, Any]], config: dict[str, Any]) -> list
     return text.rpartition("\n\n")[2].splitlines()
 
 
-def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it() -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "find_spec", {"tensorboard": installed}.get)
     history: list[dict[str, Any]] = [
         {"step": step + 1, "reward/mean": float(step**2), "eval/reward/mean": None}
         for step in range(20)
@@ -341,7 +358,7 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it() -> None:
         "  mrlm view 'out/a b'",
         "  mrlm export 'out/a b' -o run.html",
         "  mrlm eval --model 'out/a b' --num-episodes 200",
-        "  tensorboard --logdir 'out/a b'",
+        *["  tensorboard --logdir 'out/a b'"] * installed,
         "  mrlm train --resume 'out/a b' training.num_iterations=40",
     ]
     few = [{"step": 3, "reward/mean": 1.0}, {"step": 4}, {"step": 5, "reward/mean": 0.0}]

@@ -13,11 +13,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mrlm.cli._options import Verbose, with_options
+from mrlm.cli._options import Verbose, Version, with_options
 from mrlm.core.parent_process import end_with_launcher
 from mrlm.core.registry import search
 
 COMMANDS = (
+    "quickstart",
+    "init",
     "train",
     "eval",
     "collect",
@@ -98,12 +100,11 @@ def app() -> typer.Typer:
         epilog="Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted after "
         "saving.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
     @found.callback()
-    def options(verbose: Verbose = False) -> None:
+    def options(verbose: Verbose = False, version: Version = False) -> None:
         """Multi-agent reinforcement learning of language models."""
 
     for name in COMMANDS:
@@ -123,7 +124,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(Stderr())
-    app()()
+    app()(prog_name="mrlm")
 
 
 def _say(text: str) -> None:

@@ -33,6 +33,20 @@ Verbose = Annotated[
 ]
 
 
+def _show_version(value: bool) -> None:
+    if value:
+        from mrlm import __version__
+
+        print(f"mrlm {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+]
+
+
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
     """The function of a command with the names, bounds and help texts of its options. Every command
     takes `--verbose`; a parameter `quiet` silences the log."""

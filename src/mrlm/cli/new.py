@@ -44,23 +44,37 @@ def class_of(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+def check_name(name: str, where: str, such_as: str) -> None:
+    """Check the name of a new module.
+
+    Args:
+        name: the name.
+        where: its place, for messages.
+        such_as: a name that is possible.
+
+    Raises:
+        ConfigError: it is not a module name, or an installed module has it.
+    """
+    from mrlm.core.errors import ConfigError
+
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+        raise ConfigError(
+            f"{where} is not a module name; use lower-case letters, digits and _, such as {such_as}"
+        )
+    found = importlib.util.find_spec(name)
+    if found is not None and found.origin is not None:  # a folder alone is no module
+        raise ConfigError(
+            f"{where}: an installed module has this name; choose another, such as my_{name}"
+        )
+
+
 def written(kind: Kind, name: str) -> dict[str, str]:
     """File -> text of a new plug-in and its config.
 
     Raises:
         ConfigError: the name is not a module name, or an installed module has it.
     """
-    from mrlm.core.errors import ConfigError
-
-    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
-        raise ConfigError(
-            f"NAME={name!r} is not a module name; use lower-case letters, digits and _, such as "
-            f"my_{kind}"
-        )
-    if importlib.util.find_spec(name) is not None:
-        raise ConfigError(
-            f"NAME={name!r}: an installed module has this name; choose another, such as my_{name}"
-        )
+    check_name(name, f"NAME={name!r}", f"my_{kind}")
     example = EXAMPLES[kind]
     known, own = ((_title(each), class_of(each), each) for each in (example.name, name))
     words = dict(zip(known, own, strict=True))

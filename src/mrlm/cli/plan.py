@@ -73,6 +73,26 @@ def plan(
     print(json.dumps(data, indent=1) if as_json else "\n\n".join(found))
 
 
+def memory_of(stage: ExperimentConfig, device: str) -> str:
+    """The memory that a stage needs on one device, as text.
+
+    Args:
+        stage: its config.
+        device: as in `--device`.
+
+    Raises:
+        ConfigError: the device is unknown, or the size of the model.
+    """
+    from mrlm.planning import estimate, report
+    from mrlm.planning.devices import find_device
+
+    what = find_device(device)
+    counts, lengths, needs = _counts(stage, None, (None, None, 0.0), (None, None, None, None))
+    lag = stage.training.max_lag
+    chosen = estimate.best(counts, lengths, what, "auto", 1, 1, needs, lag)
+    return report.memory_text(counts, what, chosen)
+
+
 def _overrides(stage: ExperimentConfig, lag: int, place: Place) -> list[str]:
     """Settings of a recommended place that differ from those of the stage."""
     found = [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)

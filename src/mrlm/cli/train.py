@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,7 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     tries = [f"mrlm view {_word(folder)}", f"mrlm export {_word(folder)} -o run.html"]
     if last.environments:
         tries.append(f"mrlm eval --model {_word(folder)} --num-episodes 200")
-    if "tensorboard" in last.training.report_to:
+    if "tensorboard" in last.training.report_to and find_spec("tensorboard"):
         tries.append(f"tensorboard --logdir {_word(folder)}")
     if not config.stages:
         done = max((row["step"] for row in rows), default=1)

@@ -37,8 +37,6 @@ def text(
     chosen = rows[-1]
     place = chosen.place
     apart = f" ({place.learners} train, {place.engines} sample)" if place.engines else ""
-    fits = "fits" if chosen.fits else "does NOT fit"
-    room = size_text(USABLE * device.among(place.inside).memory)
     lines = [
         *(_weights_text(plan)),
         f"episodes: {plan.episodes} an iteration, {plan.model_calls} completions of "
@@ -49,11 +47,10 @@ def text(
         f"({device.source}), {_strategy(place)}, engine "
         f"{lengths.engine}: {chosen.step:.4g} s a step, {chosen.rate:,.0f} trained tokens/s, "
         f"{100 * chosen.share_of_peak:.1f} % of the peak",
-        f"it {fits}: {size_text(chosen.needed)} of {room} that can be used on a device",
+        _fit(device, chosen),
         *([] if plan.record is None else [str(plan.record)]),
         "",
-        "memory of a device",
-        *_aligned(("part", "size"), _memory_rows(chosen)),
+        *_memory(chosen),
         "",
         "time of a step",
         *_aligned(
@@ -80,6 +77,28 @@ def text(
     ]
     notes = [*plan.notes, *hints(plan, chosen), *chosen.notes]
     return "\n".join([*lines, *(f"note: {note}" for note in dict.fromkeys(notes))])
+
+
+def memory_text(plan: Plan, device: Device, chosen: Estimate) -> str:
+    """The part of a plan about memory, with suggestions.
+
+    Args:
+        plan: the counts of the run.
+        device: the device.
+        chosen: the estimate on it.
+    """
+    lines = [*_weights_text(plan), f"on {device.name}, {_fit(device, chosen)}", *_memory(chosen)]
+    return "\n".join([*lines, *(f"note: {hint}" for hint in hints(plan, chosen))])
+
+
+def _fit(device: Device, chosen: Estimate) -> str:
+    fits = "fits" if chosen.fits else "does NOT fit"
+    room = size_text(USABLE * device.among(chosen.place.inside).memory)
+    return f"it {fits}: {size_text(chosen.needed)} of {room} that can be used on a device"
+
+
+def _memory(chosen: Estimate) -> list[str]:
+    return ["memory of a device", *_aligned(("part", "size"), _memory_rows(chosen))]
 
 
 def data(
