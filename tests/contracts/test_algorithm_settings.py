@@ -15,6 +15,7 @@ import yaml
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import RunFacts, judged
+from mrlm.learn.bases.agent_critic import AgentCritic
 from places import FIXTURES
 
 TABLE = FIXTURES / "algorithm_settings.yaml"
@@ -163,12 +164,17 @@ def test_a_setting_changes_something_where_it_says_so(algorithm: str, setting: s
             assert (judged(settings, [setting], known)[setting] is None) is matters, run
 
 
+BASES = {"ppo": (AgentCritic,)}
+"""Base classes whose settings an algorithm was the first to have."""
+
+
 def test_every_condition_of_a_setting_has_a_case() -> None:
     known = named(yaml.safe_load(TABLE.read_text(encoding="utf-8")))
     own = {
         (algorithm, setting)
         for algorithm in known
-        for setting in vars(classes()[algorithm]).get("matters", {})
+        for made in (classes()[algorithm], *BASES.get(algorithm, ()))
+        for setting in vars(made).get("matters", {})
         if setting not in ABOUT_THE_RUN
     }
     assert own - {("grpo", "rewards")} == set(MATTERS)

@@ -48,7 +48,8 @@ FITS: dict[str, tuple[str, str]] = {
     "rescored": ("manager", "pioneer_observer"),
     "reward": ("chain", "debate"),
     "search_qa": ("router", "chain"),
-    "sokoban": ("turns", "single_turn"),
+    "signalling": ("turns", "self_play"),
+    "sokoban": ("turns", "self_play"),
     "sudoku": ("self_play", "turns"),
     "summarization": ("refine", "manager"),
     "tic_tac_toe": ("self_play", "turns"),
@@ -96,7 +97,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 """Settings that keep prompts and episodes short."""
 
 
-GAMES = {"kuhn_poker", "tic_tac_toe", "leduc", "connect_four", "hanabi"}
+GAMES = {"kuhn_poker", "tic_tac_toe", "leduc", "connect_four", "hanabi", "signalling"}
 """Worlds that an illegal answer ends before everybody has spoken."""
 
 

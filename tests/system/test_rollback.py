@@ -39,7 +39,7 @@ def config(folder: Path, **training: Any) -> ExperimentConfig:
         {
             "experiment_name": "fragile",
             "output_dir": str(folder),
-            "environments": [{"env_type": "test_resume:Letters"}],
+            "environments": [{"env_type": "talking:Pair", "name": "letters"}],
             "agents": {"first": {"policy": "one"}, "second": {"policy": "one"}},
             "training": {
                 "algorithm": "test_rollback:Fragile",

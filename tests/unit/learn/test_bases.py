@@ -340,10 +340,14 @@ def test_how_much_values_explain(
     algorithm.explain(
         *({"a": np.array(x[:1]), "b": np.array(x[1:])} if x else {} for x in (returns, residuals))
     )
-    found = {name: x for name, x in algorithm.metrics.items() if name != "value_error"}
-    assert found == ({} if expected is None else {"explained_variance": expected})
-    error = float(np.mean(np.square(residuals))) if residuals else None
-    assert algorithm.metrics.get("value_error") == pytest.approx(error)
+    wanted = {}
+    if expected is not None:
+        wanted = {
+            "explained_variance": expected,
+            "value_error": float(np.mean(np.square(residuals))),
+            "return_variance": float(np.var(returns, ddof=1)),
+        }
+    assert algorithm.metrics == pytest.approx(wanted)
     assert not algorithm.waiting
 
 

@@ -334,7 +334,7 @@ MODES: list[dict[str, Any]] = [
 
 def config(tmp_path: Path, algorithm: str, settings: dict[str, Any], **more: Any) -> Any:
     written = {
-        "environments": [{"env_type": "test_resume:Letters"}],
+        "environments": [{"env_type": "talking:Pair"}],
         "training": {
             "algorithm": algorithm,
             "num_iterations": 2,
