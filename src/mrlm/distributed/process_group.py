@@ -146,7 +146,7 @@ class ProcessGroup(Peers):
                 _store().wait([WRITTEN], timedelta(seconds=PATIENCE))
 
     def wait_for(self, seconds: float) -> None:
-        self.timeout = seconds
+        self.timeout: float = seconds
         group = distributed.group.WORLD
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 

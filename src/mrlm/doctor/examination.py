@@ -66,7 +66,7 @@ class Examination:
 
     def __init__(self, rules: Mapping[str, Rule], twin: History | None = None) -> None:
         self.rules = rules
-        self.history = History()
+        self.history: History = History()
         self.history.twin = twin
         self._known: set[tuple[str, str | None, str | None]] = set()
         self._rows: deque[Mapping[str, Any]] = deque()

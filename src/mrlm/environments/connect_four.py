@@ -100,7 +100,9 @@ class ConnectFourEnvironment(LineGame):
         for name, least, most in (("height", 2, 8), ("width", 2, 9), ("line", 3, 9)):
             at_least(name, found[name], least, whole=True)
             at_most(name, found[name], most)
-        self.height, self.width, self.line = found["height"], found["width"], found["line"]
+        self.height: int = found["height"]
+        self.width: int = found["width"]
+        self.line: int = found["line"]
         if self.line > max(self.height, self.width):
             raise ConfigError(
                 f"line={self.line} does not fit on a board of {self.height} rows and {self.width} "
@@ -109,7 +111,7 @@ class ConnectFourEnvironment(LineGame):
         if depth is not None:
             at_least("depth", depth, 1, whole=True)
         exact = self.height * self.width <= MOST_EXACT
-        self.depth = depth or (None if exact else DEPTH)
+        self.depth: int | None = depth or (None if exact else DEPTH)
         self.lines: Lines = all_lines(self.height, self.width, self.line)
         self.choices: str = COLUMNS[: self.width]
         self.heading: Sequence[str] = [*self.choices]
@@ -214,12 +216,15 @@ class Solver:
     """
 
     def __init__(self, rows: int, columns: int, line: int) -> None:
-        self.rows, self.columns, self.line = rows, columns, line
-        self.height, self.cells = rows + 1, rows * columns
+        self.rows: int = rows
+        self.columns: int = columns
+        self.line: int = line
+        self.height: int = rows + 1
+        self.cells: int = rows * columns
         order = sorted(range(columns), key=lambda column: abs(2 * column - columns + 1))
         lowest = [1 << (column * self.height) for column in order]
-        self.ends = [(bit, bit << (rows - 1)) for bit in lowest]
-        self.middle = sum(((1 << rows) - 1) * bit for bit in lowest[: 2 - columns % 2])
+        self.ends: list[tuple[int, int]] = [(bit, bit << (rows - 1)) for bit in lowest]
+        self.middle: int = sum(((1 << rows) - 1) * bit for bit in lowest[: 2 - columns % 2])
         self._known: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def value(self, board: str, depth: int | None = None) -> float:

@@ -46,7 +46,9 @@ class LeducRules:
         self.raises = raises
         start = 3 - ranks // 2 if ranks > 3 else 2
         self.ranks = RANKS[start : start + ranks]
-        self.deals = ["".join(deal) for deal in itertools.permutations(self.ranks * 2, 3)]
+        self.deals: list[str] = [
+            "".join(deal) for deal in itertools.permutations(self.ranks * 2, 3)
+        ]
 
     def moves(self, history: str) -> str:
         now = history.split("/")
@@ -135,7 +137,8 @@ class LeducEnvironment(PokerGame):
         seed: int = 0,
     ) -> None:
         found = level_settings(LEVELS, level, ranks=ranks, raises=raises)
-        self.ranks, self.raises = found["ranks"], found["raises"]
+        self.ranks: int = found["ranks"]
+        self.raises: int = found["raises"]
         for name, value, least, most in (
             ("ranks", self.ranks, 2, 6),
             ("raises", self.raises, 1, 3),

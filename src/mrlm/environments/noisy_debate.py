@@ -41,7 +41,9 @@ class Sums:
     def __init__(self, max_number: int = 9, terms: int = 2, seed: int = 0) -> None:
         at_least("max_number", max_number, 1, whole=True)
         at_least("terms", terms, 2, whole=True)
-        self.max_number, self.terms, self.seed = max_number, terms, seed
+        self.max_number: int = max_number
+        self.terms: int = terms
+        self.seed: int = seed
         rng = random.Random(0)
         if len({is_held_out(_key(self._question(rng))) for _ in range(2000)}) < 2:
             raise ConfigError(

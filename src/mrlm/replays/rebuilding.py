@@ -43,7 +43,10 @@ class Watch(Callback):
     def __init__(
         self, folder: Path, episode: str, step: int, columns: bool, until: int | None = None
     ) -> None:
-        self.episode, self.step, self.columns, self.until = episode, step, columns, until
+        self.episode: str = episode
+        self.step: int = step
+        self.columns: bool = columns
+        self.until: int | None = until
         self.found: Episode | None = None
         self.line: dict[str, Any] = {}
         self.notes: list[str] = []

@@ -65,15 +65,17 @@ class Replacements:
             )
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
-        self.session, self.n, self.change = session, n, change
-        self.agents = agents if agent == "all" else [agent]
-        self.whole = agent == "all" and len(agents) <= SHAPLEY_AGENTS
-        self.places = [place for place in session.turns if place[0] in self.agents]
+        self.session: ForkSession = session
+        self.n: int = n
+        self.change: Script = change
+        self.agents: list[str] = agents if agent == "all" else [agent]
+        self.whole: bool = agent == "all" and len(agents) <= SHAPLEY_AGENTS
+        self.places: list[TurnPlace] = [place for place in session.turns if place[0] in self.agents]
         self.sets = coalitions(self.agents)
         count = {name: sum(each[0] == name for each in session.turns) for name in agents}
-        self.once = {place for place in self.places if count[place[0]] == 1}
+        self.once: set[TurnPlace] = {place for place in self.places if count[place[0]] == 1}
         """Turns that are all of their agent: the turn and the agent are one change."""
-        self.heard = [
+        self.heard: list[TurnPlace] = [
             p
             for p in self.places
             if any(session.when(p) < session.when(q) and p[0] != q[0] for q in session.turns)

@@ -49,7 +49,7 @@ class ConsoleLog:
         self.run_name: str = printable(run_name)
         self.total: int = total_steps
         self.step = max(0, start - 1)
-        self.shown = ShownMetrics(show)
+        self.shown: ShownMetrics = ShownMetrics(show)
         self.rewards: deque[float] = deque(maxlen=60)
         self.notes: deque[str] = deque(maxlen=NOTES)
         self.started: float = time.monotonic()

@@ -102,13 +102,13 @@ class DecodingBatch:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
 
-        self.hidden = zeros(rows, self.decoder.anatomy.hidden, dtype=self.decoder.stream)
+        self.hidden: Tensor = zeros(rows, self.decoder.anatomy.hidden, dtype=self.decoder.stream)
         self.position, self.count, self.limit = zeros(rows), zeros(rows), zeros(rows)
-        self.policy = zeros(rows)
-        self.uniforms = zeros(rows, self.width, dtype=torch.float64)
-        self.tokens = zeros(rows, self.width)
-        self.logprobs = zeros(rows, self.width, dtype=torch.float32)
-        self.ends = zeros(len(self.names), len(self.decoder.anatomy.head), dtype=torch.bool)
+        self.policy: Tensor = zeros(rows)
+        self.uniforms: Tensor = zeros(rows, self.width, dtype=torch.float64)
+        self.tokens: Tensor = zeros(rows, self.width)
+        self.logprobs: Tensor = zeros(rows, self.width, dtype=torch.float32)
+        self.ends: Tensor = zeros(len(self.names), len(self.decoder.anatomy.head), dtype=torch.bool)
         for number, name in enumerate(self.names):
             ends = [id for id in self.policies[name].eos_ids if id < self.ends.shape[1]]
             self.ends[number, ends] = True
@@ -239,7 +239,7 @@ class DecodingBatch:
         self.blocks.compact(kept)
         self.who[:n], self.prefix_of[:n] = self.who[kept], self.prefix_of[kept]
         self.who[n:] = -1
-        self.rows = n
+        self.rows: int = n
         self._drop_prefixes()
         self._arrange()
         return at
@@ -269,11 +269,13 @@ class DecodingBatch:
         n = self.rows
         drafts = [self.drafts[max(index, 0)] for index in self.who[:n]]
         running = self.who[:n] >= 0
-        self.columns = Columns([draft.request.sampling for draft in drafts], self.device)
-        self.watched = [
+        self.columns: Columns = Columns([draft.request.sampling for draft in drafts], self.device)
+        self.watched: list[int] = [
             row for row, draft in enumerate(drafts) if running[row] and draft.request.sampling.stop
         ]
-        self.adapters = self.decoder.adapter_mask([draft.policy.adapter for draft in drafts])
+        self.adapters: Tensor | None = self.decoder.adapter_mask(
+            [draft.policy.adapter for draft in drafts]
+        )
         lengths = np.array([len(prefix.ids) if prefix else 0 for prefix in self.prefixes])
         self.blocks.arrange(self.prefix_of[:n], lengths, running)
 

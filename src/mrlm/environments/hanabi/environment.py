@@ -121,7 +121,7 @@ class HanabiEnvironment(TurnGame):
         self.illegal: float = penalty("illegal", illegal)
         self.forgiven = forgiven
         self.seed = seed
-        self.deck = full_deck(found["colours"], found["ranks"])
+        self.deck: list[str] = full_deck(found["colours"], found["ranks"])
         left = len(self.deck) - players * found["hand"]
         if left < 1:
             raise ConfigError(

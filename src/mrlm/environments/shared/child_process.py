@@ -41,7 +41,9 @@ class ChildProcess(SharedByCopies):
     """
 
     def __init__(self, module: str, title: str, hint: str = "") -> None:
-        self.module, self.title, self.hint = module, title, hint
+        self.module: str = module
+        self.title: str = title
+        self.hint: str = hint
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._lock = threading.Lock()

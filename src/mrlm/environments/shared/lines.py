@@ -74,7 +74,7 @@ class LineGame(TwoPlayerGame):
         self.forgiven = forgiven
         self.draw: float = float(draw)
         self.seed = seed
-        self.cells = 1 + max(cell for line in self.lines for cell in line)
+        self.cells: int = 1 + max(cell for line in self.lines for cell in line)
         self.max_turns: int | None = self.cells - opening + 2 * forgiven
         self._board = FREE * self.cells
         self._erred = [0, 0]

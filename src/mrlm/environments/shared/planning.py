@@ -164,14 +164,14 @@ class PlanningEnvironment(Puzzle):
         )
         self.settings: dict[str, float] = self._chosen(level, settings or {})
         self.size = int(self.settings["size"])
-        self.moves = int(self.settings["moves"])
-        self.rounds = int(self.settings["rounds"])
+        self.moves: int = int(self.settings["moves"])
+        self.rounds: int = int(self.settings["rounds"])
         self.check()
         self.max_turns: int | None = self.rounds * num_agents
         self.level = level
         self.reward = reward
         self.share = share
-        self.illegal = float(illegal)
+        self.illegal: float = float(illegal)
         self.teaches: Teaches = teaches
         self.style: Style = style
         self.seed = seed

@@ -87,10 +87,10 @@ class GameTree:
 
     def __init__(self, game: CardGame) -> None:
         counts = Counter(game.deals)
-        self.deals = list(counts)
+        self.deals: list[str] = list(counts)
         self.weights = np.array([*counts.values()], dtype=float) / counts.total()
-        self.root = self._node(game, "")
-        self.nodes = self.root.walk()
+        self.root: Node = self._node(game, "")
+        self.nodes: list[Node] = self.root.walk()
 
     def _node(self, game: CardGame, history: str) -> Node:
         moves = game.moves(history)
