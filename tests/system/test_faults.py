@@ -121,7 +121,13 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_anew(
         assert process.wait() == 0, process.err.read_text()[-3000:]
     finally:
         new.kill()
-    assert logged(tmp_path / "remote") == logged(tmp_path / "local")
+    # episodes that are played again are sampled in smaller batches: log-probs differ in the last bit
+    one, two = logged(tmp_path / "remote"), logged(tmp_path / "local")
+    rounding = [
+        [row.pop("mismatch_kl") for row in rows if "mismatch_kl" in row] for rows in (one, two)
+    ]
+    assert one == two
+    assert rounding[0] == pytest.approx(rounding[1], abs=1e-12)
     said = process.out.read_text() + process.err.read_text()
     assert "session does not exist" in said or "failed" in said, said[-3000:]
     assert json.loads(rows.read_text().splitlines()[-1])
