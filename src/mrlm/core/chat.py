@@ -22,6 +22,7 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
+from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import alternating, plain, without_system
@@ -43,14 +44,19 @@ KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
 
+Said = tuple[tuple[Role, str], ...]
+
+
 @dataclass(slots=True)
 class Prompt:
     """The input of a policy: the rendered text, with guards where a message spells a control token,
-    and its ids. `forked`: the template rewrote earlier turns."""
+    and its ids. `forked`: the template rewrote earlier turns. `said`: roles and contents of the
+    conversation, if they determine the text."""
 
     text: str
     ids: list[int]
     forked: bool = False
+    said: Said = ()
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class Chat:
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
+        self._frames = lru_cache(KEPT)(self._frame)
+        self._additive = "tools" not in self.template_kwargs and is_additive(template)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a rendered text, which already contains all special tokens."""
@@ -112,11 +120,32 @@ class Chat:
         a row) are merged or given another role, with one log message."""
         return self._acceptable(messages, lambda index: True, generate)[1]
 
-    def _text(self, messages: Sequence[Message]) -> str:
-        """Like `render`, with a cache for conversations determined by roles and contents alone."""
+    def _text(self, messages: Sequence[Message], previous: Prompt | None) -> tuple[str, Said]:
+        """Like `render`, with a cache for conversations determined by roles and contents alone, and
+        those. After a `previous` prompt only the new messages are rendered, if the template renders
+        each message by itself."""
         if any(message.tool_calls or message.metadata.get("tools") for message in messages):
-            return self.render(messages)
-        return self._texts(tuple((message.role, message.content) for message in messages))
+            return self.render(messages), ()
+        said = tuple((message.role, message.content) for message in messages)
+        if previous is not None and self._additive and previous.said:
+            known = len(previous.said)
+            if said[:known] == previous.said:
+                return self._continued(previous, said[known:]), said
+        return self._texts(said), said
+
+    def _continued(self, previous: Prompt, new: Said) -> str:
+        """The text of a conversation from that of its first messages."""
+        opening, end = self._frames(previous.said[0])
+        found = [Message(content, role) for role, content in (previous.said[0], *new)]
+        later = self._apply([self._as_dict(m, i) for i, m in enumerate(found)], True)
+        return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
+
+    def _frame(self, first: tuple[Role, str]) -> tuple[str, str]:
+        """The text of a first message alone, and the text after the last message of any
+        conversation."""
+        messages = [self._as_dict(Message(first[1], first[0]), 0)]
+        opening = self._apply(messages, False)
+        return opening, self._apply(messages, True)[len(opening) :]
 
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
@@ -127,20 +156,21 @@ class Chat:
             messages: the agent's whole conversation.
             after: the agent's last prompt and turn, if any; its sampled tokens are kept unchanged.
         """
-        text = self._text(messages)
+        text, said = self._text(messages, after and after[0])
         if after is None:
-            return Prompt(text, self.encode(text))
+            return Prompt(text, self.encode(text), said=said)
         previous, turn = after
-        said = self.control.guard(turn.message.content) if turn.message else ""
-        tail = _tail(text, previous.text, said)
+        written = self.control.guard(turn.message.content) if turn.message else ""
+        tail = _tail(text, previous.text, written)
         if tail is None:
             self._say(
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
             )
-            return Prompt(text, self.encode(text), forked=True)
+            return Prompt(text, self.encode(text), forked=True, said=said)
         if turn.completion_ids and turn.finish_reason == "stop":
             tail = tail.removeprefix(self.tokenizer.decode(turn.completion_ids[-1:]))
-        return Prompt(text, [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)])
+        ids = [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)]
+        return Prompt(text, ids, said=said)
 
     def transcript(
         self, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True

@@ -296,7 +296,7 @@ class Learner(Trainee):
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
         """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
         look = FirstLook(self.version)
-        if drops(self.weights_of.model):
+        if drops(self.weights_of):
             with self.weights_of.scoring():
                 batch = self.packed(samples[:FEW])
                 look.add(batch, self.weights_of.forward(batch).logprobs)
@@ -314,7 +314,7 @@ class Learner(Trainee):
         """The gradient of a mini-batch by agent, one pass for each. `reseed` gives them the dropout
         of the step that follows. Returns the numbers."""
         parts: dict[str, Gradient | None] = dict.fromkeys(agents)
-        parameters, present = self.weights_of.parameters(), Totals.of(samples).tokens_by_agent
+        parameters, present = self.stepper.weights, Totals.of(samples).tokens_by_agent
         for agent in (agent for agent in agents if agent in present):
             self.stepper.clear()
             reseed()
@@ -357,7 +357,7 @@ class Learner(Trainee):
         for turn in (turn for sample in samples for turn in sample.turns):
             count("trained", turn.agent, len(turn))
         metrics = yield from self._backward(samples, totals, algorithm, loss_of)
-        metrics = yield StepSums(self.policy, self.weights_of.parameters(), metrics)
+        metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
             metrics["grad_norm"], finite = self.finish_step(metrics, samples)
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}

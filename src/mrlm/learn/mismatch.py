@@ -8,7 +8,6 @@ http://joschu.net/blog/kl-approx.html). It is 0 if both agree, and never negativ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -163,7 +162,7 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
         return {}
     version = content_version(policy)
     tallies = [tally(batch.turns, {policy.name: version})]
-    if not (policy.model.training and drops(policy.model)):
+    if not (policy.model.training and drops(policy)):
         look = FirstLook(version)
         look.add(batch, outputs.logprobs)
         tallies.append(taken({policy.name: look.numbers()}))
@@ -171,8 +170,10 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
     return {name: value for name, value in found.items() if name == "mismatch_kl"}
 
 
-def drops(model: Any) -> bool:
-    """Whether a forward in training mode is random (dropout)."""
+def drops(policy: Policy) -> bool:
+    """Whether a policy's forward in training mode is random (dropout)."""
+    model = policy.model
     configured = float(getattr(getattr(model, "config", None), "attention_dropout", 0.0) or 0.0)
-    modules = any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
-    return modules or configured > 0
+    lean = policy.lean_pass
+    used = model.modules() if lean is None else lean.dropouts
+    return configured > 0 or any(isinstance(each, nn.Dropout) and each.p > 0 for each in used)

@@ -144,8 +144,7 @@ class Stepper:
         """Norm of the full gradient, after which it is clipped to `max_grad_norm`."""
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.max_grad_norm
-        parameters = self.policy.parameters()
-        return self.policy.storage.clip(parameters, limit or math.inf)
+        return self.policy.storage.clip(self.weights, limit or math.inf)
 
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""

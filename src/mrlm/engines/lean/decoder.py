@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.learn.fast import matmul
-from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
+from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 from mrlm.learn.policy.digest import digests
 
 FUSED: dict[str, tuple[str, ...]] = {
@@ -57,6 +57,11 @@ class Changes:
         self.compared = compared
         self._marked = True
         self._digests: list[int] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether a tensor may have changed since the previous `take`."""
+        return self.compared or self._marked
 
     def mark(self) -> None:
         """Mark all tensors as possibly changed."""
@@ -106,6 +111,8 @@ class Decoder:
         self._single = False
         self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
+        self._ranks: list[int] = []
+        """The largest rank of each loaded adapter."""
         self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
         self._plain = self.dtype == self.stream == torch.float32
@@ -129,6 +136,8 @@ class Decoder:
         """Copy the changed weights of the base; returns whether there were any. For a `single` row,
         weights are stored in another layout."""
         anatomy = self.anatomy
+        if single == self._single and not self._changes.pending:
+            return False
         jobs: list[tuple[int, str, list[Any]]] = [
             (at, name, [linear_of(getattr(layer, part), None) for part in parts])
             for at, layer in enumerate(anatomy.layers)
@@ -161,18 +170,34 @@ class Decoder:
 
     def use(self, adapters: Sequence[str]) -> set[str]:
         """Load the adapters of a call; returns those that changed since their last use."""
+        pending = [
+            name
+            for name in adapters
+            if self._adapter_changes.setdefault(name, Changes(self.compared)).pending
+        ]
+        if not pending and tuple(adapters) == self._adapters:
+            return set()
+        found = [loras_of(module, adapters) for module in self._modules()]
         changed: set[str] = set()
-        for name in adapters:
-            found = [linear_of(module, name).lora for module in self._modules()]
-            tensors = [t for lora in found if lora for t in (lora.down, lora.up)]
-            known = self._adapter_changes.setdefault(name, Changes(self.compared))
-            if any(known.take(tensors)):
+        for at, name in enumerate(adapters):
+            own = [loras[at] for loras in found]
+            tensors = [t for lora in own if lora for t in (lora.down, lora.up)]
+            if name in pending and any(self._adapter_changes[name].take(tensors)):
                 changed.add(name)
         if changed or tuple(adapters) != self._adapters:
             self._adapters = tuple(adapters)
-            for at, layer in enumerate(self.anatomy.layers):
-                lows = {name: self._low(layer, name) for name in FUSED}
-                self.lows[at] = {name: low for name, low in lows.items() if low is not None}
+            self._ranks = [
+                max((len(loras[at].down) for loras in found if loras[at]), default=0)
+                for at in range(len(adapters))
+            ]
+            rest = iter(found)
+            for at in range(len(self.anatomy.layers)):
+                parts = {name: [next(rest) for _ in FUSED[name]] for name in FUSED}
+                self.lows[at] = {
+                    name: self._low(self.products[at][name], loras)
+                    for name, loras in parts.items()
+                    if any(lora for each in loras for lora in each)
+                }
         return changed
 
     def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
@@ -180,8 +205,7 @@ class Decoder:
         ones."""
         if not self._adapters or all(row == self._adapters[0] for row in rows):
             return None
-        ranks = self._ranks()
-        places = torch.tensor([i for i, rank in enumerate(ranks) for _ in range(rank)])
+        places = torch.tensor([i for i, rank in enumerate(self._ranks) for _ in range(rank)])
         numbers = {name: i for i, name in enumerate(self._adapters)}
         own = torch.tensor([numbers.get(row or "", -1) for row in rows])
         return (own[:, None] == places[None]).to(self.device, self.dtype)
@@ -189,14 +213,6 @@ class Decoder:
     def _modules(self) -> list[nn.Module]:
         parts = [part for group in FUSED.values() for part in group]
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
-
-    def _ranks(self) -> list[int]:
-        """The largest rank of each loaded adapter; smaller ones are padded with zeros."""
-        found = []
-        for name in self._adapters:
-            loras = [linear_of(module, name).lora for module in self._modules()]
-            found.append(max((len(lora.down) for lora in loras if lora), default=0))
-        return found
 
     def _fused(self, linears: list[Any]) -> Product:
         weight = matmul.stored([linear.weight for linear in linears], self.stored, self._single)
@@ -209,27 +225,24 @@ class Decoder:
             bias = torch.cat(biases).detach().to(self.stored)
         return Product(weight, bias, [len(linear.weight) for linear in linears])
 
-    def _low(self, layer: Layer, name: str) -> Low | None:
-        modules = [getattr(layer, part) for part in FUSED[name]]
-        found = [[linear_of(m, adapter) for adapter in self._adapters] for m in modules]
-        if not any(linear.lora for linears in found for linear in linears):
-            return None
-        ranks, wide = self._ranks(), found[0][0].weight.shape[1]
+    def _low(self, product: Product, found: Sequence[Sequence[Lora | None]]) -> Low:
+        """The updates of a product's maps, each of all loaded adapters. An adapter with a smaller
+        rank in some map is padded with zeros."""
+        ranks, wide = self._ranks, next(len(x.down[0]) for each in found for x in each if x)
         downs: list[Tensor] = []
         ups: list[Tensor | None] = []
-        for linears in found:
-            height = len(linears[0].weight)
+        for loras, height in zip(found, product.widths, strict=True):
             down = torch.zeros(sum(ranks), wide, dtype=self.dtype, device=self.device)
             up = torch.zeros(sum(ranks), height, dtype=self.dtype, device=self.device)
             at = 0
-            for linear, rank in zip(linears, ranks, strict=True):
-                if linear.lora:
-                    own = len(linear.lora.down)
-                    down[at : at + own] = linear.lora.down.detach()
-                    up[at : at + own] = linear.lora.up.detach().t() * linear.lora.scaling
+            for lora, rank in zip(loras, ranks, strict=True):
+                if lora:
+                    own = len(lora.down)
+                    down[at : at + own] = lora.down.detach()
+                    up[at : at + own] = lora.up.detach().t() * lora.scaling
                 at += rank
             downs.append(down)
-            ups.append(up if any(linear.lora for linear in linears) else None)
+            ups.append(up if any(loras) else None)
         return Low(matmul.stored(downs, self.dtype, single=True), ups)
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:

@@ -4,7 +4,7 @@ support, or computes differently from their own forward pass, are sampled by the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ class LeanEngine(HFEngine):
         parts: dict[int, list[Request]] = {}
         answers: dict[int, Iterator[Completion]] = {}
         with self._lock, torch.inference_mode():
-            bases = {name: self._base(self.policies[name]) for name in {r.policy for r in requests}}
+            bases = self._bases_of({request.policy for request in requests})
             for request in requests:
                 parts.setdefault(id(bases[request.policy]), []).append(request)
             for number, chosen in parts.items():
@@ -93,6 +93,18 @@ class LeanEngine(HFEngine):
                 else:
                     answers[number] = iter(super()._generate(chosen))
         return [next(answers[id(bases[request.policy])]) for request in requests]
+
+    def _bases_of(self, names: Iterable[str]) -> dict[str, _Base | None]:
+        """The decoder of every policy's model, which is inspected once for all of its adapters."""
+        found: dict[tuple[object, ...], _Base | None] = {}
+        bases: dict[str, _Base | None] = {}
+        for name in names:
+            policy = self.policies[name]
+            key = (id(policy.model), policy.precision, policy.adapter is None)
+            if key not in found:
+                found[key] = self._base(policy)
+            bases[name] = found[key]
+        return bases
 
     def _base(self, policy: Policy) -> _Base | None:
         """The decoder of a policy's model; `None` for the general path."""

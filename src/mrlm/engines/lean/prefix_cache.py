@@ -96,7 +96,11 @@ class PrefixCache:
         rows = self._take(len(ids) - known)
         if len(rows):
             new = ids[known : known + len(rows)]
-            node.children[int(new[0])] = _Node(new, rows, node, used=self._clock)
+            if node.parent is None or node.children:
+                node.children[int(new[0])] = _Node(new, rows, node, used=self._clock)
+            else:  # a conversation that continues stays one node, however many turns it has
+                node.ids = np.concatenate([node.ids, new])
+                node.rows = np.concatenate([node.rows, rows])
         return known, rows
 
     def write(self, rows: np.ndarray, values: Tensor) -> None:

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
+from mrlm.learn.fast.llama_modules import Anatomy, Layer, Lora, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
 
 CACHED = 1 << 18
 """Numbers that fit into a CPU cache several times over."""
+WASTE = 2
+"""Adapters are computed in one product where padding to equal numbers of tokens makes the tokens at
+most this many times as many."""
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 Masks = Mapping[tuple[int, int | None], Tensor]
 
@@ -39,6 +42,25 @@ class _Owned:
     start: int
     stop: int
     adapter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The packed tokens of several adapters as rows of a grid (adapters, tokens): `place` has the
+    token of each cell (any one where an adapter has fewer), `kept` the cell of each token."""
+
+    shape: tuple[int, int]
+    place: Tensor
+    kept: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """The rows of each tree, in order; with `grid`, the updates of the adapters are one batched
+    product."""
+
+    parts: tuple[_Owned, ...]
+    grid: _Grid | None
 
 
 @dataclass(eq=False)
@@ -67,7 +89,8 @@ class LeanForward:
         needed = [torch.unique(tree.predictors, return_inverse=True) for tree in trees]
         owned = _owners(forest, [len(tree.ids) for tree in trees])
         ends = _owners(forest, [len(rows) for rows, _ in needed])
-        rows = torch.cat([each.start + rows for each, (rows, _) in zip(owned, needed, strict=True)])
+        pairs = zip(owned.parts, needed, strict=True)
+        rows = torch.cat([each.start + rows for each, (rows, _) in pairs])
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, owned)
@@ -79,7 +102,7 @@ class LeanForward:
         stream = self._norm(stream, anatomy.final_norm)
         return [
             F.embedding(which, stream[each.start : each.stop])
-            for each, (_, which) in zip(ends, needed, strict=True)
+            for each, (_, which) in zip(ends.parts, needed, strict=True)
         ]
 
     def _block(
@@ -87,11 +110,11 @@ class LeanForward:
         stream: Tensor,
         layer: Layer,
         trees: Sequence[PrefixTree],
-        owned: Sequence[_Owned],
+        owned: _Owners,
         rotary: tuple[Tensor, Tensor],
         masks: Sequence[Masks],
         rows: Tensor | None,
-        left: Sequence[_Owned],
+        left: _Owners,
     ) -> Tensor:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
         anatomy = self.anatomy
@@ -105,7 +128,7 @@ class LeanForward:
         queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
         flat = (queries.flatten(1), keys.flatten(1), values)
         found: list[Tensor] = []
-        for each, tree, mask in zip(owned, trees, masks, strict=True):
+        for each, tree, mask in zip(owned.parts, trees, masks, strict=True):
             q, k, v = (x[each.start : each.stop] for x in flat)
             found += self._attend(q, k, v, layer, tree.pieces, mask)
         mixed = found[0] if len(found) == 1 else torch.cat(found)
@@ -181,36 +204,63 @@ class LeanForward:
             return _Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
-    def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
+    def _apply(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor:
         """A linear module: the base product for all rows, and each adapter's share for its rows."""
         linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
         y = F.linear(x, linear.weight.to(x.dtype), bias)
-        added = [self._added(x[each.start : each.stop], module, each.adapter) for each in owned]
-        if all(extra is None for extra in added):
+        loras = loras_of(module, [each.adapter for each in owned.parts])
+        known = [lora for lora in loras if lora is not None]
+        if not known:
             return y
+        one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
+        if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
+            return y + _batched(x, known, owned.grid)
         rows = [
-            y.new_zeros(each.stop - each.start, y.shape[1]) if extra is None else extra
-            for each, extra in zip(owned, added, strict=True)
+            y.new_zeros(each.stop - each.start, y.shape[1])
+            if lora is None
+            else _added(x[each.start : each.stop], lora)
+            for each, lora in zip(owned.parts, loras, strict=True)
         ]
         return y + (rows[0] if len(rows) == 1 else torch.cat(rows))
 
-    def _added(self, x: Tensor, module: nn.Module, adapter: str | None) -> Tensor | None:
-        lora = linear_of(module, adapter).lora
-        if lora is None:
-            return None
-        low = x if lora.dropout is None else lora.dropout(x)
-        low = F.linear(low, lora.down.to(x.dtype))
-        return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+
+def _added(x: Tensor, lora: Lora) -> Tensor:
+    low = x if lora.dropout is None else lora.dropout(x)
+    low = F.linear(low, lora.down.to(x.dtype))
+    return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
 
 
-def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> list[_Owned]:
+def _batched(x: Tensor, loras: Sequence[Lora], grid: _Grid) -> Tensor:
+    """The updates of adapters of one rank, each for its tokens of x (N, in), as batched products
+    (Punica, arXiv 2310.18547, does so for serving)."""
+    downs = torch.stack([lora.down for lora in loras])  # (adapters, r, in)
+    ups = torch.stack([lora.up for lora in loras])  # (adapters, out, r)
+    scaling = ups.new_tensor([lora.scaling for lora in loras])[:, None, None]
+    cells = F.embedding(grid.place, x).view(*grid.shape, -1)
+    low = torch.bmm(cells, downs.to(x.dtype).transpose(1, 2))
+    found = torch.bmm(low, (ups * scaling).to(x.dtype).transpose(1, 2))
+    return F.embedding(grid.kept, found.flatten(0, 1))
+
+
+def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> _Owners:
     found: list[_Owned] = []
     start = 0
     for plot, size in zip(forest, sizes, strict=True):
         found.append(_Owned(start, start + size, plot.adapter))
         start += size
-    return found
+    adapters = [plot.adapter for plot in forest]
+    grid = None
+    if all(adapters) and len(set(adapters)) > 1 and len(sizes) * max(sizes) <= WASTE * start:
+        counts = torch.tensor(sizes)
+        columns = torch.arange(max(sizes))
+        real = columns < counts[:, None]
+        starts = counts.cumsum(0) - counts
+        place = torch.where(real, starts[:, None] + columns, 0).flatten()
+        kept = real.flatten().nonzero()[:, 0]
+        device = forest[0].tree.ids.device
+        grid = _Grid((len(sizes), max(sizes)), place.to(device), kept.to(device))
+    return _Owners(tuple(found), grid)
 
 
 class _Rotate(torch.autograd.Function):

@@ -4,7 +4,7 @@ built-in decoder. Weights are referenced, never copied; nothing is computed here
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
-from mrlm.learn.policy.wrapped_modules import is_replaced
+from mrlm.learn.policy.wrapped_modules import is_replaced, modules_of
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -220,18 +220,25 @@ def anatomy_of(model: Any) -> Anatomy:
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
     """Reads a linear module and the update of `adapter`; `None` and `""` add none."""
     base = _base_of(module)
-    lora = None
-    downs: Any = getattr(module, "lora_A", None)
-    if adapter and downs is not None and adapter in downs:
-        wrapped: Any = module
-        dropout = wrapped.lora_dropout[adapter]
-        lora = Lora(
-            wrapped.lora_A[adapter].weight,
-            wrapped.lora_B[adapter].weight,
-            float(wrapped.scaling[adapter]),
-            None if isinstance(dropout, nn.Identity) else dropout,
-        )
+    (lora,) = loras_of(module, [adapter])
     return Linear(base.weight, base.bias, lora)
+
+
+def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | None]:
+    """Reads the updates of several adapters of one linear module, whose base `linear_of` checks."""
+    wrapped: Any = module
+    if getattr(module, "lora_A", None) is None:
+        return [None] * len(adapters)
+    downs, ups = wrapped.lora_A._modules, wrapped.lora_B._modules
+    dropouts, scaling = wrapped.lora_dropout._modules, wrapped.scaling
+    found: list[Lora | None] = []
+    for name in adapters:
+        if not name or name not in downs:
+            found.append(None)
+            continue
+        dropout = None if isinstance(dropouts[name], nn.Identity) else dropouts[name]
+        found.append(Lora(downs[name].weight, ups[name].weight, float(scaling[name]), dropout))
+    return found
 
 
 def _family(inner: Any) -> str:
@@ -243,9 +250,10 @@ def _family(inner: Any) -> str:
     known = type(embedding) is nn.Embedding or hasattr(embedding, "scalar_embed_scale")
     if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
         raise NotLean("its embedding or its head was replaced")
-    if any(module._forward_hooks or module._forward_pre_hooks for module in inner.modules()):
+    modules = modules_of(inner)
+    if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
         raise NotLean("one of its modules has a forward hook, which would not be called")
-    if any(is_replaced(module) for module in inner.modules()):
+    if any(is_replaced(module) for module in modules):
         raise NotLean("its forward was compiled or replaced, and would not be called")
     return family
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.forward import LeanForward, PackedTree
@@ -27,7 +27,7 @@ class LeanPass:
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
-        self._structure = Structure(self.anatomy.model)
+        self._structure = Structure(self.anatomy.model, adapter)
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
@@ -41,7 +41,12 @@ class LeanPass:
             raise NotLean(
                 "an adapter was put into it, and only its own forward knows which one is active"
             )
-        self._structure = Structure(model)
+        self._structure = Structure(model, self.adapter)
+
+    @property
+    def dropouts(self) -> list[nn.Dropout]:
+        """The dropout modules that it computes with."""
+        return self._structure.dropouts
 
     @property
     def head(self) -> Head:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
+from operator import contains
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,22 +35,50 @@ def is_replaced(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or "forward" in module.__dict__
 
 
-class Structure:
-    """Snapshot of a model that detects later replacements of modules, hooks and compilation."""
+def modules_of(model: nn.Module, adapter: str | None = None) -> list[nn.Module]:
+    """The modules of a model that compute with one of its adapters, without those of the others:
+    their number does not grow with the adapters. Without an `adapter`, all of them."""
+    found: dict[nn.Module, None] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module in found:
+            continue
+        found[module] = None
+        named = module._modules
+        if adapter and isinstance(module, nn.ModuleDict) and adapter in named:
+            named = {adapter: named[adapter]}
+        waiting += [child for child in named.values() if child is not None]
+    return list(found)
 
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
-        self._places = [
-            (module._modules, name, child)
-            for module in self._modules
-            for name, child in module._modules.items()
+
+class Structure:
+    """Snapshot of a model, with one of its adapters or all of them, that detects later replacements
+    of modules, hooks and compilation.
+
+    Attributes:
+        dropouts: its modules of dropout.
+    """
+
+    def __init__(self, model: nn.Module, adapter: str | None = None) -> None:
+        modules = modules_of(model, adapter)
+        self.dropouts: list[nn.Dropout] = [each for each in modules if isinstance(each, nn.Dropout)]
+        self._children = [module._modules for module in modules]
+        self._known = [dict(named) for named in self._children]
+        self._hooks = [
+            hooks
+            for module in modules
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
+        self._own = [module.__dict__ for module in modules]
 
     def same(self) -> bool:
-        """Whether nothing has changed; takes microseconds for a model of a few layers."""
-        return all(place.get(name) is child for place, name, child in self._places) and not any(
-            module._forward_hooks or module._forward_pre_hooks or is_replaced(module)
-            for module in self._modules
+        """Whether nothing has changed; takes microseconds, without a loop in Python."""
+        return (
+            self._children == self._known
+            and not any(self._hooks)
+            and not any(map(contains, self._own, repeat("forward")))
+            and not any(map(contains, self._own, repeat("_compiled_call_impl")))
         )
 
 
