@@ -9,8 +9,8 @@ from mrlm.core.errors import DataError
 
 IMPORT = "import numpy as np\n"
 KNOWN = ("allclose", "ndarray", "float64", "float32")
-STAND_IN = '''class np:
-    """The parts of numpy that compare results; the sandbox has none."""
+REPLACEMENT = '''class np:
+    """The parts of numpy that compare results; the sandbox has no numpy."""
 
     class ndarray:
         dtype = None
@@ -37,7 +37,7 @@ def plus_test(value: Any, where: str) -> str:
         where: location of the row and column, for errors.
 
     Returns:
-        The program, with a stand-in for the parts of numpy that it uses.
+        The program, in which the parts of numpy that it uses are replaced.
 
     Raises:
         DataError: it is no text, has no `assertion`, or needs another part of numpy.
@@ -47,4 +47,4 @@ def plus_test(value: Any, where: str) -> str:
     unknown = sorted({*re.findall(r"\bnp\.(\w+)", value)} - {*KNOWN})
     if unknown:
         raise DataError(f"{where}: it needs numpy.{unknown[0]}, which the sandbox does not have")
-    return value.replace(IMPORT, STAND_IN, 1)
+    return value.replace(IMPORT, REPLACEMENT, 1)
