@@ -1,8 +1,8 @@
 """Writes what pages say of plug-ins, from their own files: sections of algorithms, tables of
-environments, workflows and rules; and the tables of metrics.
+environments, workflows and rules; the tables of metrics and of recipes.
 
     python -m scripts.pages            write docs/algorithms.md, environments.md, workflows.md,
-                                       metrics.md and doctor.md
+                                       metrics.md, doctor.md and recipes.md
     python -m scripts.pages --check    exit with 1 if they are out of date
 """
 
@@ -15,6 +15,7 @@ from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
+from mrlm.cli.recipe import RECIPES, names, scales
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.environments.shared.wrapped import Wrapped
@@ -120,6 +121,26 @@ def rules() -> str:
     return "\n".join(rows) + "\n"
 
 
+def recipes() -> str:
+    """The table of recipes: the rows of their results, one for each config that runs on a CPU."""
+    head = ["recipe", "scale", "result of the paper", "here, before -> after", "time"]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name in names():
+        text = (RECIPES / name / "README.md").read_text(encoding="utf-8")
+        found = {scale: _row(text, scale) for scale in scales(name)}
+        for scale in (scale for scale in found if scale.startswith("cpu")):
+            paper = found["paper"][1] if scale == "cpu" else "-"
+            _, _, ours, _, hours, *_ = found[scale]
+            rows.append(f"| `{name}` | `{scale}` | {paper} | {ours} | {hours} |")
+    return "\n".join(rows) + "\n"
+
+
+def _row(text: str, scale: str) -> list[str]:
+    """The cells of a scale in the table of a README."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| `{scale}` |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, int | float) else "by name"
 
@@ -130,6 +151,7 @@ PARTS = {
     "workflows.md": ("workflows", workflows),
     "metrics.md": ("metrics", metrics),
     "doctor.md": ("rules", rules),
+    "recipes.md": ("recipes", recipes),
 }
 
 

@@ -20,6 +20,7 @@ from mrlm.core.registry import search
 COMMANDS = (
     "quickstart",
     "init",
+    "recipe",
     "train",
     "eval",
     "collect",

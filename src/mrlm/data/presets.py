@@ -103,10 +103,16 @@ def _first_program(value: str) -> str | None:
     return found[0] if found else None
 
 
+def _number(value: float) -> str:
+    """A number without `.0`, as an answer states it."""
+    return f"{value:.12g}"
+
+
 EXTRACTS: dict[str, Extract] = {
     "after_hashes": _found(after_hashes, "after '####'"),
     "boxed": _found(boxed, "in a \\boxed{}"),
     "answers": _answers,
+    "number": _number,
     "first_program": _first_program,
 }
 """The names of functions in the table."""

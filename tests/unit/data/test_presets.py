@@ -16,6 +16,7 @@ import pytest
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import DataError
+from mrlm.core.types import Message
 from mrlm.data.presets import PRESETS
 from mrlm.data.sources import split_files
 from mrlm.data.tasks import Reading, read_rows
@@ -90,12 +91,49 @@ METHODS = [
     method("top", "Return the last item.", "return self.items[-1]"),
 ]
 ADD = "print(int(input()) + int(input()))"
+PLUS = """import numpy as np
+from math import inf
+
+def is_floats(x) -> bool:
+    # check if it is float; List[float]; Tuple[float]
+    if isinstance(x, float):
+        return True
+    if isinstance(x, (list, tuple)):
+        return all(isinstance(i, float) for i in x)
+    if isinstance(x, np.ndarray):
+        return x.dtype == np.float64 or x.dtype == np.float32
+    return False
+
+
+def assertion(out, exp, atol):
+    if atol == 0 and is_floats(exp):
+        atol = 1e-6
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp, f"out: {out}, exp: {exp}"
+
+
+inputs = [[1, 2], [0.1, 0.2], [-5, 5]]
+results = [3, 0.3, 0]
+for i, (inp, exp) in enumerate(zip(inputs, results)):
+    assertion(add(*inp), exp, 0)
+"""
 POST = "SUBREDDIT: r/cats\n\nTITLE: My cat\n\nPOST: The cat sat down and slept.\n\nTL;DR:"
 
 
 def talk(prompt: str, answer: str) -> list[Raw]:
     return [{"content": prompt, "role": "user"}, {"content": answer, "role": "assistant"}]
 
+
+FLASH = {
+    "triviaqa": "train",
+    "popqa": "test",
+    "2wiki": "train",
+    "musique": "train",
+    "bamboogle": "test",
+}
+"""Name -> first split, of the data sets in the form of FlashRAG."""
 
 RAW: dict[str, Raw] = {
     "gsm8k": {"question": "How many clips {n}?", "answer": SOLUTION},
@@ -104,6 +142,43 @@ RAW: dict[str, Raw] = {
         "level": "Level 5",
         "type": "Algebra",
         "solution": BOXED,
+    },
+    "dapo": {
+        "prompt": "In triangle {n}, find $m$.",
+        "solution": "34",
+        "data_source": "math_dapo",
+        "source_prompt": [
+            {"content": "Solve the following math problem step by step. {n}", "role": "user"}
+        ],
+        "ability": "MATH",
+        "reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": "9a9b6eb4-a1cb-49d1-8c1e-62eaf2f74079"},
+    },
+    "deepscaler": {
+        "problem": "The operation {n} is defined.",
+        "answer": "-\\frac{2}{3}",
+        "solution": "1. Calculate.",
+    },
+    "aime": {
+        "id": 0,
+        "problem": "Quadratic polynomials {n}.",
+        "solution": "Let $R(x)=P(x)+Q(x)$. Then $\\boxed{116}$.",
+        "answer": "116",
+        "url": "https://artofproblemsolving.com/wiki/index.php/2022_AIME_I_Problems/Problem_1",
+    },
+    "amc": {
+        "id": 0,
+        "problem": "What is $m+{n}$?",
+        "answer": 142.0,
+        "url": "https://artofproblemsolving.com/wiki/index.php/2022_AMC_12A_Problems/Problem_1",
+    },
+    "minerva": {"question": "Each of the {n} galaxies.", "answer": "4.5e33"},
+    "cmath": {
+        "grade": "1",
+        "question": "小明有{n}个苹果",
+        "golden": "10",
+        "reasoning_step": "1",
+        "num_digits": "2",
     },
     "humaneval": {
         "task_id": "HumanEval/{n}",
@@ -119,6 +194,15 @@ RAW: dict[str, Raw] = {
         "code": "import math\ndef add(a, b):\n    return a + b",
         "test_imports": ["import math"],
         "test_list": ["assert add(1, 2) == 3", "assert add(math.floor(1.5), 1) == 2"],
+    },
+    "mbpp_plus": {
+        "task_id": 2,
+        "code": "\ndef add(a, b):\n    return a + b",
+        "prompt": "Write a function to add {n}.",
+        "source_file": "Benchmark Questions Verification V2.ipynb",
+        "test_imports": [],
+        "test_list": ["assert add(1, 2) == 3"],
+        "test": PLUS,
     },
     "coophumaneval": {
         "task_id": "CoopHumanEval/{n}",
@@ -159,6 +243,15 @@ RAW: dict[str, Raw] = {
         "level": "hard",
         "supporting_facts": {"title": ["Ada", "Bob"], "sent_id": [0, 1]},
         "context": {"title": ["Ada", "Bob"], "sentences": [["She."], ["He.", "Was."]]},
+    },
+    **{
+        name: {
+            "id": f"{split}_{{n}}",
+            "question": "who was number {n}",
+            "golden_answers": ["Ada", "Ada Lovelace"],
+            "metadata": {"type": "comparison"},
+        }
+        for name, split in FLASH.items()
     },
     "ultrafeedback": {
         "prompt": "Say {n}.",
@@ -229,6 +322,12 @@ HUMAN = "Complete the Python function `add`.\n\n" + STUB.replace("Add.", "Add 0.
 MADE: dict[str, tuple[Any, str, Any]] = {
     "gsm8k": (MATH, boxed("How many clips 0?"), "1024"),
     "math": (MATH, boxed("Find $x_0$."), "\\frac{3}{\\sqrt{2}}"),
+    "dapo": (MATH, boxed("In triangle 0, find $m$."), "34"),
+    "deepscaler": (MATH, boxed("The operation 0 is defined."), "-\\frac{2}{3}"),
+    "aime": (MATH, boxed("Quadratic polynomials 0."), "116"),
+    "amc": (MATH, boxed("What is $m+0$?"), "142"),
+    "minerva": (MATH, boxed("Each of the 0 galaxies."), "4.5e33"),
+    "cmath": (MATH, boxed("小明有0个苹果"), "10"),
     "humaneval": (CODE, coded(HUMAN), STUB.replace("Add.", "Add 0.") + "    return a + b\n"),
     "mbpp": (
         CODE,
@@ -237,6 +336,11 @@ MADE: dict[str, tuple[Any, str, Any]] = {
             "assert add(1, 2) == 3"
         ),
         "import math\ndef add(a, b):\n    return a + b",
+    ),
+    "mbpp_plus": (
+        CODE,
+        coded("Write a function to add 0.\nCall the function `add`.\nassert add(1, 2) == 3"),
+        "\ndef add(a, b):\n    return a + b",
     ),
     "coophumaneval": (TOGETHER, HUMAN, None),
     "classeval": (
@@ -257,6 +361,7 @@ MADE: dict[str, tuple[Any, str, Any]] = {
     "arxiv": (partial(WRITING, preset="arxiv"), "we study <S> 0 cats .", None),
     "nq": (QA, "who was number 0", ["Ada", "Ada Lovelace"]),
     "hotpotqa": (QA, "Who is older 0?", ["Ada"]),
+    **{name: (QA, "who was number 0", ["Ada", "Ada Lovelace"]) for name in FLASH},
     "ultrafeedback": (judged, "Say 0.", None),
 }
 """What a world makes of row 0: the world, the question, the answer."""
@@ -446,6 +551,7 @@ def test_what_the_hub_client_has_kept_is_enough(tmp_path: Path) -> None:
     [
         ("gsm8k", {"answer": "seven"}, r"line 2, column 'answer': no answer after '####'"),
         ("gsm8k", {"answer": 7}, r"line 2, column 'answer'"),
+        ("amc", {"answer": "A"}, r"line 2, column 'answer'"),
         ("gsm8k", {"question": None}, r"line 2, column 'question': missing; the preset 'gsm8k'"),
         ("math", {"solution": "It is 3."}, r"column 'solution': no answer in a \\boxed"),
         ("math", {"solution": "\\boxed{3"}, r"column 'solution': no answer in a \\boxed"),
@@ -469,6 +575,37 @@ def test_a_program_without_a_solution_is_a_problem_all_the_same(kept: Path) -> N
     write(kept / "apps.jsonl", [{**row, "solutions": ""} for row in raw("apps", 0)])
     (row,) = read_rows("apps")
     assert "completion" not in row and CODE("apps").task(0).answer is None
+
+
+@pytest.mark.parametrize(
+    ("program", "passed"),
+    [
+        ("def add(a, b):\n    return a + b", 1.0),
+        ("def add(a, b):\n    return abs(a + b) if a + b < 9 and a > 0 else 1", 0.5),
+        ("def add(a, b):\n    return 3", 0.5),
+    ],
+)
+def test_mbpp_plus_runs_its_additional_tests_without_numpy(
+    program: str, passed: float, kept: Path
+) -> None:
+    write(kept / "mbpp_plus.jsonl", raw("mbpp_plus", 0))
+    world = CODE("mbpp_plus", max_attempts=1)
+    world.reset()
+    result = world.step(Message(f"```python\n{program}\n```"))
+    assert result.rewards["agent"].components["passed"] == passed
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        (PLUS.replace("np.allclose", "np.isclose"), r"column 'test': it needs numpy\.isclose"),
+        ("print(1)", r"column 'test': expected a program of MBPP\+"),
+    ],
+)
+def test_a_program_of_mbpp_plus_that_cannot_be_run(test: str, said: str, kept: Path) -> None:
+    write(kept / "mbpp_plus.jsonl", [{**raw("mbpp_plus", 0)[0], "test": test}])
+    with pytest.raises(DataError, match=said):
+        CODE("mbpp_plus")
 
 
 def test_rows_that_are_held_out_are_not_learned_from(

@@ -1,5 +1,5 @@
-"""Programming problems from rows of data sets: HumanEval, MBPP, and APPS (standard input or a
-function). A row in none of these forms raises an error with its location."""
+"""Programming problems from rows of data sets: HumanEval, MBPP, MBPP+, and APPS (standard input or
+a function). A row in none of these forms raises an error with its location."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from mrlm.core.errors import DataError
 from mrlm.data.tasks import Row, question_of, row_messages
+from mrlm.environments.code.plus import plus_test
 from mrlm.environments.code.problems import PROBLEM, CodeProblem
 
 FORMS = (
@@ -90,6 +91,8 @@ def _mbpp(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
     if not tests:
         raise DataError(f"{where}, column 'test_list': it is empty; at least one test is needed")
     entry = _tested_name(tests, f"{where}, column 'test_list'")
+    if row.get("test") is not None:
+        tests.append(plus_test(row["test"], f"{where}, column 'test'"))
     setup = [str(line) for line in _list(row.get("test_imports") or [], where)]
     setup.append(str(row.get("test_setup_code") or ""))
     before = "\n".join(line for line in setup if line.strip())
