@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.doctor.alarm import Alarm, alarms_in
 from mrlm.doctor.history import History
+from mrlm.doctor.recent import RecentEpisodes, Rows
 from mrlm.doctor.rule import WINDOW, Rule
 from mrlm.record.reader import RecordedRun, read_run
-
-MOST = 32
-"""Episodes of training, and of evaluations, of a step that rules see."""
 
 Settings = Mapping[str, Mapping[str, Any] | bool]
 """Rule -> its thresholds; `false` switches it off."""
@@ -69,8 +66,7 @@ class Examination:
         self.history: History = History()
         self.history.twin = twin
         self._known: set[tuple[str, str | None, str | None]] = set()
-        self._rows: deque[Mapping[str, Any]] = deque()
-        self._parts: Counter[tuple[int, bool]] = Counter()
+        self._episodes = RecentEpisodes()
 
     def resume(self, folder: Path) -> None:
         """Continues after the last step of a run folder."""
@@ -84,28 +80,22 @@ class Examination:
     def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds recorded episodes, of each step the first ones."""
         for row in rows:
-            part = int(row["step"]), _evaluation(row)
-            self._parts[part] += 1
-            if self._parts[part] <= MOST:
-                self._rows.append(row)
+            self._episodes.add(row)
 
     def keep(self, every: int) -> None:
         """Forgets the episodes of training steps that a thinned record has lost."""
-        whole = (row for row in self._rows if _evaluation(row) or row["step"] % every == 0)
-        self._rows = deque(whole)
+        self._episodes.keep(every)
 
     def examine(self, row: Mapping[str, Any]) -> list[Alarm]:
         """Adds the metrics of a step, whose episodes are known, and returns new alarms."""
         step = int(row["step"])
         self.history.append(row)
-        while self._rows and self._rows[0]["step"] <= step - WINDOW:
-            self._parts.pop((self._rows[0]["step"], _evaluation(self._rows[0])), None)
-            self._rows.popleft()
-        rows = list(self._rows)
-        self.history.policies = _policies(rows)
+        self._episodes.forget(step - WINDOW)
+        policies = self._episodes.by_step(_policies)
+        self.history.policies = policies[max(policies)] if policies else {}
         new = []
         for name, rule in self.rules.items():
-            for alarm in rule(self.history, rows):
+            for alarm in rule(self.history, self._episodes):
                 full = replace(alarm, rule=name, step=step, do=alarm.do or rule.do)
                 if full.key not in self._known:
                     self._known.add(full.key)
@@ -152,17 +142,11 @@ def _own(folder: Path) -> Settings:
     return config.get("training", {}).get("doctor_rules", {})
 
 
-def _policies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """agent -> its policy, of trained turns in the latest step."""
+def _policies(rows: Rows) -> dict[str, str]:
+    """agent -> its policy, of trained turns."""
     found: dict[str, str] = {}
     for row in rows:
-        if row["step"] < rows[-1]["step"]:
-            continue
         for name, agent in row["agents"].items():
             if any(turn.get("trained", True) for turn in agent.get("turns", ())):
                 found[name] = agent["policy"]
     return found
-
-
-def _evaluation(row: Mapping[str, Any]) -> bool:
-    return str(row["id"]).startswith("eval/")

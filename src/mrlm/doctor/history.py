@@ -77,12 +77,7 @@ class History:
 
     def together(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The steps in which all of several metrics are known, and the values (names, steps)."""
-        columns = [self._columns.get(name, _NONE).read() for name in names]
-        steps = columns[0][0]
-        for others, _ in columns[1:]:
-            steps = np.intersect1d(steps, others, assume_unique=True)
-        values = [column[np.searchsorted(own, steps)] for own, column in columns]
-        return steps.astype(int), np.stack(values)
+        return common(*(self._columns.get(name, _NONE).read() for name in names))
 
     def names(self, pattern: str) -> dict[str, str]:
         """Metrics whose names match a pattern -> its first group."""
@@ -112,6 +107,17 @@ class History:
         policy = self.policies.get(agent, agent)
         label = agent_label(agent, policy, agents)
         return f"{name}/{policy if label is None else label}"
+
+
+def common(*columns: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that several columns of steps and values share, and the values (columns, steps)."""
+    steps = columns[0][0]
+    if all(np.array_equal(steps, others) for others, _ in columns[1:]):
+        return steps.astype(int), np.stack([values for _, values in columns])
+    for others, _ in columns[1:]:
+        steps = np.intersect1d(steps, others, assume_unique=True)
+    values = [column[np.searchsorted(own, steps)] for own, column in columns]
+    return steps.astype(int), np.stack(values)
 
 
 _NONE = Column()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from mrlm.doctor.alarm import Alarm
 from mrlm.doctor.history import History
-
-Rows = Sequence[Mapping[str, Any]]
-"""Rows of recorded episodes, as in `docs/record.md`."""
-
+from mrlm.doctor.recent import RecentEpisodes
 
 WINDOW = 8
 """Steps whose episodes rules see."""
@@ -26,12 +23,13 @@ class Rule:
     do: ClassVar[str] = ""
     """The advice, in a sentence."""
 
-    def __call__(self, history: History, episodes: Rows) -> Iterable[Alarm]:
+    def __call__(self, history: History, episodes: RecentEpisodes) -> Iterable[Alarm]:
         """The alarms that hold at the last step of a history.
 
         Args:
             history: all metrics up to the step.
-            episodes: recorded episodes of the latest steps, in order.
+            episodes: recorded episodes of the latest steps, in order. What a rule needs of every
+                row it computes in `RecentEpisodes.by_step`, once for each step.
         """
         raise NotImplementedError
 
@@ -48,10 +46,3 @@ def texts(row: Mapping[str, Any], agent: str) -> Iterator[str]:
             yield message["content"].strip() + calls
         elif "text" in turn:
             yield turn["text"].strip()
-
-
-def training(episodes: Rows) -> Rows:
-    """The episodes that are not those of evaluations."""
-    return [
-        row for row in episodes if not (str(row["id"]).startswith("eval/") or row.get("replayed"))
-    ]

@@ -63,6 +63,26 @@ def unpack(packed: Packed, length: int | None = None) -> np.ndarray:
     return np.full(length, packed, np.float32)
 
 
+def unpack_end(packed: str, count: int) -> list[int]:
+    """The last ids of packed ones, without unpacking the others.
+
+    Args:
+        packed: the result of `pack_ids`.
+        count: number of ids, at most.
+
+    Raises:
+        ValueError: they are not packed ids.
+    """
+    kind, separator, data = packed.partition(":")
+    if kind not in ("u2", "u4") or not separator:
+        raise ValueError(f"not packed ids: {packed[:40]!r}")
+    width = int(kind[1])
+    quads = (count * width + 4) // 3  # of characters; each holds three bytes, the last one or more
+    end = base64.b64decode(data[-4 * quads :], validate=True)
+    places = range(len(end) % width, len(end), width)
+    return [int.from_bytes(end[k : k + width], "little") for k in places][-count:]
+
+
 def _packed(numbers: np.ndarray, kind: str) -> str:
     data = numbers.astype(f"<{kind}").tobytes()
     return f"{kind}:{base64.b64encode(data).decode()}"

@@ -16,7 +16,8 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.rule import Rows, Rule
+from mrlm.doctor.recent import Rows
+from mrlm.doctor.rule import Rule
 
 REWARD = "eval/reward/mean"
 

@@ -2,7 +2,7 @@
 
 The held-out reward stays below its best for several evaluations, or the mean reward of the last
 steps is far below the best that so many steps had, beyond noise and by a large part of the
-standard deviation between episodes.
+standard deviation between episodes. Noise is that from step to step, and that in the windows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.rule import Rows, Rule
-from mrlm.doctor.trends import spread
+from mrlm.doctor.recent import Rows
+from mrlm.doctor.rule import Rule
+from mrlm.doctor.trends import difference, spread
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Cliff(Rule):
         steps: steps of the windows of the sampled reward.
         evaluations: consecutive evaluations below the best one.
         drop: fall in standard deviations between episodes.
-        z: fall in standard errors.
+        z: fall in standard errors, from the noise from step to step.
+        t: fall of the sampled reward in standard errors, from the noise in the two windows: after
+            steps of equal rewards the first is 0.
         part: fall of the sampled reward, as a part of its range so far.
     """
 
@@ -36,6 +39,7 @@ class Cliff(Rule):
     evaluations: int = 3
     drop: float = 0.5
     z: float = 6.0
+    t: float = 3.0
     part: float = 0.1
 
     do: ClassVar[str] = (
@@ -58,10 +62,12 @@ class Cliff(Rule):
             return None
         smooth = np.convolve(rewards, np.ones(self.steps) / self.steps, "valid")
         best = int(np.argmax(smooth[: -self.steps]))
-        fall = float(smooth[best] - smooth[-1])
-        error = math.sqrt(2 / self.steps) * spread(rewards)
-        least = self.part * float(np.ptp(rewards))
-        if fall < max(least, self.drop * float(np.median(deviations))) or fall <= self.z * error:
+        gain, error = difference(rewards[-self.steps :], rewards[best : best + self.steps])
+        if -gain <= self.t * error or -gain < self.part * float(np.ptp(rewards)):
+            return None
+        if -gain < self.drop * float(np.median(deviations)):
+            return None
+        if -gain <= self.z * math.sqrt(2 / self.steps) * spread(rewards):
             return None
         middle = (smooth[best] + smooth[-1]) / 2
         since = best + int(np.argmax(rewards[best:] < middle))

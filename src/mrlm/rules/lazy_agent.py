@@ -2,7 +2,9 @@
 
 In the recorded episodes of the last steps nearly all of an agent's messages are empty; or, in a
 team, all its advantages are 0 or far smaller than those of another agent in every one of the last
-steps: its turns get no credit.
+steps: its turns get no credit; or, with `evaluation.effects`, in several evaluations its messages
+change nothing of what others write, silence in its place costs nothing, and other agents have an
+influence.
 """
 
 from __future__ import annotations
@@ -15,52 +17,58 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.rule import WINDOW, Rows, Rule, texts, training
+from mrlm.doctor.recent import RecentEpisodes, Rows, training
+from mrlm.doctor.rule import WINDOW, Rule, texts
+
+Finding = tuple[int, str]
 
 
 @dataclass(frozen=True)
 class LazyAgent(Rule):
-    """Silence, or no credit.
+    """Silence, no credit, or no effect.
 
     Args:
         steps: consecutive steps in which it holds.
         silent: share of an agent's messages that are empty.
-        share: spread of its advantages, as a share of the largest of another agent.
+        share: spread of its advantages, as a share of the largest of another agent; and its
+            influence, as a share of the largest of another agent.
+        evaluations: consecutive evaluations without an effect.
+        influence: that of another agent, in nats per token, from which messages are read.
+        cost: of silence, in standard deviations of the held-out reward.
     """
 
     steps: int = 8
     silent: float = 0.9
     share: float = 0.02
+    evaluations: int = 4
+    influence: float = 0.05
+    cost: float = 0.05
 
     do: ClassVar[str] = (
         "give the agent a reward of its own, or credit that tells agents apart; look whether its "
         "messages reach the others and whether its prompt asks for something"
     )
 
-    def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
+    def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
+        silences = episodes.by_step(_silences)
         for agent in history.agents:
-            own = [row for row in training(episodes) if agent in row["agents"]]
-            found = self._mute(agent, own) or self._ignored(history, agent)
+            own = {step: each[agent] for step, each in silences.items() if agent in each}
+            found = self._mute(own) or self._ignored(history, agent) or self._idle(history, agent)
             if found is not None:
                 since, because = found
-                yield Alarm(since, because, agent, history.policies.get(agent), cited(own))
+                rows = [row for row in training(episodes) if agent in row["agents"]]
+                yield Alarm(since, because, agent, history.policies.get(agent), cited(rows))
 
-    def _mute(self, agent: str, rows: Rows) -> tuple[int, str] | None:
-        empty: dict[int, list[bool]] = {}
-        for row in rows:
-            empty.setdefault(row["step"], []).extend(not text for text in texts(row, agent))
-        shares = {step: float(np.mean(each)) for step, each in empty.items() if each}
-        count = sum(len(each) for each in empty.values())
-        if (
-            len(shares) < min(WINDOW, self.steps)
-            or count < 16
-            or min(shares.values()) < self.silent
-        ):
+    def _mute(self, silences: dict[int, tuple[int, int]]) -> Finding | None:
+        count = sum(each for _, each in silences.values())
+        if len(silences) < min(WINDOW, self.steps) or count < 16:
             return None
-        whole = np.mean([flag for each in empty.values() for flag in each])
-        return min(shares), f"{whole:.0%} of its {count} messages are empty"
+        if any(empty < self.silent * each for empty, each in silences.values()):
+            return None
+        whole = sum(empty for empty, _ in silences.values()) / count
+        return min(silences), f"{whole:.0%} of its {count} messages are empty"
 
-    def _ignored(self, history: History, agent: str) -> tuple[int, str] | None:
+    def _ignored(self, history: History, agent: str) -> Finding | None:
         others = [each for each in history.agents if each != agent]
         if not others:
             return None
@@ -75,6 +83,42 @@ class LazyAgent(Rule):
             f"the standard deviation of its advantages is {own.max():.3g} in {self.steps} steps, "
             f"that of another agent {most.min():.3g} or more"
         )
+
+    def _idle(self, history: History, agent: str) -> Finding | None:
+        """Whether its messages had no effect in the last evaluations, and those of others had."""
+        pairs = history.names(r"eval/influence/(.+)")
+        own = [name for name, pair in pairs.items() if pair.startswith(f"{agent}/")]
+        others = [name for name in pairs if name not in own]
+        steps, costs = history.known(f"eval/marginal/{agent}", self.evaluations)
+        deviations = history.known("eval/reward/std")[1]
+        if not own or not others or len(costs) < self.evaluations or not len(deviations):
+            return None
+        if costs.max() > self.cost * float(np.median(deviations)):
+            return None
+        values = [history.known(name, self.evaluations)[1] for name in (*own, *others)]
+        if any(len(each) < self.evaluations for each in values):
+            return None
+        most, read = np.max(values[: len(own)], axis=0), np.max(values[len(own) :], axis=0)
+        if (read < self.influence).any() or (most > self.share * read).any():
+            return None
+        return int(steps[0]), (
+            f"its messages have an influence of at most {most.max():.2g} nats per token in "
+            f"{self.evaluations} evaluations, those of another agent {read.min():.2g} or more, and "
+            f"silence in its place costs at most {costs.max():.2g}"
+        )
+
+
+def _silences(rows: Rows) -> dict[str, tuple[int, int]]:
+    """agent -> its empty messages of training, and all of them; those that wrote any."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in training(rows):
+        for agent in row["agents"]:
+            empty, count = found.get(agent, (0, 0))
+            for text in texts(row, agent):
+                empty, count = empty + (not text), count + 1
+            if count:
+                found[agent] = empty, count
+    return found
 
 
 PLUGIN = LazyAgent

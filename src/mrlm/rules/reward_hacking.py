@@ -8,16 +8,16 @@ where it is. Levels do not count, only their course.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
-from mrlm.doctor.history import History
-from mrlm.doctor.rule import Rows, Rule, training
+from mrlm.doctor.history import History, common
+from mrlm.doctor.recent import Rows, training
+from mrlm.doctor.rule import Rule
 from mrlm.doctor.trends import slope, spread
 
 TRUTHS = ("correct", "success", "solved", "accuracy", "exact", "exact_match", "passed", "won")
@@ -52,19 +52,17 @@ class RewardHacking(Rule):
     )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        found = components(history)
-        truth = self.truth or next((name for name in TRUTHS if name in found), "")
-        if truth not in found:
+        named = components(history)
+        truth = self.truth or next((name for name in TRUTHS if name in named), "")
+        if truth not in named:
             return
+        found = {name: _means(history, names) for name, names in named.items()}
         actual = found.pop(truth)
         proxies = {"reward/mean": history.known("reward/mean"), **found}
         for name, proxy in proxies.items():
-            steps, one, two = np.intersect1d(
-                actual[0], proxy[0], assume_unique=True, return_indices=True
-            )
+            steps, (level, values) = common(actual, proxy)
             if len(steps) < self.steps:
                 continue
-            level, values = actual[1][one], proxy[1][two]
             start, how = self._parted(level, values), "falls"
             if start is None and name == "reward/mean" and self._flat(level, values):
                 start, how = len(steps) - self.steps, "does not rise"
@@ -82,12 +80,13 @@ class RewardHacking(Rule):
         """The first place of the best window of the truth, if it has fallen since and the proxy has
         risen."""
         half = self.steps // 2
-        means = [np.convolve(each, np.ones(half) / half, "valid") for each in (truth, proxy)]
-        best = int(np.argmax(means[0][:-half]))
-        fall, rise = means[0][best] - means[0][-1], means[1][-1] - means[1][best]
-        limits = [self.z * math.sqrt(2 / half) * spread(each) for each in (truth, proxy)]
-        far = fall > max(limits[0], self.part * float(np.ptp(truth)))
-        return best if far and rise > limits[1] else None
+        mean = np.convolve(truth, np.ones(half) / half, "valid")
+        best = int(np.argmax(mean[:-half]))
+        fall, error = mean[best] - mean[-1], self.z * math.sqrt(2 / half)
+        if fall <= self.part * float(np.ptp(truth)) or fall <= error * spread(truth):
+            return None
+        rise = proxy[-half:].mean() - proxy[best : best + half].mean()
+        return best if rise > error * spread(proxy) else None
 
     def _flat(self, truth: np.ndarray, reward: np.ndarray) -> bool:
         """Whether the truth stays at a level, neither its lowest nor its highest, while the reward
@@ -102,18 +101,20 @@ class RewardHacking(Rule):
         return other > 0 and gain > self.far * noise and not follows and truth.min() > before.min()
 
 
-def components(history: History) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Component of the reward -> its steps and values, means over agents."""
+def components(history: History) -> dict[str, list[str]]:
+    """Component of the reward -> its metrics, one for each agent."""
     named: dict[str, list[str]] = {}
     for name, rest in history.names(r"reward/(.+)").items():
-        last = re.split("/", rest)[-1]
+        last = rest.rpartition("/")[2]
         if last not in STATISTICS:
             named.setdefault(last, []).append(name)
-    found = {}
-    for last, names in named.items():
-        steps, values = history.together(names)
-        found[last] = steps, values.mean(axis=0)
-    return found
+    return named
+
+
+def _means(history: History, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and means over agents."""
+    steps, values = history.together(names)
+    return steps, values.mean(axis=0)
 
 
 def _paid(episodes: Rows) -> Rows:

@@ -16,7 +16,24 @@ from typing import Any, ClassVar
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
 from mrlm.doctor.progress import gained
-from mrlm.doctor.rule import Rows, Rule, training
+from mrlm.doctor.recent import RecentEpisodes, Rows, is_evaluation, training
+from mrlm.doctor.rule import Rule
+
+ENCODE = json.JSONEncoder(sort_keys=True, default=str).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The tasks of a step.
+
+    Args:
+        groups: number of groups of training.
+        trained, held_out: different tasks of training, and of an evaluation.
+    """
+
+    groups: int
+    trained: frozenset[str]
+    held_out: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -42,39 +59,36 @@ class StaleData(Rule):
         "sometimes solved, or a larger group_size; look whether the source gives more than one task"
     )
 
-    def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
+    def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         found = self._lag(history) or self._failed(history) or self._unused(history)
         if found is not None:
             since, because, status = found
             rows = [row for row in episodes if status is None or row["status"] == status]
             yield Alarm(since, because, evidence=cited(rows))
             return
-        played = training(episodes)
-        held_out = [row for row in episodes if str(row["id"]).startswith("eval/")]
-        for task_of in (_id_of, _text_of):
-            few = self._few(played, held_out, task_of)
+        for tasks_of in (_by_id, _by_text):
+            steps = episodes.by_step(tasks_of)
+            if not any(each.held_out for each in steps.values()):
+                return  # nothing tells whether there are others
+            few = self._few(steps)
             if few is not None:
                 since, because = few
-                yield Alarm(since, because, evidence=cited(played))
+                yield Alarm(since, because, evidence=cited(training(episodes)))
                 return
 
-    def _few(
-        self, played: Rows, held_out: Rows, task_of: Callable[[Mapping[str, Any]], str]
-    ) -> tuple[int, str] | None:
+    def _few(self, steps: Mapping[int, Tasks]) -> tuple[int, str] | None:
         """Whether training repeats few tasks. Where those of evaluations are as few, the game has
         no others."""
-        groups = {str(row["id"]).rpartition("/")[0] + f" {row['step']}": row for row in played}
-        tasks: set[str] = set()
-        for row in groups.values():
-            tasks.add(task_of(row))
-            if len(tasks) * self.repeats > len(groups):
-                return None
-        others = len({task_of(row) for row in held_out}) if groups else 0
-        if not groups or others < 4 * len(tasks):
+        groups = sum(each.groups for each in steps.values())
+        tasks = set().union(*(each.trained for each in steps.values()))
+        if not groups or len(tasks) * self.repeats > groups:
+            return None
+        others = len(set().union(*(each.held_out for each in steps.values())))
+        if others < 4 * len(tasks):
             return None
         what = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
-        first = min(int(row["step"]) for row in groups.values())
-        return first, f"{len(groups)} groups of training have {what}, and evaluations {others}"
+        first = min(step for step, each in steps.items() if each.groups)
+        return first, f"{groups} groups of training have {what}, and evaluations {others}"
 
     def _lag(self, history: History) -> tuple[int, str, str | None] | None:
         steps, lags = history.known("lag/mean", 5)
@@ -107,12 +121,19 @@ class StaleData(Rule):
         return int(known[0]), because, None
 
 
-def _id_of(row: Mapping[str, Any]) -> str:
-    return str(row.get("task_id"))
+def _by_id(rows: Rows) -> Tasks:
+    return _tasks(rows, lambda row: str(row.get("task_id")))
 
 
-def _text_of(row: Mapping[str, Any]) -> str:
-    return json.dumps(row.get("task"), sort_keys=True, default=str)
+def _by_text(rows: Rows) -> Tasks:
+    return _tasks(rows, lambda row: ENCODE(row.get("task")))
+
+
+def _tasks(rows: Rows, task_of: Callable[[Mapping[str, Any]], str]) -> Tasks:
+    groups = {str(row["id"]).rpartition("/")[0]: row for row in training(rows)}
+    trained = frozenset(task_of(row) for row in groups.values())
+    held_out = frozenset(task_of(row) for row in rows if is_evaluation(row))
+    return Tasks(len(groups), trained, held_out)
 
 
 PLUGIN = StaleData

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -20,8 +20,10 @@ import numpy as np
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
 from mrlm.doctor.progress import gained
-from mrlm.doctor.rule import Rows, Rule, texts
+from mrlm.doctor.recent import RecentEpisodes, Row, Rows
+from mrlm.doctor.rule import Rule, texts
 from mrlm.doctor.tokens import TokenTurn, token_turns
+from mrlm.record.packing import unpack
 
 MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
 """Control tokens of known templates, as text."""
@@ -33,6 +35,38 @@ CHOSEN_NONE = {
     "episodes/failed": 1.0,
 }
 """Metric -> its value where a step has nothing to train on, whatever the mask is."""
+
+Shape = tuple[str, ...]
+"""Roles of the messages before a completion."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """The ends of an agent's completions in a step.
+
+    Args:
+        stopped: episodes of completions that stopped at a token.
+        last: their last tokens.
+        prompts: one of the last two tokens of a prompt -> the episodes.
+        credited: completions of several tokens with an advantage.
+        masked: episodes of those whose last token has none.
+        shapes: those of all prompts.
+    """
+
+    stopped: list[Row] = field(default_factory=list)
+    last: Counter[int] = field(default_factory=Counter)
+    prompts: dict[int, list[Row]] = field(default_factory=dict)
+    credited: int = 0
+    masked: list[Row] = field(default_factory=list)
+    shapes: set[Shape] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Said:
+    """An agent's messages in a step: their number, and episodes of those with a template's mark."""
+
+    count: int = 0
+    marked: list[tuple[Row, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,22 +90,24 @@ class Template(Rule):
         "the chat template and the stop tokens of the engine"
     )
 
-    def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
+    def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         since = self._untrained(history)
         if since is not None:
             yield Alarm(since, "no token is trained in 3 steps", evidence=cited(episodes))
             return
-        turns = list(token_turns(episodes))
+        ends, said = episodes.by_step(_ends), episodes.by_step(_said)
         for agent in history.agents:
-            own = [turn for turn in turns if turn.agent == agent]
             policy = history.policies.get(agent)
-            for found, because in (self._stop(own), self._marks(episodes, agent)):
+            stops = [each[agent] for each in ends.values() if agent in each]
+            spoken = [each[agent] for each in said.values() if agent in each]
+            for found, because in (self._stop(stops), self._marks(spoken)):
                 if found:
                     since = min(row["step"] for row in found)
                     yield Alarm(since, because, agent, policy, cited(found))
                     break
             else:
-                yield from self._shapes(agent, policy, own)
+                if len({shape for each in stops for shape in each.shapes}) > 1:
+                    yield from self._shapes(agent, policy, episodes)
 
     def _untrained(self, history: History) -> int | None:
         """The first of three steps in which no token was trained for no other reason."""
@@ -84,71 +120,112 @@ class Template(Rule):
                 return None
         return int(steps[0])
 
-    def _stop(self, turns: Sequence[TokenTurn]) -> tuple[Rows, str]:
-        stopped = [
-            turn
-            for turn in turns
-            if turn.row["finish_reason"] == "stop" and not turn.row["sampling"].get("stop")
-        ]
-        if len(stopped) < self.turns:
+    def _stop(self, steps: Sequence[Ends]) -> tuple[Rows, str]:
+        count = sum(len(each.stopped) for each in steps)
+        if count < self.turns:
             return [], ""
-        last, count = Counter(int(turn.ids[-1]) for turn in stopped).most_common(1)[0]
-        if count < self.even * len(stopped):
-            return [t.episode for t in stopped], (
+        ends: Counter[int] = Counter()
+        for each in steps:
+            ends.update(each.last)
+        last, most = ends.most_common(1)[0]
+        if most < self.even * count:
+            return [row for each in steps for row in each.stopped], (
                 f"completions that stopped end in different tokens (the most common one ends "
-                f"{count / len(stopped):.0%}): the stop token is not among the trained ones"
+                f"{most / count:.0%}): the stop token is not among the trained ones"
             )
-        closed = [turn.episode for turn in stopped if last in turn.prompt_end]
-        if len(closed) >= self.most * len(stopped):
-            return closed, (
+        closed = sum(len(each.prompts.get(last, ())) for each in steps)
+        if closed >= self.most * count:
+            return [row for each in steps for row in each.prompts.get(last, ())], (
                 f"prompts end with the stop token (id {last}): the chat template opens no turn of "
                 "the assistant"
             )
-        credited = []
-        for turn in stopped:
-            advantages = turn.column("advantages")
-            if advantages is not None and len(advantages) > 1 and advantages.any():
-                credited.append((turn.episode, advantages))
-        masked = [episode for episode, advantages in credited if not advantages[-1]]
-        if len(credited) < self.turns or len(masked) < self.most * len(credited):
+        credited = sum(each.credited for each in steps)
+        masked = sum(len(each.masked) for each in steps)
+        if credited < self.turns or masked < self.most * credited:
             return [], ""
-        return masked, (
-            f"the last token (id {last}) has advantage 0 in {len(masked)} of {len(credited)} "
+        return [row for each in steps for row in each.masked], (
+            f"the last token (id {last}) has advantage 0 in {masked} of {credited} "
             "completions whose other tokens have not: the policy does not learn to stop"
         )
 
-    def _marks(self, episodes: Rows, agent: str) -> tuple[Rows, str]:
-        own = [row for row in episodes if agent in row["agents"]]
-        said = [(row, text) for row in own for text in texts(row, agent)]
-        some = [(row, text) for row, text in said if "<" in text or "[" in text]
-        marked = [(row, found[0]) for row, text in some if (found := MARKS.search(text))]
-        if len(said) < self.turns or len(marked) < len(said) / 2:
+    def _marks(self, steps: Sequence[Said]) -> tuple[Rows, str]:
+        count = sum(each.count for each in steps)
+        marked = [found for each in steps for found in each.marked]
+        if count < self.turns or len(marked) < count / 2:
             return [], ""
         return [row for row, _ in marked], (
-            f"{len(marked)} of {len(said)} completions contain marks of a template, such as "
+            f"{len(marked)} of {count} completions contain marks of a template, such as "
             f"{marked[-1][1]!r}: the engine does not stop there"
         )
 
-    def _shapes(
-        self, agent: str, policy: str | None, turns: Sequence[TokenTurn]
-    ) -> Iterator[Alarm]:
-        if len({turn.shape for turn in turns}) < 2:
-            return
-        gaps: dict[tuple[str, ...], list[tuple[TokenTurn, float]]] = defaultdict(list)
-        for turn in turns:
-            gap = _gap(turn)
-            if gap is not None:
-                gaps[turn.shape].append((turn, gap))
+    def _shapes(self, agent: str, policy: str | None, episodes: RecentEpisodes) -> Iterator[Alarm]:
+        gaps: dict[Shape, list[tuple[Row, float]]] = defaultdict(list)
+        for step in episodes.by_step(_gaps).values():
+            for shape, found in step.get(agent, {}).items():
+                gaps[shape] += found
         means = {shape: float(np.median([g for _, g in found])) for shape, found in gaps.items()}
         for shape, mean in means.items():
             if mean > self.gap and min(means.values()) < self.gap / 10 and len(gaps[shape]) >= 4:
-                rows = [turn.episode for turn, _ in gaps[shape]]
+                rows = [row for row, _ in gaps[shape]]
                 because = (
                     f"engine and trainer differ by {mean:.2g} nats per token after messages of "
                     f"{', '.join(shape)}, and by {min(means.values()):.2g} after others"
                 )
                 yield Alarm(min(row["step"] for row in rows), because, agent, policy, cited(rows))
                 return
+
+
+def _ends(rows: Rows) -> dict[str, Ends]:
+    """agent -> the ends of its completions."""
+    found: dict[str, Ends] = defaultdict(Ends)
+    for turn in token_turns(rows):
+        own = found[turn.agent]
+        own.shapes.add(turn.shape)
+        stopped = turn.row["finish_reason"] == "stop" and turn.row["tokens"]
+        if not stopped or turn.row["sampling"].get("stop"):
+            continue
+        own.stopped.append(turn.episode)
+        own.last[turn.last] += 1
+        for token in set(turn.prompt_end):
+            own.prompts.setdefault(token, []).append(turn.episode)
+        if turn.row["tokens"] > 1:
+            _add_credit(own, turn)
+    return found
+
+
+def _add_credit(ends: Ends, turn: TokenTurn) -> None:
+    packed = turn.packed("advantages")
+    if isinstance(packed, str):
+        advantages = unpack(packed)
+        ends.credited += bool(advantages.any())
+        if advantages.any() and not advantages[-1]:
+            ends.masked.append(turn.episode)
+    else:
+        ends.credited += bool(packed)  # one number for all tokens
+
+
+def _said(rows: Rows) -> dict[str, Said]:
+    """agent -> its messages."""
+    found: dict[str, Said] = defaultdict(Said)
+    for row in rows:
+        for agent in row["agents"]:
+            own = found[agent]
+            for text in texts(row, agent):
+                own.count += 1
+                if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
+                    own.marked.append((row, mark[0]))
+    return found
+
+
+def _gaps(rows: Rows) -> dict[str, dict[Shape, list[tuple[Row, float]]]]:
+    """agent -> shape of prompts -> episodes with the divergence of engine and trainer."""
+    found: dict[str, dict[Shape, list[tuple[Row, float]]]] = {}
+    for turn in token_turns(rows):
+        gap = _gap(turn)
+        if gap is not None:
+            own = found.setdefault(turn.agent, {}).setdefault(turn.shape, [])
+            own.append((turn.episode, gap))
+    return found
 
 
 def _gap(turn: TokenTurn) -> float | None:

@@ -21,6 +21,7 @@ from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.user_errors import title
 from mrlm.doctor.alarm import ALARMS, Alarm
 from mrlm.doctor.examination import Examination
+from mrlm.doctor.recent import MOST
 from mrlm.doctor.rule import Rule
 from mrlm.learn.checkpoint import after_room
 from mrlm.record.files import EpisodeFile
@@ -257,7 +258,7 @@ class RunLog:
             raise self._unwritable(self._episodes.path, error) from error
         name = "eval" if rows and rows[0]["id"].startswith("eval/") else "train"
         if self._rules and (name == "eval" or step % self._episodes.every == 0):
-            self._examination.see({"step": step, **row} for row in rows)
+            self._examination.see({"step": step, **row} for row in rows[:MOST])
         if thinned:
             self._examination.keep(self._episodes.every)
             self.note(

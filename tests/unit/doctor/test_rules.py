@@ -243,6 +243,31 @@ def test_an_ignored_agent() -> None:
     assert alarms(rows(**both("advantage__*__std", 0.001))) == []
 
 
+def test_an_agent_whose_messages_have_no_effect() -> None:
+    """Influence and the cost of silence, as evaluations with `effects` measure them."""
+    every = np.where(np.arange(24) % 4 == 0, 1.0, np.nan)
+    effects = {
+        "eval__influence__a__c": 0.4 * every,
+        "eval__influence__b__c": 1e-4 * every,
+        "eval__marginal__a": 0.3 * every,
+        "eval__marginal__b": 0.0 * every,
+        "eval__reward__std": 0.4 * every,
+    }
+    (found,) = alarms(rows(**effects))
+    assert (found.rule, found.agent, found.since, found.step) == ("lazy_agent", "b", 1, 13)
+    assert "silence" in found.because and found.evidence
+    for name, value in {
+        "eval__influence__b__c": 0.05,  # it is read
+        "eval__influence__a__c": 1e-3,  # not yet anyone is
+        "eval__marginal__b": 0.1,  # the team needs it
+    }.items():
+        assert alarms(rows(**effects | {name: value * every})) == [], name
+    once = np.where(np.arange(24) % 8 == 0, 0.05, 1e-4) * every
+    assert alarms(rows(**effects | {"eval__influence__b__c": once})) == []
+    last = {name: value for name, value in effects.items() if name != "eval__influence__b__c"}
+    assert alarms(rows(**last)) == []  # no agent acts after it
+
+
 def test_a_role_captures_a_policy() -> None:
     every = np.where(np.arange(24) % 4 == 0, 1.0, np.nan)
     shares = {"gradient_share__a": 0.97 * every, "gradient_share__b": 0.03 * every}
@@ -268,6 +293,17 @@ def test_a_solved_task_may_move_a_little() -> None:
     solved[40:] -= 0.004
     spread = np.where(np.arange(60) < 12, 0.3, 0.001)
     assert alarms(rows(60, reward__mean=solved, reward__std=spread)) == []
+
+
+def test_one_bad_step_after_steps_of_equal_rewards_is_no_fall() -> None:
+    """The noise from step to step, a median, is 0 there."""
+    reward = np.where(np.arange(60) < 25, np.linspace(0.2, 1.83, 60), 0.878).clip(0, 0.878)
+    spread = np.where(np.arange(60) < 12, 0.3, 0.01)
+    reward[51] = 0.729
+    assert alarms(rows(60, reward__mean=reward, reward__std=spread)) == []
+    reward[51:] = 0.729
+    (found,) = alarms(rows(60, reward__mean=reward, reward__std=spread))
+    assert found.rule == "cliff" and found.since == 52 and found.step <= 56
 
 
 def test_the_held_out_reward_falls() -> None:
@@ -297,6 +333,34 @@ def test_the_sampler_is_not_the_trainer() -> None:
     assert alarms(rows(**both("mismatch_kl__*", 0.01 + noise(24, 0.002)))) == []  # 16 bits
     assert alarms(rows(mismatch_kl__a=np.where(np.arange(24) == 9, 0.02, 1e-9))) == []
     assert rules_of(alarms(rows(mismatch_kl__b=0.2))) == {("sampler", "b")}
+
+
+def drifting(late: float, early: float, old: float | None = None, count: int = 15) -> Any:
+    """Episodes whose engine and trainer differ by so much late and early in completions."""
+    rng = np.random.default_rng(0)
+    third, sampled = count // 3, rng.uniform(-3, -0.5, count).round(1)
+    gaps = np.array([early] * third + [late] * (count - third))
+    columns = {"logprobs": sampled, "last_logprobs": sampled - gaps}
+    columns |= {} if old is None else {"old_logprobs": sampled - old}
+    tokens = {"tokens": count, **with_tokens([5] * (count - 1) + [2], **columns)}
+    return episodes(24, lambda n: {"a": turn("hi" * (1 + n), **tokens), "b": turn()})
+
+
+def test_the_sampler_differs_late_in_completions() -> None:
+    """Above rounding from the first step on, so that only positions tell it from 16 bits."""
+    known = {"mismatch_kl__a": 0.01, "optimizer_steps": 1.0}
+    (found,) = alarms(rows(**known), drifting(0.3, 0.02))
+    assert (found.rule, found.agent, found.step) == ("sampler", "a", 3)
+    assert "last third" in found.because and found.evidence
+    assert alarms(rows(**known), drifting(0.1, 0.1)) == []  # 16 bits round at all positions
+    assert alarms(rows(**known), drifting(0.3, 0.02, count=9)) == []  # too short
+    assert alarms(rows(**known | {"mismatch_kl__a": 1e-9}), drifting(0.3, 0.02)) == []
+    several = known | {"optimizer_steps": 4.0}  # the last pass has other weights
+    assert alarms(rows(**several), drifting(0.3, 0.02)) == []
+    assert alarms(rows(**several), drifting(0.3, 0.02, old=0.1)) == []
+    assert alarms(rows(**known), drifting(0.3, 0.02, old=0.1)) == []
+    ranks = {name: columns for name, columns in drifting(0.3, 0.02).items() if name % 2}
+    assert len(alarms(rows(**known), ranks)) == 1  # a record of every second step
 
 
 def test_a_length_bias() -> None:
