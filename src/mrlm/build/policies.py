@@ -209,7 +209,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     taken: set[int] = set()
     policies: dict[str, Policy] = {}
     for names in bases_of(plan):
-        live, path, *_ = _origin(plan, names[0])
+        live, path, *_ = origin_of(plan, names[0])
         if live is None:
             model = load_with(section, _saved_adapter(plan, names[0]) or path)
         else:  # a model given to several policies that change it is copied for all but the first
@@ -217,7 +217,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             taken.add(id(live))
         adapted = False
         for name in sorted(names, key=lambda each: not _adapted(plan, each)):
-            _, path, tokenizer, source = _origin(plan, name)
+            _, path, tokenizer, source = origin_of(plan, name)
             if tokenizer is None and source not in tokenizers:
                 tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
@@ -245,11 +245,11 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
     frozen policies of one model share it."""
     every = plan.assignment.policies
     here = [name for name, section in every.items() if section.endpoint is None]
-    paths = {name: _saved_adapter(plan, name) or _origin(plan, name)[1] for name in here}
+    paths = {name: _saved_adapter(plan, name) or origin_of(plan, name)[1] for name in here}
     bases = {paths[name] for name in here if _adapted(plan, name)}
     found: dict[Any, list[str]] = {}
     for name in here:
-        live = _origin(plan, name)[0]
+        live = origin_of(plan, name)[0]
         kind = "path" if paths[name] in bases else "frozen"
         key = ("live", id(live)) if live is not None else (kind, paths[name])
         shares = _adapted(plan, name) or not every[name].trainable
@@ -266,12 +266,12 @@ def _adapted(plan: PlayPlan, name: str) -> bool:
 def _saved_adapter(plan: PlayPlan, name: str) -> str | None:
     """The base of a frozen policy whose model is the folder of an adapter, else `None`. A trained
     one begins with the adapter merged into its base."""
-    live, path, *_ = _origin(plan, name)
+    live, path, *_ = origin_of(plan, name)
     frozen = live is None and not plan.assignment.policies[name].trainable
     return adapter_base(run_model(path)) if frozen else None
 
 
-def _origin(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
+def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
     section = plan.assignment.policies[name]
     live, tokenizer = plan.parts.models.get(name, (None, None))

@@ -31,6 +31,7 @@ from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
+from mrlm.build.team_config import team_config
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
@@ -131,6 +132,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         peers=peers,
         placement=placing,
         frozen=placing.frozen(policies, copies),
+        team=team_config(plan),
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)
