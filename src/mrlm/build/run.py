@@ -31,8 +31,8 @@ from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
-from mrlm.build.team_config import team_config
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
+from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers

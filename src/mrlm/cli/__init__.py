@@ -27,6 +27,8 @@ COMMANDS = (
     "look",
     "view",
     "export",
+    "push",
+    "pull",
     "serve",
     "data",
     "plan",

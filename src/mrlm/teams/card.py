@@ -75,8 +75,8 @@ def policy_card(card: Card, name: str) -> str:
     agents = [agent for agent, each in card.team["agents"].items() if each["policy"] == name]
     parts = [
         f"# {name}",
-        f"The policy `{name}` of the team {card.title}, whose card is in the folder above. "
-        + _policy(card, name),
+        f"The policy `{name}` of the team {card.title}, whose card is in the folder above: "
+        + _policy(card, name, linked=False),
         "## Agents\n\n" + _agents(card, agents),
         *_training(card),
         "## Serve\n\nIn the folder above:\n\n" + _serve(card, [name]),
@@ -154,8 +154,8 @@ def _policies(card: Card) -> str:
     return "\n".join(rows)
 
 
-def _policy(card: Card, name: str) -> str:
-    """A sentence about a policy."""
+def _policy(card: Card, name: str, linked: bool = True) -> str:
+    """What a policy is, with a link to its folder."""
     section, found = card.team["policies"][name], card.policies.get(name)
     kind = "trained" if name in card.facts.get("trained", ()) else "frozen"
     endpoint = section.get("endpoint")
@@ -164,7 +164,7 @@ def _policy(card: Card, name: str) -> str:
     if found is None:
         return f"{kind}; the model {section['model']}."
     base = _origin(card, name)
-    place = "" if found.folder == "." else f" in [`{found.folder}`]({found.folder})"
+    place = "" if found.folder == "." or not linked else f" in [`{found.folder}`]({found.folder})"
     if found.adapter:
         rank = f"rank {found.adapter['r']}, alpha {found.adapter['lora_alpha']:g}"
         return f"{kind}; a LoRA adapter ({rank}) on {base}{place}."
@@ -190,7 +190,7 @@ def _training(card: Card) -> list[str]:
     data = data or (f"the environments {', '.join(places)}" if places else "data of the program")
     return [
         f"## Training\n\nAlgorithm: `{known['name']}`. {known['about']}{paper}\n\n"
-        f"It was trained on {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
+        f"It was trained with {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
         f"tokens), with {facts['batch_size']} tasks each, {facts['group_size']} episodes of every "
         f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}, by MRLM "
         f"{facts['mrlm']}."
@@ -203,12 +203,17 @@ def _results(facts: Mapping[str, Any]) -> list[str]:
     found, parts = facts["evaluation"], []
     if found:
         failed = f" {found['failed']} episodes failed." if found["failed"] else ""
-        rows = ["| environment | reward of | mean | 95 % interval | tasks |", "|---|---|---|---|---|"]
+        rows = [
+            "| environment | reward of | mean | 95 % interval | tasks |",
+            "|---|---|---|---|---|",
+        ]
         for row in found["rows"]:
             of = row["agent"] or "the team"
             cells = (row["environment"], of, _number(row["value"]), _interval(row), row["tasks"])
             rows.append(f"| {' | '.join(map(str, cells))} |")
-        about = f"Held-out tasks after {found['step']} iterations; intervals are over tasks.{failed}"
+        about = (
+            f"Held-out tasks after {found['step']} iterations; intervals are over tasks.{failed}"
+        )
         parts.append(f"## Evaluation\n\n{about}\n\n" + "\n".join(rows))
     else:
         parts.append("## Evaluation\n\nThe run has no recorded evaluation.")
@@ -239,7 +244,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _interval(row: Mapping[str, Any], digits: int = 3) -> str:
-    if row["low"] is None:
+    if row["low"] is None or row["low"] == row["high"]:  # equal rewards have no width
         return "-"
     return f"{_number(row['low'], digits)} to {_number(row['high'], digits)}"
 
@@ -259,8 +264,9 @@ def _serve(card: Card, names: Sequence[str]) -> str:
         largest = max(card.policies[name].rank for name in group)
         rank = next(each for each in (8, 16, 32, 64, 128, 256, 512, largest) if each >= largest)
         modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)
-        lines.append(f"vllm serve {model} --enable-lora --max-lora-rank {rank} "
-                     f"--lora-modules {modules}")
+        lines.append(
+            f"vllm serve {model} --enable-lora --max-lora-rank {rank} --lora-modules {modules}"
+        )
     if not lines:
         return "No policy has weights here."
     return "```bash\n" + "\n".join(lines) + "\n```"

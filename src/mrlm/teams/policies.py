@@ -41,7 +41,9 @@ def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFol
     found: dict[str, PolicyFolder] = {}
     for name, section in team["policies"].items():
         place = section.get("model")
-        inside = place is not None and (place == "." or not os.path.normpath(place).startswith(".."))
+        inside = place is not None and (
+            place == "." or not os.path.normpath(place).startswith("..")
+        )
         if not inside or os.path.isabs(place) or not is_model(folder / place):
             continue
         config = folder / place / ADAPTER_CONFIG

@@ -53,6 +53,7 @@ def load_adapter(model: Any, name: str, folder: Path) -> Any:
     """
     peft = import_peft()
     config = peft.PeftConfig.from_pretrained(str(folder))
+    config.base_model_name_or_path = None  # that of the model, where PEFT expects the same text
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PEFT about transformers

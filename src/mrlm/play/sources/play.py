@@ -160,6 +160,22 @@ class Play(EpisodeSource):
             )
         return await self._play(jobs)
 
+    async def play_task(
+        self, env: EnvironmentSpec, index: int, task: Task | None = None, greedy: bool = True
+    ) -> Episode:
+        """Plays a given task once, or the held-out one of a number; random numbers depend on the
+        number only.
+
+        Raises:
+            AllFailedError: the episode failed.
+        """
+        known = env.template.num_tasks("eval")
+        if task is None and known:
+            index %= known
+        settings_of = _greedy(self.settings_of) if greedy else self.settings_of
+        (group,) = await self._play([PlannedTask(env, "eval", index, [settings_of], task=task)])
+        return group.episodes[0]
+
     async def matches(
         self,
         env: EnvironmentSpec,

@@ -56,7 +56,8 @@ def count_tasks(environments: Sequence[EnvironmentSpec]) -> int | None:
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """A task to be played with every one of `lineups`; these `numbers` of them are played here
-    (default: all). The first `keep` to complete are kept (default: all)."""
+    (default: all). The first `keep` to complete are kept (default: all). A `task` replaces the one
+    of the environment."""
 
     env: EnvironmentSpec
     split: Split
@@ -64,6 +65,7 @@ class PlannedTask:
     lineups: Sequence[Mapping[str, AgentSettings]]
     part: range | None = None
     keep: int | None = None
+    task: Task | None = None
 
     @property
     def numbers(self) -> range:
@@ -116,6 +118,8 @@ class TaskSampler:
         """The task of a job: with a new seed where tasks never end, else in a new order in every
         epoch."""
         env, split, index = job.env, job.split, job.index
+        if job.task is not None:
+            return job.task
         count = env.template.num_tasks(split)
         if count is None:
             return env.template.task(seed_of(self.key(job)) >> 33, split)
