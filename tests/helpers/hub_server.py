@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(409, {"error": said, "url": f"{self.hub.url}/{name}"})
                 return
             self.hub.repositories[name] = {}
-            self.hub.private[name] = bool(asked.get("private"))
+            self.hub.private[name] = asked.get("visibility") == "private"
             self._send(200, {"url": f"{self.hub.url}/{name}", "name": name})
             return
         if path == "/api/validate-yaml":

@@ -124,11 +124,14 @@ def download(
         HubError: the Hub cannot be reached, or refused.
     """
     _check_name(repository)
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
-    with _hub_errors(f"pull of {repository}", endpoint or constants.ENDPOINT), quietly():
+    api = HfApi(endpoint=endpoint, library_name="mrlm")
+    with _hub_errors(f"pull of {repository}", api.endpoint), quietly():
+        if folder is not None:  # without a network the client would return the folder as it is
+            revision = api.model_info(repository, revision=revision).sha
         found = snapshot_download(
-            repository, local_dir=folder, revision=revision, endpoint=endpoint, library_name="mrlm"
+            repository, local_dir=folder, revision=revision, endpoint=api.endpoint
         )
     return Path(str(found))
 
