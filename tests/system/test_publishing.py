@@ -26,12 +26,15 @@ SECRET = "sk-0123456789abcdef"
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that this process may call."""
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A hub that this process may call, as if it had begun with its HF_ENDPOINT."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with small_hub() as found:
+        template = found.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield found
 
 
@@ -126,13 +129,13 @@ def test_the_card_says_how_the_team_came_to_be(adders: Path) -> None:
     assert facts["evaluation"]["rows"][0]["tasks"] == 3 and facts["seed"] == 3
     for text in (
         "````text\nAdd ``` them. [secret]\n````",
-        "trained; a LoRA adapter (rank 4, alpha 16) on ../../../models/small",
+        "trained; a LoRA adapter (rank 4, alpha 16) on ../../models/small",
         "**second** uses the policy `second` (frozen).",
         "eprint        = {2508.04652}",
         "mrlm train --config train.yaml",
         "--enable-lora --max-lora-rank 8 --lora-modules",
     ):
-        assert text.replace("../../../", "../../") in card.text, text
+        assert text in card.text, text
     saved = json.loads((final / "adapter_config.json").read_text())
     assert saved["base_model_name_or_path"] == "../../models/small"
     text = "".join(path.read_text() for path in final.iterdir() if path.suffix != ".safetensors")
@@ -182,7 +185,7 @@ def test_a_team_of_one_policy_is_a_model(tmp_path: Path, run: Mrlm) -> None:
     assert "vllm serve . --served-model-name" in (tmp_path / "out" / "README.md").read_text()
     team = Team.from_pretrained(tmp_path / "out")
     asked = team.play(Task("own", "What is 1+1?", answer="2"), greedy=True)
-    assert asked.status == "done" and asked.reward == 0
+    assert asked.status == "done" and not asked.missing
     talk = team.play("What is 1+1?")
     assert talk.environment == "conversation" and talk.missing
     with pytest.raises(ConfigError, match="without an environment"):

@@ -19,20 +19,25 @@ REACHES = ("endpoint", "remote", "mcp_servers", "trust_remote_code")
 
 
 def public(data: Any) -> Any:
-    """Plain data for other machines. Values of environment variables with names of secrets are
-    redacted, text under a key with such a name is left out, and of paths of files and folders only
-    the last part stays."""
-    return _without_paths(redacted(_without_secrets(data), secrets()))
+    """Plain data for other machines, `without_secrets`; of paths of files and folders only the last
+    part stays."""
+    return _without_paths(without_secrets(data))
 
 
-def _without_secrets(data: Any) -> Any:
+def without_secrets(data: Any) -> Any:
+    """Plain data without secrets: values of environment variables with names of secrets are
+    redacted, and text under a key with such a name is left out."""
+    return redacted(_without_named(data), secrets())
+
+
+def _without_named(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {
-            key: _without_secrets(value)
+            key: _without_named(value)
             for key, value in data.items()
             if not (isinstance(value, str) and SECRET_NAME.search(str(key)))
         }
-    return [_without_secrets(each) for each in data] if isinstance(data, list | tuple) else data
+    return [_without_named(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def _without_paths(data: Any) -> Any:

@@ -17,7 +17,7 @@ from mrlm.learn.policy.saved_model import make_bases_portable
 from mrlm.teams.card import TRAIN, Card, write_cards
 from mrlm.teams.facts import facts_of
 from mrlm.teams.policies import policy_folders
-from mrlm.teams.public import public
+from mrlm.teams.public import public, without_secrets
 from mrlm.training.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -37,7 +37,7 @@ def write_team(run: Run, folder: Path) -> None:
     """
     make_bases_portable(folder)
     facts = facts_of(run)
-    team = _team_of(run, folder)
+    team = without_secrets(_team_of(run, folder))
     try:
         parse_config(team)
     except ConfigError as error:
