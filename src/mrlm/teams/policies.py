@@ -40,11 +40,9 @@ def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFol
     """The policies of a team that have weights in its folder, by name."""
     found: dict[str, PolicyFolder] = {}
     for name, section in team["policies"].items():
-        place = section.get("model")
-        inside = place is not None and (
-            place == "." or not os.path.normpath(place).startswith("..")
-        )
-        if not inside or os.path.isabs(place) or not is_model(folder / place):
+        place = str(section.get("model", ""))
+        outside = os.path.isabs(place) or os.path.normpath(place).startswith("..")
+        if not place or outside or not is_model(folder / place):
             continue
         config = folder / place / ADAPTER_CONFIG
         adapter = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}

@@ -16,7 +16,7 @@ from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Task
+from mrlm.core.types import Message, Task
 from mrlm.learn.policy.loading import run_model
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import AgentSettings
@@ -147,7 +147,9 @@ class Team:
                     f"environment={environment!r}: a text is read without an environment; give a "
                     "Task, or leave the environment out"
                 )
-            return await self._play.play_task(self._conversation, seed, Task(task, task), greedy)
+            return await self._play.play_task(
+                self._conversation, seed, Task("text", [Message(task)]), greedy
+            )
         if not self._environments:
             raise ConfigError(
                 f"{self.folder}: the team has no environment; give play a text, or from_pretrained "
