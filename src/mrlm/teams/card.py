@@ -21,7 +21,7 @@ TRAIN = "train.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What cards are written from.
+    """The content of the cards.
 
     Args:
         team: the content of `team.yaml`.
@@ -155,7 +155,7 @@ def _policies(card: Card) -> str:
 
 
 def _policy(card: Card, name: str, linked: bool = True) -> str:
-    """What a policy is, with a link to its folder."""
+    """A description of a policy, with a link to its folder."""
     section, found = card.team["policies"][name], card.policies.get(name)
     kind = "trained" if name in card.facts.get("trained", ()) else "frozen"
     endpoint = section.get("endpoint")

@@ -64,8 +64,8 @@ def algorithm_facts(name: str) -> dict[str, Any]:
     paper = PAPER.search(text)
     about = " ".join(text.split("\n\n")[0].split())
     papers = ARXIV.findall(paper[1]) if paper else []
-    said = " ".join(paper[1].split()) if paper else ""
-    return {"name": name, "about": about, "paper": said, "arxiv": list(dict.fromkeys(papers))}
+    reference = " ".join(paper[1].split()) if paper else ""
+    return {"name": name, "about": about, "paper": reference, "arxiv": list(dict.fromkeys(papers))}
 
 
 def evaluation_facts(folder: Path) -> dict[str, Any]:

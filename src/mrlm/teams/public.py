@@ -1,4 +1,4 @@
-"""What may be published of settings: no secrets, and no paths of this machine."""
+"""The part of settings that may be published: no secrets, and no paths of this machine."""
 
 from __future__ import annotations
 

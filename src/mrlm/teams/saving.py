@@ -87,7 +87,7 @@ def read_team(folder: Path) -> dict[str, Any]:
 
 
 def card_of(folder: Path, title: str, source: str, page: str | None = None) -> Card:
-    """What the cards of a team's folder are written from."""
+    """The content of the cards of a team's folder."""
     team, file = read_team(folder), folder / FACTS
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     known = policy_folders(team, folder)
