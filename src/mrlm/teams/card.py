@@ -192,8 +192,7 @@ def _training(card: Card) -> list[str]:
         f"## Training\n\nAlgorithm: `{known['name']}`. {known['about']}{paper}\n\n"
         f"It was trained with {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
         f"tokens), with {facts['batch_size']} tasks each, {facts['group_size']} episodes of every "
-        f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}, by MRLM "
-        f"{facts['mrlm']}."
+        f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
     ]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mrlm
 from mrlm.core import registry
 from mrlm.core.statistics import mean_interval
 from mrlm.doctor.alarm import alarms_in
@@ -30,7 +29,6 @@ def facts_of(run: Run) -> dict[str, Any]:
     config, training = run.config, run.config.training
     rate = training.learning_rate
     found: dict[str, Any] = {
-        "mrlm": mrlm.__version__,
         "algorithm": algorithm_facts(training.algorithm),
         "steps": run.step,
         "tokens": run.tokens,

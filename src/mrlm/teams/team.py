@@ -21,7 +21,7 @@ from mrlm.learn.policy.loading import run_model
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.task_sampler import EnvironmentSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask
 from mrlm.teams.conversation import Conversation
 from mrlm.teams.hub import download
 from mrlm.teams.packing import pack
@@ -147,9 +147,8 @@ class Team:
                     f"environment={environment!r}: a text is read without an environment; give a "
                     "Task, or leave the environment out"
                 )
-            return await self._play.play_task(
-                self._conversation, seed, Task("text", [Message(task)]), greedy
-            )
+            read = Task("text", [Message(task)])
+            return await self._episode(self._conversation, seed, read, greedy)
         if not self._environments:
             raise ConfigError(
                 f"{self.folder}: the team has no environment; give play a text, or from_pretrained "
@@ -158,7 +157,16 @@ class Team:
         name = next(iter(self._environments)) if environment is None else environment
         if name not in self._environments:
             raise ConfigError(unknown(name, list(self._environments), "environment"))
-        return await self._play.play_task(self._environments[name], seed, task, greedy)
+        return await self._episode(self._environments[name], seed, task, greedy)
+
+    async def _episode(
+        self, env: EnvironmentSpec, seed: int, task: Task | None, greedy: bool
+    ) -> Episode:
+        """An episode of a task, or of the held-out one of a number."""
+        known = env.template.num_tasks("eval")
+        index = seed % known if task is None and known else seed
+        lineup = {name: each.greedy() if greedy else each for name, each in self.agents.items()}
+        return await self._play.play_task(PlannedTask(env, "eval", index, [lineup], task=task))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, merge: bool = False) -> Path:
         """Writes the team into a new folder, as `mrlm push` publishes it.

@@ -82,7 +82,6 @@ def test_papers_are_read_from_the_plug_in() -> None:
 
 def card(**more: Any) -> Card:
     facts = {
-        "mrlm": "0.1.0",
         "algorithm": algorithm_facts("spiral"),
         "steps": 7,
         "tokens": 1234,

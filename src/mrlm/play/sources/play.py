@@ -160,20 +160,9 @@ class Play(EpisodeSource):
             )
         return await self._play(jobs)
 
-    async def play_task(
-        self, env: EnvironmentSpec, index: int, task: Task | None = None, greedy: bool = True
-    ) -> Episode:
-        """Plays a given task once, or the held-out one of a number; random numbers depend on the
-        number only.
-
-        Raises:
-            AllFailedError: the episode failed.
-        """
-        known = env.template.num_tasks("eval")
-        if task is None and known:
-            index %= known
-        settings_of = _greedy(self.settings_of) if greedy else self.settings_of
-        (group,) = await self._play([PlannedTask(env, "eval", index, [settings_of], task=task)])
+    async def play_task(self, job: PlannedTask) -> Episode:
+        """The episode of a planned task; an `AllFailedError` if it fails."""
+        (group,) = await self._play([job])
         return group.episodes[0]
 
     async def matches(
