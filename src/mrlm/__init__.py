@@ -50,6 +50,7 @@ _NAMES = {
     "mrlm.runs": "EvalResult TrainResult evaluate",
     "mrlm.serving.client.environment": "RemoteEnvironment",
     "mrlm.serving.client.pool": "ServerPool",
+    "mrlm.teams.team": "Team",
     "mrlm.trainer": "Trainer",
     "mrlm.training.run": "Callback",
 }

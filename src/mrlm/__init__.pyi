@@ -139,6 +139,7 @@ from mrlm.runs import TrainResult as TrainResult
 from mrlm.runs import evaluate as evaluate
 from mrlm.serving.client.environment import RemoteEnvironment as RemoteEnvironment
 from mrlm.serving.client.pool import ServerPool as ServerPool
+from mrlm.teams.team import Team as Team
 from mrlm.trainer import Trainer as Trainer
 from mrlm.training.run import Callback as Callback
 

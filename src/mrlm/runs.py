@@ -31,6 +31,7 @@ from mrlm.play.failure_log import AllFailedError
 from mrlm.record.vocabulary import VOCABULARY, write_vocabulary
 from mrlm.record.writer import check_new, write_record
 from mrlm.sandbox import opened
+from mrlm.teams.saving import write_team
 from mrlm.tracking.summary import run_summary
 from mrlm.train import train
 from mrlm.training.iteration import evaluate_groups
@@ -186,12 +187,14 @@ def evaluate(
 
 def save_policies(run: Run, folder: Path) -> Path:
     """Save the trained policies, atomically: a single one in `folder` itself as a Hugging Face
-    folder, several in `folder/<policy>`."""
+    folder, several in `folder/<policy>`; with `team.yaml`, which plays the team, and cards."""
 
     def fill(temporary: Path) -> None:
         alone = len(run.learners) == 1
         for learner in run.learners:
             learner.weights_of.save(temporary if alone else temporary / learner.policy)
+        if not run.spec.scalar_head:  # a scorer is not a player
+            write_team(run, temporary)
 
     with writing(folder):
         run.peers.first(lambda: write_folder(folder, fill))

@@ -42,6 +42,7 @@ ORDER = (
     "generate",
     "train",
     "build",
+    "teams",
     "runs",
     "experiment",
     "replays",

@@ -13,6 +13,7 @@ ROOT = Path(mrlm.__file__).parent
 FOREIGN: dict[str, set[str]] = {
     # models, their configs and tokenizers
     "build/policies.py": {"live"},
+    "build/team_config.py": {"live"},
     "core/chat.py": {"tokenizer"},
     "core/control_tokens.py": {"self.tokenizer", "backend"},
     "distributed/sharded.py": {"model"},
@@ -49,6 +50,7 @@ FOREIGN: dict[str, set[str]] = {
     "environments/verifiers.py": {"tasks[0].data"},
     "learn/fast/cpu_backends.py": {"library"},
     "serving/protocol/channels.py": {"error"},
+    "teams/hub.py": {"each"},
     # functions, modules and values of a user's
     "build/machine.py": {"os"},
     "core/registry.py": {"target"},

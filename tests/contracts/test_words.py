@@ -39,6 +39,7 @@ CLEAN = (
     "sandbox",
     "selfplay",
     "serving",
+    "teams",
     "trackers",
     "tracking",
     "train.py",

@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.fast.cpu_backends import keep_freed_memory
-from mrlm.learn.policy.loading import load_model, load_tokenizer
-from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
+from mrlm.learn.policy.lora import BASE, add_adapter, load_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
@@ -208,27 +209,30 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     taken: set[int] = set()
     policies: dict[str, Policy] = {}
     for names in bases_of(plan):
-        live, path, *_ = _origin(plan, names[0])
+        live, path, *_ = origin_of(plan, names[0])
         if live is None:
-            model = load_with(section, path)
+            model = load_with(section, _saved_adapter(plan, names[0]) or path)
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
             taken.add(id(live))
         adapted = False
-        for name in sorted(names, key=lambda each: not plan.assignment.policies[each].trainable):
-            _, _, tokenizer, source = _origin(plan, name)
+        for name in sorted(names, key=lambda each: not _adapted(plan, each)):
+            _, path, tokenizer, source = origin_of(plan, name)
             if tokenizer is None and source not in tokenizers:
                 tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
             lora = _lora(section, plan.assignment.policies[name])
+            saved = _saved_adapter(plan, name) is not None
             if lora is not None:
                 with torch.random.fork_rng():
                     torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
                     model = add_adapter(model, name, lora.model_dump())
                 adapted = True
+            elif saved:
+                model, adapted = load_adapter(model, name, Path(run_model(path))), True
             chat = Chat(tokenizer, section.chat_template_kwargs)
             chat.check()
-            adapter = name if lora is not None else BASE if adapted else None
+            adapter = name if lora or saved else BASE if adapted else None
             same = {"precision": config.training.precision, "lean": section.lean}
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
     if all(policy.device.type == "cpu" for policy in policies.values()):
@@ -237,25 +241,37 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
 
 
 def bases_of(plan: PlayPlan) -> list[list[str]]:
-    """The policies that have weights here, grouped by base: LoRA policies and frozen ones of one
-    model share it."""
-    model = plan.config.model
+    """The policies that have weights here, grouped by base: LoRA policies, saved adapters and
+    frozen policies of one model share it."""
     every = plan.assignment.policies
-    adapted = {_model_key(model, each) for each in every.values() if _lora(model, each)}
+    here = [name for name, section in every.items() if section.endpoint is None]
+    paths = {name: _saved_adapter(plan, name) or origin_of(plan, name)[1] for name in here}
+    bases = {paths[name] for name in here if _adapted(plan, name)}
     found: dict[Any, list[str]] = {}
-    for name, section in every.items():
-        if section.endpoint is not None:
-            continue
-        live, path, *_ = _origin(plan, name)
-        lora = _lora(model, section) is not None
-        alone = not lora and _model_key(model, section) not in adapted
-        key = ("live", id(live)) if live is not None else ("frozen" if alone else "path", path)
-        shares = lora or not section.trainable
+    for name in here:
+        live = origin_of(plan, name)[0]
+        kind = "path" if paths[name] in bases else "frozen"
+        key = ("live", id(live)) if live is not None else (kind, paths[name])
+        shares = _adapted(plan, name) or not every[name].trainable
         found.setdefault(key if shares else ("own", name), []).append(name)
     return list(found.values())
 
 
-def _origin(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
+def _adapted(plan: PlayPlan, name: str) -> bool:
+    """Whether a policy is an adapter: a new one, or a frozen one that was saved."""
+    lora = _lora(plan.config.model, plan.assignment.policies[name])
+    return lora is not None or _saved_adapter(plan, name) is not None
+
+
+def _saved_adapter(plan: PlayPlan, name: str) -> str | None:
+    """The base of a frozen policy whose model is the folder of an adapter, else `None`. A trained
+    one begins with the adapter merged into its base."""
+    live, path, *_ = origin_of(plan, name)
+    frozen = live is None and not plan.assignment.policies[name].trainable
+    return adapter_base(run_model(path)) if frozen else None
+
+
+def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
     section = plan.assignment.policies[name]
     live, tokenizer = plan.parts.models.get(name, (None, None))

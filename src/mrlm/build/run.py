@@ -32,6 +32,7 @@ from mrlm.build.policies import LiveObjects, assign, load_policies, make_setting
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
+from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
@@ -131,6 +132,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         peers=peers,
         placement=placing,
         frozen=placing.frozen(policies, copies),
+        team=team_config(plan),
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)

@@ -30,6 +30,8 @@ COMMANDS = (
     "look",
     "view",
     "export",
+    "push",
+    "pull",
     "serve",
     "data",
     "plan",

@@ -1,4 +1,5 @@
-"""`mrlm export`: writes runs as one HTML file, or one in a format of another library."""
+"""`mrlm export`: writes runs as one HTML file, or one run in a format of another library, or its
+models."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from mrlm.core.errors import ConfigError
 
 SUFFIXES = {".parquet": "parquet", ".eval": "inspect"}
 """Formats that a file's suffix chooses."""
+TEAM_FORMAT = "hf"
+"""The format of the policies themselves: Hugging Face folders of a team."""
 MAX_MB = 20.0
 """Limit of a page, in MB."""
 
@@ -19,26 +22,48 @@ def export(
     format: str | None = None,
     where: str = "",
     max_mb: float | None = None,
+    merge: bool = False,
 ) -> None:
     """Write one or several runs as one HTML file that opens without a server or a network, or one
     run in a format of another library."""
     from mrlm.record.exports.table import FORMATS, export_record
     from mrlm.tracking.console import printable
 
+    if format is None and merge:
+        format = TEAM_FORMAT
     if format is None:
         format = SUFFIXES.get(output.suffix, "html") if output is not None else "html"
+    if merge and format != TEAM_FORMAT:
+        raise ConfigError(f"--merge is for models; it has no effect on --format {format}")
     if format == "html":
         _page(run, output or Path("run.html"), where, max_mb)
         return
-    if format not in FORMATS:
-        raise ConfigError(registry.unknown(format, ["html", *FORMATS], "--format"))
+    if format not in (*FORMATS, TEAM_FORMAT):
+        known = ["html", *FORMATS, TEAM_FORMAT]
+        raise ConfigError(registry.unknown(format, known, "--format"))
     if max_mb is not None:
         raise ConfigError(f"--max-mb limits a page; it has no effect on --format {format}")
     if len(run) > 1:
         raise ConfigError(f"--format {format} is of one run; give one folder, or --format html")
+    if format == TEAM_FORMAT:
+        _team(run[0], output or Path("team"), where, merge)
+        return
     output = output or Path(FORMATS[format].output)
     count = export_record(run[0], output, format, where)
     print(printable(f"{output}: {count:,} episodes"))
+
+
+def _team(run: Path, output: Path, where: str, merge: bool) -> None:
+    from mrlm.learn.policy.loading import run_model
+    from mrlm.teams.packing import pack
+    from mrlm.tracking.console import printable
+
+    if where:
+        raise ConfigError(f"--where chooses episodes; it has no effect on --format {TEAM_FORMAT}")
+    pack(Path(run_model(str(run))), output, merge=merge)
+    files = [path for path in output.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    print(printable(f"{output}: {len(files)} files, {size / 1e6:.1f} MB"))
 
 
 def _page(run: list[Path], output: Path, where: str, max_mb: float | None) -> None:

@@ -52,9 +52,18 @@ def absolute(data: object, folder: Path, known: Mapping[str, str] | None = None)
     return _changed(data, change)
 
 
-def relative(data: object, folder: Path) -> Any:
-    """Config data with paths relative to a file in `folder`."""
-    return _changed(data, lambda text: written(text, folder) if _exists(Path(text)) else text)
+def relative(data: object, folder: Path, outside: bool = False) -> Any:
+    """Config data with paths relative to a file in `folder`; with `outside` also those that are not
+    below the current folder."""
+
+    def change(text: str) -> str:
+        if not _exists(Path(text)):
+            return text
+        if outside:
+            return os.path.relpath(os.path.realpath(text), folder.resolve())
+        return written(text, folder)
+
+    return _changed(data, change)
 
 
 def written(path: str, folder: Path) -> str:

@@ -46,6 +46,10 @@ class PlayerLeft(BaseException):
     of failing an episode."""
 
 
+class HubError(MRLMError):
+    """The Hugging Face Hub cannot be reached, or refused a request."""
+
+
 class EngineError(MRLMError):
     """An engine could not answer."""
 

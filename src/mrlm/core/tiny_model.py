@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ ARCHITECTURE: dict[str, Any] = {
 }
 
 _RECIPE = 1  # increase it when the code below changes the files
+_SNAPSHOT = re.compile(r"[/\\]models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+[/\\]?$")
+"""The folder of a model in the cache of the hub's client."""
 _FILES = (
     "config.json",
     "generation_config.json",
@@ -64,9 +67,7 @@ def default_model() -> str:
                 "folder, or unset it to use the embedded model"
             )
         return str(folder.absolute())
-    content = json.dumps([_RECIPE, ARCHITECTURE, CHAT_TEMPLATE, PAD, START, END])
-    name = f"tiny-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
-    cache = cache_folder()
+    name, cache = _folder_name(), cache_folder()
     if cache is not None and _is_complete(cache / name):
         return str(cache / name)
     root = _writable(cache)
@@ -79,6 +80,26 @@ def resolve_model(name: str) -> str:
     """`name` for Hugging Face loaders: `mrlm/tiny` becomes the folder of `default_model()`, every
     other name is unchanged."""
     return default_model() if name == NAME else name
+
+
+def portable_name(path: str) -> str:
+    """A model's name that other machines know: that of the embedded model, or the hub id, for a
+    folder of a cache; any other path or name unchanged.
+
+    Example:
+        >>> portable_name("/cache/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de")
+        'Qwen/Qwen3-0.6B'
+    """
+    if Path(path).name == _folder_name():
+        return NAME
+    found = _SNAPSHOT.search(path)
+    return path if found is None else found[1].replace("--", "/")
+
+
+def _folder_name() -> str:
+    """The name of the folder of the embedded model, which depends on its content."""
+    content = json.dumps([_RECIPE, ARCHITECTURE, CHAT_TEMPLATE, PAD, START, END])
+    return f"tiny-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
 
 
 def cache_folder() -> Path | None:

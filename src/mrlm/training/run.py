@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
@@ -116,6 +117,7 @@ class Run:
         untrained: agents that the log has already named for having only advantages of 0.
         alarm: the alarm that ends the run (`training.doctor=stop`).
         checked: its first step was checked, and is not again when it is continued.
+        team: the config that plays its team, with the models that its policies begin with.
     """
 
     config: ExperimentConfig
@@ -144,6 +146,7 @@ class Run:
     interrupted: bool = False
     alarm: str | None = None
     checked: bool = False
+    team: Mapping[str, Any] = field(default_factory=dict)
 
     def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained

@@ -23,6 +23,7 @@ DTYPES: dict[str, Any] = {
     "auto": "auto",
 }
 
+ADAPTER_CONFIG = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -159,13 +160,14 @@ def run_model(path: str) -> str:
 
 def adapter_base(path: str) -> str | None:
     """The base model of an adapter folder; `None` for any other folder."""
-    config = Path(path) / "adapter_config.json"
+    config = Path(path) / ADAPTER_CONFIG
     if not config.is_file():
         return None
     base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    if os.path.isabs(base) and not Path(base).is_dir():
-        return _moved_base(Path(path), base)
-    return base
+    beside = os.path.normpath(Path(path).resolve() / base)
+    if base and Path(beside).is_dir():
+        return beside
+    return _moved_base(Path(path), base) if os.path.isabs(base) or base.startswith("..") else base
 
 
 def _moved_base(folder: Path, base: str) -> str:
@@ -201,7 +203,7 @@ def _require_folder(path: str) -> None:
         raise ModelError(
             f"{path}: the folder does not exist; give a folder with config.json, or a hub id"
         )
-    files = [Path(path) / name for name in ("config.json", "adapter_config.json")]
+    files = [Path(path) / name for name in ("config.json", ADAPTER_CONFIG)]
     if Path(path).is_dir() and not any(file.is_file() for file in files):
         raise ModelError(
             f"{path}: the folder has no config.json; give a folder with a Hugging Face model"
@@ -243,7 +245,7 @@ def is_checkpointing(model: Any) -> bool:
 
 def is_model(folder: Path) -> bool:
     """Whether a folder holds a model or an adapter."""
-    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
 
 
 def model_folders(folder: Path) -> dict[str, str]:

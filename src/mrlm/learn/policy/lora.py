@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mrlm.core.errors import ModelError
-from mrlm.learn.policy.loading import import_peft
+from mrlm.learn.policy.loading import ADAPTER_CONFIG, first_line, import_peft
 
 BASE = ""
 """Adapter name of a policy that is the shared base with all adapters disabled."""
@@ -38,6 +40,33 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         if not isinstance(model, peft.PeftModel):
             return peft.get_peft_model(model, config, adapter_name=name)
         model.add_adapter(name, config)
+    _thaw(model)
+    return model
+
+
+def load_adapter(model: Any, name: str, folder: Path) -> Any:
+    """Adds the adapter saved in a folder under a name; returns the PEFT model. Its weights are not
+    trained.
+
+    Raises:
+        ModelError: it does not fit the model.
+    """
+    peft = import_peft()
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    config.base_model_name_or_path = None  # that of the model, where PEFT expects the same text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PEFT about transformers
+            if isinstance(model, peft.PeftModel):
+                model.add_adapter(name, config)
+            else:
+                model = peft.get_peft_model(model, config, adapter_name=name)
+        set_adapter_weights(model, name, load_file(folder / "adapter_model.safetensors"))
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise ModelError(
+            f"{folder}: the adapter cannot be loaded: {first_line(error)}; copy its folder again, "
+            "with the base that it was trained on"
+        ) from error
     _thaw(model)
     return model
 
@@ -136,7 +165,7 @@ def adapter_of(key: str) -> str | None:
 def write_config(config: Any, folder: Path) -> None:
     """Writes a `PeftConfig` as PEFT does, with sorted sets: all processes write equal files."""
     config.save_pretrained(folder)
-    path = folder / "adapter_config.json"
+    path = folder / ADAPTER_CONFIG
     found = json.loads(path.read_text(encoding="utf-8"))
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mrlm.learn.policy.loading import quietly
+from mrlm.core.tiny_model import portable_name
+from mrlm.learn.policy.loading import ADAPTER_CONFIG, quietly
 from mrlm.learn.policy.lora import adapter_weights, set_adapter_weights, write_config
 
 HEADS = "value_head.safetensors"
@@ -36,6 +39,24 @@ def write_model(
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     config.base_model_name_or_path = config.base_model_name_or_path or causal.name_or_path
     write_config(config, folder)
+
+
+def make_bases_portable(folder: Path) -> None:
+    """Names the bases of all adapters below a folder without absolute paths: by hub id, as
+    `mrlm/tiny`, or relative to the adapter's folder, so that run and base may be moved together."""
+    for file in sorted(folder.rglob(ADAPTER_CONFIG)):
+        known = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base = portable_name(known)
+        if os.path.isabs(base) and Path(base).is_dir():
+            base = os.path.relpath(os.path.realpath(base), file.parent.resolve())
+        rename_base(file.parent, base)
+
+
+def rename_base(adapter: Path, base: str) -> None:
+    """Names another base in the folder of an adapter."""
+    file = adapter / ADAPTER_CONFIG
+    found = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": base}
+    file.write_text(json.dumps(found, indent=2, sort_keys=True), encoding="utf-8")
 
 
 @torch.no_grad()

@@ -163,6 +163,11 @@ class Play(EpisodeSource):
             )
         return await self._play(jobs)
 
+    async def play_task(self, job: PlannedTask) -> Episode:
+        """The episode of a planned task; an `AllFailedError` if it fails."""
+        (group,) = await self._play([job])
+        return group.episodes[0]
+
     async def matches(
         self,
         env: EnvironmentSpec,

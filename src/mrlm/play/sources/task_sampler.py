@@ -57,7 +57,7 @@ def count_tasks(environments: Sequence[EnvironmentSpec]) -> int | None:
 class PlannedTask:
     """A task to be played with every one of `lineups`; these `numbers` of them are played here
     (default: all). The first `keep` to complete are kept (default: all). With `boards` the
-    environment's boards are recorded."""
+    environment's boards are recorded. A `task` replaces the one of the environment."""
 
     env: EnvironmentSpec
     split: Split
@@ -66,6 +66,7 @@ class PlannedTask:
     part: range | None = None
     keep: int | None = None
     boards: bool = True
+    task: Task | None = None
 
     @property
     def numbers(self) -> range:
@@ -118,6 +119,8 @@ class TaskSampler:
         """The task of a job: with a new seed where tasks never end, else in a new order in every
         epoch."""
         env, split, index = job.env, job.split, job.index
+        if job.task is not None:
+            return job.task
         count = env.template.num_tasks(split)
         if count is None:
             return env.template.task(seed_of(self.key(job)) >> 33, split)

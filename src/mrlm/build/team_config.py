@@ -1,0 +1,89 @@
+"""The config of a team by itself: who plays with which policy, in what; nothing of its training."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mrlm.build.policies import PlayPlan, origin_of
+from mrlm.config import normalize
+from mrlm.config.comparison import plain
+from mrlm.core.registry import source_of
+from mrlm.play.workflow import FunctionWorkflow, Workflow
+
+SECTIONS = ("environments", "workflow", "generation")
+"""Sections that a team keeps as they were given."""
+MODEL = ("torch_dtype", "trust_remote_code", "attn_implementation", "lean", "chat_template_kwargs")
+"""Settings of `model` that do not name one."""
+
+
+def team_config(plan: PlayPlan) -> dict[str, Any]:
+    """The sections of a config that play the team of a plan: its agents with their policies and
+    prompts, its workflow and its environments. All policies are frozen; those with weights name the
+    model they begin with. Environments given as objects are left out.
+
+    Returns:
+        Plain data, of which `ExperimentConfig` accepts every key.
+    """
+    config, given = plan.config, normalize.as_mappings(plan.config.given())
+    training: dict[str, Any] = {"seed": config.training.seed}
+    if ":" not in config.training.algorithm:
+        training["algorithm"] = config.training.algorithm
+    held_out = given.get("evaluation", {}).get("environments")
+    found: dict[str, Any] = {
+        "experiment_name": config.experiment_name,
+        "training": training,
+        "model": {key: value for key, value in given.get("model", {}).items() if key in MODEL},
+        "policies": {name: _policy(plan, name) for name in _named(plan)},
+        "agents": {agent: _agent(plan, agent) for agent in plan.assignment.policy_of},
+        **{key: given[key] for key in SECTIONS if key in given},
+        **({"evaluation": {"environments": held_out}} if held_out else {}),
+    }
+    if plan.parts.workflow is not None:
+        found["workflow"] = _workflow(plan.parts.workflow)
+    return plain(found)
+
+
+def _named(plan: PlayPlan) -> list[str]:
+    """The policies of agents, and those that environments use as models."""
+    lent = (each.lent_policy for each in plan.config.environments)
+    names = [*plan.assignment.policies, *(name for name in lent if name in plan.config.policies)]
+    return list(dict.fromkeys(names))
+
+
+def _policy(plan: PlayPlan, name: str) -> dict[str, Any]:
+    if name not in plan.assignment.policies:
+        section = plan.config.policies[name]
+        path = section.model or plan.config.model.model_name_or_path
+        return {"trainable": False, "model": path}
+    section = plan.assignment.policies[name]
+    if section.endpoint is not None:
+        return normalize.as_mappings(section)
+    live, path, _, source = origin_of(plan, name)
+    path = str(getattr(live, "name_or_path", "")) if live is not None else path
+    tokenizer = {} if source in (path, "") else {"tokenizer": source}
+    return {"trainable": False, "model": path, **tokenizer}
+
+
+def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
+    section = plan.config.agents.get(agent)
+    prompt = section.system_prompt if section else None
+    prompt = plan.parts.system_prompt if prompt is None else prompt
+    found: dict[str, Any] = {"policy": plan.assignment.policy_of[agent]}
+    if prompt is not None:
+        found["system_prompt"] = prompt
+    if section and section.generation:
+        found["generation"] = dict(section.generation)
+    return found
+
+
+def _workflow(workflow: Workflow) -> dict[str, Any]:
+    """The section of a workflow given as an object: its class, and the fields that were set."""
+    if isinstance(workflow, FunctionWorkflow):
+        return {"name": source_of(workflow.function)}
+    fields = dataclasses.fields(workflow) if dataclasses.is_dataclass(workflow) else ()
+    values = {each.name: getattr(workflow, each.name) for each in fields if each.init}
+    usual = {each.name: each.default for each in fields}
+    return {"name": source_of(workflow)} | {
+        name: value for name, value in values.items() if value != usual[name]
+    }

@@ -1,0 +1,23 @@
+"""`mrlm pull`: downloads a published team."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+
+def pull(
+    repository: str,
+    output: Path | None = None,
+    revision: str | None = None,
+    endpoint: str | None = None,
+) -> None:
+    """Download a team that was published with mrlm push."""
+    from mrlm.teams.hub import pull as fetch
+    from mrlm.teams.saving import TEAM, read_team
+    from mrlm.tracking.console import printable
+
+    folder = fetch(repository, output, revision=revision, endpoint=endpoint)
+    agents = ", ".join(read_team(folder)["agents"])
+    print(printable(f"{folder}: a team of {agents}"))
+    print(printable(f"play with it: mrlm play --config {shlex.quote(str(folder / TEAM))}"))

@@ -1,0 +1,1 @@
+"""Teams as objects: saved with cards, published on the Hugging Face Hub, loaded, and played."""

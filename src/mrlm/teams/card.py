@@ -1,0 +1,300 @@
+"""The cards of a team and of its policies: `README.md` with the front matter of the Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.config import yaml
+from mrlm.core import registry
+from mrlm.core.tiny_model import NAME
+from mrlm.teams.policies import PolicyFolder
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+CARD = "README.md"
+TRAIN = "train.yaml"
+"""The config of the run that trained the team, without secrets and paths of its machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The content of the cards.
+
+    Args:
+        team: the content of `team.yaml`.
+        facts: those of the training; empty where they are unknown.
+        policies: the policies with weights in the team's folder, by name.
+        title: name of the repository, or of the experiment.
+        source: the argument of `Team.from_pretrained` in the examples.
+        reproducible: whether `train.yaml` is beside the card.
+        page: name of the exported run beside the card, if any.
+    """
+
+    team: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    policies: Mapping[str, PolicyFolder]
+    title: str
+    source: str
+    reproducible: bool
+    page: str | None = None
+
+
+def write_cards(folder: Path, card: Card) -> None:
+    """Writes the card of a team, and one for each policy that has a folder of its own."""
+    (folder / CARD).write_text(team_card(card), encoding="utf-8")
+    for name, policy in card.policies.items():
+        if policy.folder != ".":
+            (folder / policy.folder / CARD).write_text(policy_card(card, name), encoding="utf-8")
+
+
+def team_card(card: Card) -> str:
+    """The card of a team."""
+    agents = card.team["agents"]
+    count = "one agent" if len(agents) == 1 else f"{len(agents)} agents"
+    parts = [
+        f"# {card.title}",
+        f"A team of {count} ({', '.join(agents)}) for [MRLM](https://pypi.org/project/mrlm), "
+        "multi-agent reinforcement learning of language models.",
+        "## Use\n\n" + _use(card),
+        "## Agents\n\n" + _agents(card, list(agents)),
+        "## Policies\n\n" + _policies(card),
+        *_training(card),
+        *_results(card.facts),
+        "## Serve\n\n" + _serve(card, list(card.policies)),
+        *_reproduce(card),
+        *_citation(card.facts),
+    ]
+    return _front_matter(card, list(card.policies)) + "\n\n".join(parts) + "\n"
+
+
+def policy_card(card: Card, name: str) -> str:
+    """The card of one policy of a team."""
+    agents = [agent for agent, each in card.team["agents"].items() if each["policy"] == name]
+    parts = [
+        f"# {name}",
+        f"The policy `{name}` of the team {card.title}, whose card is in the folder above: "
+        + _policy(card, name, linked=False),
+        "## Agents\n\n" + _agents(card, agents),
+        *_training(card),
+        "## Serve\n\nIn the folder above:\n\n" + _serve(card, [name]),
+        *_citation(card.facts),
+    ]
+    return _front_matter(card, [name]) + "\n\n".join(parts) + "\n"
+
+
+def _front_matter(card: Card, names: Sequence[str]) -> str:
+    facts, known = card.facts, [card.policies[name] for name in names]
+    origins = [_origin(card, name) for name in names]
+    bases = [base for base in dict.fromkeys(origins) if HUB_ID.fullmatch(base) and base != NAME]
+    algorithm = facts.get("algorithm", {}).get("name")
+    adapters = any(policy.adapter for policy in known)
+    tags = ["mrlm", "multi-agent", "reinforcement-learning", algorithm, "lora" if adapters else ""]
+    found: dict[str, Any] = {"library_name": "mrlm", "pipeline_tag": "text-generation"}
+    if bases:
+        found["base_model"] = bases
+        found["base_model_relation"] = "adapter" if adapters else "finetune"
+    dataset = facts.get("dataset")
+    if dataset and HUB_ID.fullmatch(dataset):
+        found["datasets"] = [dataset]
+    found["tags"] = [tag for tag in tags if tag]
+    rows = [row for row in facts.get("evaluation", {}).get("rows", ()) if row["agent"] is None]
+    if rows:
+        found["model-index"] = [{"name": card.title, "results": list(map(_result, rows))}]
+    return f"---\n{yaml.write(found)}---\n\n"
+
+
+def _result(row: Mapping[str, Any]) -> dict[str, Any]:
+    name = row["environment"]
+    return {
+        "task": {"type": "reinforcement-learning", "name": "multi-agent reinforcement learning"},
+        "dataset": {"type": name, "name": f"{name} (held-out tasks)"},
+        "metrics": [{"type": "mean_reward", "value": row["value"], "name": "mean reward"}],
+    }
+
+
+def _use(card: Card) -> str:
+    seed = "team.play(seed=1)" if card.team.get("environments") else 'team.play("What is 2+3?")'
+    return (
+        f"```python\nfrom mrlm import Team\n\nteam = Team.from_pretrained({card.source!r})\n"
+        f"episode = {seed}\nfor name, rollout in episode.rollouts.items():\n"
+        "    print(name, rollout.messages[-1].content)\n```"
+    )
+
+
+def _agents(card: Card, agents: Sequence[str]) -> str:
+    workflow = dict(card.team.get("workflow") or {"name": "turns"})
+    name = workflow.pop("name", "turns")
+    about = registry.describe("workflows", name) if name in registry.names("workflows") else ""
+    parts = []
+    for agent in agents:
+        section = card.team["agents"][agent]
+        policy = section["policy"]
+        frozen = "" if policy in card.facts.get("trained", ()) else " (frozen)"
+        text = f"- **{agent}** uses the policy `{policy}`{frozen}"
+        prompt = section.get("system_prompt")
+        parts.append(text + (f"; its system prompt:\n\n{_fenced(prompt)}" if prompt else "."))
+    settings = "".join(f", `{key}: {value}`" for key, value in workflow.items())
+    parts.append(f"\nWorkflow: `{name}`{settings}. {about}".rstrip())
+    environments = [each["env_type"] for each in card.team.get("environments") or ()]
+    if environments:
+        parts.append(f"\nEnvironments: {', '.join(f'`{each}`' for each in environments)}.")
+    return "\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}\n{fence}\n"
+
+
+def _policies(card: Card) -> str:
+    rows = [f"- `{name}`: {_policy(card, name)}" for name in card.team["policies"]]
+    return "\n".join(rows)
+
+
+def _policy(card: Card, name: str, linked: bool = True) -> str:
+    """A description of a policy, with a link to its folder."""
+    section, found = card.team["policies"][name], card.policies.get(name)
+    kind = "trained" if name in card.facts.get("trained", ()) else "frozen"
+    endpoint = section.get("endpoint")
+    if endpoint:
+        return f"frozen; the model {endpoint['model']} behind an API."
+    if found is None:
+        return f"{kind}; the model {section['model']}."
+    base = _origin(card, name)
+    place = "" if found.folder == "." or not linked else f" in [`{found.folder}`]({found.folder})"
+    if found.adapter:
+        rank = f"rank {found.adapter['r']}, alpha {found.adapter['lora_alpha']:g}"
+        return f"{kind}; a LoRA adapter ({rank}) on {base}{place}."
+    return f"{kind}; a whole model that began as {base}{place}."
+
+
+def _origin(card: Card, name: str) -> str:
+    """The base of an adapter; of a whole model, the one that its training began with."""
+    found = card.policies[name]
+    if found.adapter:
+        return str(found.adapter["base_model_name_or_path"])
+    return str(card.facts.get("origins", {}).get(name) or "a model of its own")
+
+
+def _training(card: Card) -> list[str]:
+    facts = card.facts
+    if not facts:
+        return []
+    known = facts["algorithm"]
+    paper = f" Paper: {known['paper'].rstrip('.')}." if known["paper"] else ""
+    places = [f"`{each['env_type']}`" for each in card.team.get("environments") or ()]
+    data = f"the data set `{facts['dataset']}`" if facts["dataset"] else ""
+    data = data or (f"the environments {', '.join(places)}" if places else "data of the program")
+    return [
+        f"## Training\n\nAlgorithm: `{known['name']}`. {known['about']}{paper}\n\n"
+        f"It was trained with {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
+        f"tokens), with {facts['batch_size']} tasks each, {facts['group_size']} episodes of every "
+        f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
+    ]
+
+
+def _results(facts: Mapping[str, Any]) -> list[str]:
+    if not facts:
+        return []
+    found, parts = facts["evaluation"], []
+    if found:
+        failed = f" {found['failed']} episodes failed." if found["failed"] else ""
+        rows = [
+            "| environment | reward of | mean | 95 % interval | tasks |",
+            "|---|---|---|---|---|",
+        ]
+        for row in found["rows"]:
+            of = row["agent"] or "the team"
+            cells = (row["environment"], of, _number(row["value"]), _interval(row), row["tasks"])
+            rows.append(f"| {' | '.join(map(str, cells))} |")
+        about = (
+            f"Held-out tasks after {found['step']} iterations; intervals are over tasks.{failed}"
+        )
+        parts.append(f"## Evaluation\n\n{about}\n\n" + "\n".join(rows))
+    else:
+        parts.append("## Evaluation\n\nThe run has no recorded evaluation.")
+    if facts["ratings"]:
+        rows = ["| player | rating | 95 % interval |", "|---|---|---|"]
+        for each in facts["ratings"]:
+            rows.append(f"| {each['name']} | {each['rating']:.0f} | {_interval(each, 0)} |")
+        parts.append("## Ratings\n\nPlayers are policies after an iteration.\n\n" + "\n".join(rows))
+    if facts["doctor"] == "off":
+        parts.append("## Alarms\n\nThe run was not examined (`training.doctor: off`).")
+    elif facts["alarms"]:
+        rows = [
+            f"- `{each['rule']}`{_about(each)} at step {each['step']}: {each['because']}."
+            for each in facts["alarms"]
+        ]
+        parts.append("## Alarms\n\nThe examination of the run found:\n\n" + "\n".join(rows))
+    else:
+        parts.append("## Alarms\n\nThe examination of the run found nothing.")
+    return parts
+
+
+def _about(alarm: Mapping[str, Any]) -> str:
+    return f" ({alarm['about']})" if alarm["about"] else ""
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(row: Mapping[str, Any], digits: int = 3) -> str:
+    if row["low"] is None or row["low"] == row["high"]:  # equal rewards have no width
+        return "-"
+    return f"{_number(row['low'], digits)} to {_number(row['high'], digits)}"
+
+
+def _serve(card: Card, names: Sequence[str]) -> str:
+    """The command lines of vLLM for some policies: one for the adapters of a base."""
+    lines: list[str] = []
+    adapters: dict[str, list[str]] = {}
+    for name in names:
+        found = card.policies[name]
+        if found.adapter:
+            adapters.setdefault(found.base, []).append(name)
+        else:
+            lines.append(f"vllm serve {found.folder} --served-model-name {name}")
+    for base, group in adapters.items():
+        model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if base == NAME else base
+        largest = max(card.policies[name].rank for name in group)
+        rank = next(each for each in (8, 16, 32, 64, 128, 256, 512, largest) if each >= largest)
+        modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)
+        lines.append(
+            f"vllm serve {model} --enable-lora --max-lora-rank {rank} --lora-modules {modules}"
+        )
+    if not lines:
+        return "No policy has weights here."
+    return "```bash\n" + "\n".join(lines) + "\n```"
+
+
+def _reproduce(card: Card) -> list[str]:
+    parts = []
+    if card.reproducible:
+        parts.append(
+            f"## Reproduce\n\n```bash\nmrlm train --config {TRAIN}\n```\n\n"
+            "The config is that of the run, without secrets; files of the training machine are "
+            "named by their last part."
+        )
+    if card.page:
+        parts.append(f"The exported run, with its episodes: [{card.page}]({card.page}).")
+    return parts
+
+
+def _citation(facts: Mapping[str, Any]) -> list[str]:
+    papers = facts.get("algorithm", {}).get("arxiv", ())
+    if not papers:
+        return []
+    name = facts["algorithm"]["name"].rsplit(":", 1)[-1]
+    entries = [
+        f"@misc{{{name}_{number.replace('.', '_')},\n"
+        f"  note          = {{An algorithm of this team: {name}}},\n"
+        f"  eprint        = {{{number}}},\n"
+        "  archivePrefix = {arXiv},\n"
+        f"  url           = {{https://arxiv.org/abs/{number}}}\n}}"
+        for number in papers
+    ]
+    return ["## Citation\n\n```bibtex\n" + "\n\n".join(entries) + "\n```"]

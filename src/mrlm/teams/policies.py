@@ -1,0 +1,50 @@
+"""The policies in the folder of a team: whole models, and adapters with their bases."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.learn.policy.loading import ADAPTER_CONFIG, is_model
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFolder:
+    """A policy with weights in the folder of a team.
+
+    Args:
+        folder: relative to that of the team; `.` if it is the same.
+        adapter: the config of a LoRA adapter; empty for a whole model.
+    """
+
+    folder: str
+    adapter: Mapping[str, Any]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the adapter."""
+        return int(self.adapter["r"])
+
+    @property
+    def base(self) -> str:
+        """The base of the adapter: a hub id, or a path relative to the team's folder."""
+        base = str(self.adapter["base_model_name_or_path"])
+        return os.path.normpath(Path(self.folder) / base) if base.startswith(".") else base
+
+
+def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFolder]:
+    """The policies of a team that have weights in its folder, by name."""
+    found: dict[str, PolicyFolder] = {}
+    for name, section in team["policies"].items():
+        place = str(section.get("model", ""))
+        outside = os.path.isabs(place) or os.path.normpath(place).startswith("..")
+        if not place or outside or not is_model(folder / place):
+            continue
+        config = folder / place / ADAPTER_CONFIG
+        adapter = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        found[name] = PolicyFolder(place, adapter)
+    return found

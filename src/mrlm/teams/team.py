@@ -1,0 +1,196 @@
+"""`Team`: a trained team, loaded from a folder or the Hub, and played."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.engines import make_engines
+from mrlm.build.environments import make_environments
+from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies, make_settings
+from mrlm.build.sources import play_of
+from mrlm.config import ExperimentConfig, parse_config
+from mrlm.core.episodes import Episode
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Message, Task
+from mrlm.learn.policy.loading import run_model
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.agent import AgentSettings
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask
+from mrlm.teams.conversation import Conversation
+from mrlm.teams.hub import download
+from mrlm.teams.packing import pack
+from mrlm.teams.public import trusted_settings
+from mrlm.teams.saving import TEAM, absolute_team
+
+
+class Team:
+    """A team of agents with their policies, workflow and environments.
+
+    `Team.from_pretrained` makes one.
+
+    Args:
+        folder: its folder, with `team.yaml`.
+        agents: name -> settings of an agent.
+        policies: name -> weights; adapters on one base share it.
+        play: plays its environments; the last is a conversation.
+
+    Example:
+        >>> team = Team.from_pretrained("outputs/quickstart")  # doctest: +SKIP
+        >>> episode = team.play(seed=1)  # doctest: +SKIP
+        >>> episode.reward, episode.rollouts["first"].messages[-1].content  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        agents: Mapping[str, AgentSettings],
+        policies: Mapping[str, Policy],
+        play: Play,
+    ) -> None:
+        self.folder: Path = folder
+        self.agents: Mapping[str, AgentSettings] = agents
+        self.policies: Mapping[str, Policy] = policies
+        self._play = play
+        *own, self._conversation = play.environments
+        self._environments: dict[str, EnvironmentSpec] = {each.name: each for each in own}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        environment: Any = None,
+        device: str = "auto",
+        revision: str | None = None,
+        endpoint: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> Team:
+        """Loads a team; every model once, also where several adapters use it.
+
+        Args:
+            source: a run folder, a folder that `mrlm pull` or `save_pretrained` wrote, or a
+                repository of the Hub.
+            environment: an environment to play instead of the team's own: an instance, a class or a
+                function.
+            device: of the models, as `model.device`.
+            revision: branch, tag or commit of the repository.
+            endpoint: URL of the Hub; `HF_ENDPOINT` by default.
+            trust_remote_code: accept settings that import code beyond the library, run programs, or
+                send texts to a server.
+
+        Raises:
+            ConfigError: the folder is not that of a team, or its settings need trust.
+            HubError: the repository cannot be read.
+        """
+        place = Path(run_model(str(source)))
+        if not place.is_dir():
+            place = download(str(source), revision=revision, endpoint=endpoint)
+        data = absolute_team(place)
+        if environment is not None:
+            data["environments"], data["evaluation"] = [], {}
+        found = [] if trust_remote_code else list(trusted_settings(data))
+        if found:
+            raise ConfigError(
+                f"{source}: {found[0]} in {TEAM} imports code, runs a program or contacts a "
+                "server; read the file, then give trust_remote_code=True"
+            )
+        where = f"{source}: {TEAM}"
+        config = parse_config(data, {"model.device": device}, where)
+        plan = _plan(config, environment)
+        policies = load_policies(plan)
+        settings_of = make_settings(plan, policies)
+        return cls(
+            place, settings_of, policies, play_of(plan, settings_of, make_engines(plan, policies))
+        )
+
+    def play(
+        self,
+        task: str | Task | None = None,
+        *,
+        seed: int = 0,
+        greedy: bool = True,
+        environment: str | None = None,
+    ) -> Episode:
+        """Plays one episode; works inside a notebook's running event loop too.
+
+        Args:
+            task: a text, which all agents read and to which no reward is known; a task of the
+                environment; or `None`: the environment's held-out task number `seed`.
+            seed: of the random numbers.
+            greedy: take the most probable token instead of sampling.
+            environment: the name of one of the team's environments; the first by default.
+
+        Raises:
+            ConfigError: the environment does not exist.
+            EpisodeError: the episode failed.
+        """
+        return run_async(self.aplay(task, seed=seed, greedy=greedy, environment=environment))
+
+    async def aplay(
+        self,
+        task: str | Task | None = None,
+        *,
+        seed: int = 0,
+        greedy: bool = True,
+        environment: str | None = None,
+    ) -> Episode:
+        """`play` as a coroutine; concurrent episodes are sampled together."""
+        if isinstance(task, str):
+            if environment is not None:
+                raise ConfigError(
+                    f"environment={environment!r}: a text is read without an environment; give a "
+                    "Task, or leave the environment out"
+                )
+            read = Task("text", [Message(task)])
+            return await self._episode(self._conversation, seed, read, greedy)
+        if not self._environments:
+            raise ConfigError(
+                f"{self.folder}: the team has no environment; give play a text, or from_pretrained "
+                "an environment"
+            )
+        name = next(iter(self._environments)) if environment is None else environment
+        if name not in self._environments:
+            raise ConfigError(unknown(name, list(self._environments), "environment"))
+        return await self._episode(self._environments[name], seed, task, greedy)
+
+    async def _episode(
+        self, env: EnvironmentSpec, seed: int, task: Task | None, greedy: bool
+    ) -> Episode:
+        """An episode of a task, or of the held-out one of a number."""
+        known = env.template.num_tasks("eval")
+        index = seed % known if task is None and known else seed
+        lineup = {name: each.greedy() if greedy else each for name, each in self.agents.items()}
+        return await self._play.play_task(PlannedTask(env, "eval", index, [lineup], task=task))
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *, merge: bool = False) -> Path:
+        """Writes the team into a new folder, as `mrlm push` publishes it.
+
+        Args:
+            folder: a folder that does not exist, or is empty.
+            merge: write adapters as whole models, merged into their bases.
+
+        Raises:
+            ConfigError: the folder is not empty.
+        """
+        return pack(self.folder, Path(folder), merge=merge)
+
+
+def _plan(config: ExperimentConfig, environment: Any) -> PlayPlan:
+    """The plan of a team, in its environments and in a conversation."""
+    given = [] if environment is None else [environment]
+    conversation = [Conversation(("agent",))]
+    bare = config.merged({"environments": [], "evaluation": {"environments": []}})
+    (probe,) = make_environments(bare, LiveObjects(eval_environments=conversation))
+    alone = len(config.agents) == 1 or probe.workflow.spec.single_agent or probe.workflow.agents
+    if not alone:
+        conversation = [Conversation(tuple(config.agents))]
+    parts = LiveObjects(environments=given, eval_environments=conversation)
+    environments = make_environments(config, parts)
+    assignment = assign(config, environments, parts)
+    return PlayPlan(config=config, parts=parts, environments=environments, assignment=assignment)
