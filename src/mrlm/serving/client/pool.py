@@ -104,6 +104,7 @@ class ServerPool:
         return [str(address) for address in self._links]
 
     def link(self, server: str) -> Link:
+        """The connection to one of the servers."""
         return self._links[address_of(server)]
 
     def add(self, server: str) -> None:
