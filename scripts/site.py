@@ -25,6 +25,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 STAGED = ROOT / "build" / "site"
 SITE = ROOT / "site"
+WORKER = "https://unpkg.com/iframe-worker/shim"
+FOREIGN = re.compile(r'<(?:script|img|iframe|source)[^>]* src="(https?:[^"]+)|<link[^>]*'
+                     r'rel="(?:stylesheet|preconnect)"[^>]* href="(https?:[^"]+)')
+"""What a page loads from another host."""
 
 PYTHON = {
     "runs": (
@@ -136,6 +140,22 @@ def stage() -> None:
         (folder / path.name).write_text(f"{title}\n\n{link}\n{rest}", encoding="utf-8")
 
 
+def make_local(folder: Path) -> None:
+    """Lets the pages load nothing from other hosts: the search of pages that are opened from disk needs a
+    script, which zensical loads from one.
+
+    Raises:
+        SystemExit: a page loads something else; names it.
+    """
+    for path in folder.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        here = "../" * (len(path.relative_to(folder).parts) - 1)
+        text = text.replace(WORKER, f"{here}assets/iframe_worker.js")
+        if found := FOREIGN.search(text):
+            raise SystemExit(f"{path}: it would load {found[1] or found[2]}, which is on another host")
+        path.write_text(text, encoding="utf-8")
+
+
 def main() -> int:
     """Write the pages and build the site."""
     stage()
@@ -146,6 +166,7 @@ def main() -> int:
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(file)]
     )
     if not done.returncode:
+        make_local(STAGED / "site")
         shutil.rmtree(SITE, ignore_errors=True)
         shutil.move(STAGED / "site", SITE)
         print(f"open {SITE / 'index.html'}")

@@ -35,17 +35,17 @@ class Part:
     place: str = "run"
 
 
-FIRST_WIDE = "figure.main, figure.wide:not(figure.wide ~ figure.wide)"
+FIRST_WIDE = "figure.wide:not(figure.wide ~ figure.wide)"
 PARTS = {
     "01_first_run": Part("first_run.html", "figure.main", "figure.main"),
     "02_read_a_run": Part("relay.html", "main", "main > *", "group"),
     "03_your_data": Part("parity.html", "figure.main", "figure.main"),
-    "04_your_reward": Part("digits.html", "figure.main", FIRST_WIDE),
+    "04_your_reward": Part("digits.html", FIRST_WIDE, FIRST_WIDE),
     "05_your_environment": Part("guessing.html", "main", "main > *", "episode"),
     "06_two_agents": Part("climbing.html", "figure.main", "figure:nth-of-type(5)"),
     "07_agent_behind_an_api": Part("with_friend.html", "main", "main > *", "episode"),
     "08_roles_and_workflows": Part("drafts.html", "main", "main > *", "episode"),
-    "09_a_run_that_does_not_learn": Part("flat.html", "figure.main", "figure.main"),
+    "09_a_run_that_does_not_learn": Part("flat.html", "figure.main", "figure.alarms"),
     "10_scale_out": Part("profiled.html", "figure.wide:last-of-type", "figure.wide:last-of-type"),
 }
 CHOOSE = """import("viewer/data.js").then(({ list, FLAGS }) => {
@@ -55,14 +55,17 @@ CHOOSE = """import("viewer/data.js").then(({ list, FLAGS }) => {
     groups.set(c.group[i], [...found, i])
   }
   const spread = each => new Set(each.map(i => c.reward[i])).size
-  const shown = [...groups].filter(([, each]) => each.every(i => c.flags[i] & FLAGS.tokens))
+  const fits = i => c.flags[i] & FLAGS.tokens && !(c.flags[i] & FLAGS.eval)
+  const shown = [...groups].filter(([, each]) => each.every(fits))
   const mixed = shown.filter(([, each]) => spread(each) > 1)
-  const [group, all] = [...shown.slice(-8), ...mixed].at(-1)
+  const [group, some] = [...shown, ...mixed].at(-1)
+  const all = mixed.length ? some : shown.flatMap(([, each]) => each)
   const best = all.reduce((a, b) =>
     c.turns[b] > c.turns[a] || (c.turns[b] === c.turns[a] && c.reward[b] > c.reward[a]) ? b : a)
   return KIND === "group" ? `/group/${group}` : `/episode/${best}`
 })"""
-"""The last group with tokens whose siblings have different rewards, or its longest, best episode."""
+"""The last group whose siblings have tokens and different rewards, or its longest, best episode; of episodes
+without siblings, the longest and best of all."""
 EDGE = "Math.SIDE(...[...document.querySelectorAll(%r)].map(e => e.getBoundingClientRect().EDGE))"
 
 
