@@ -3,8 +3,8 @@
     python -m scripts.notebooks run docs/tutorials/01_first_run.md [--steps N]
     python -m scripts.notebooks write docs/tutorials/01_first_run.md FOLDER
 
-A block of Python is a cell; a block whose first line is `# name.py` or `# name.yaml` is that file; a block
-of `bash` holds commands. Other blocks are text.
+A block of Python is a cell; a block whose first line is `# name.py` or `# name.yaml` is that file;
+a block of `bash` holds commands. Other blocks are text.
 """
 
 from __future__ import annotations
@@ -114,10 +114,8 @@ def run(page: str) -> None:
 
 def _run_command(command: str) -> None:
     words = shlex.split(command.removesuffix(TOLERATED))
-    if words[0] == "mrlm":
-        code = _mrlm(words[1:])
-    else:
-        code = subprocess.run(words, check=False).returncode
+    own = words[0] == "mrlm"
+    code = _mrlm(words[1:]) if own else subprocess.run(words, check=False).returncode
     if code and not command.endswith(TOLERATED):
         raise SystemExit(f"{command}: exit code {code}")
 

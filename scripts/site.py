@@ -1,5 +1,6 @@
-"""Builds the documentation's site from the pages of `docs/`, without a network: the reference of Python
-names and commands and the notebooks of the tutorials are written from the source, then zensical runs.
+"""Builds the documentation's site from the pages of `docs/`, without a network: the reference of
+Python names and commands and the notebooks of the tutorials are written from the source, then
+zensical runs.
 
     python -m scripts.site              build site/
     python -m scripts.site --stage      only write the pages, into build/site
@@ -26,8 +27,10 @@ DOCS = ROOT / "docs"
 STAGED = ROOT / "build" / "site"
 SITE = ROOT / "site"
 WORKER = "https://unpkg.com/iframe-worker/shim"
-FOREIGN = re.compile(r'<(?:script|img|iframe|source)[^>]* src="(https?:[^"]+)|<link[^>]*'
-                     r'rel="(?:stylesheet|preconnect)"[^>]* href="(https?:[^"]+)')
+FOREIGN = re.compile(
+    r'<(?:script|img|iframe|source)[^>]* src="(https?:[^"]+)|<link[^>]*'
+    r'rel="(?:stylesheet|preconnect)"[^>]* href="(https?:[^"]+)'
+)
 """What a page loads from another host."""
 
 PYTHON = {
@@ -76,8 +79,8 @@ def reference() -> dict[str, str]:
     every = sorted(face.algorithm for face in faces().values() if face.kind == "algorithm")
     classes = {face.algorithm: face.name for face in faces().values() if face.kind == "algorithm"}
     about = (
-        "The settings of every algorithm: fields of its class, keywords of its trainer, keys of its "
-        "section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.md)."
+        "The settings of every algorithm: fields of its class, keywords of its trainer, keys of "
+        "its section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.md)."
     )
     paths = [f"mrlm.algorithms.{name}.{classes[name]}" for name in every]
     made["api/algorithms.md"] = _names("Settings of algorithms", about, paths)
@@ -141,8 +144,8 @@ def stage() -> None:
 
 
 def make_local(folder: Path) -> None:
-    """Lets the pages load nothing from other hosts: the search of pages that are opened from disk needs a
-    script, which zensical loads from one.
+    """Lets the pages load nothing from other hosts: the search of pages that are opened from disk
+    needs a script, which zensical loads from one.
 
     Raises:
         SystemExit: a page loads something else; names it.
@@ -152,7 +155,9 @@ def make_local(folder: Path) -> None:
         here = "../" * (len(path.relative_to(folder).parts) - 1)
         text = text.replace(WORKER, f"{here}assets/iframe_worker.js")
         if found := FOREIGN.search(text):
-            raise SystemExit(f"{path}: it would load {found[1] or found[2]}, which is on another host")
+            raise SystemExit(
+                f"{path}: it would load {found[1] or found[2]}, which is on another host"
+            )
         path.write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
-"""Draws the picture at the end of each tutorial: runs the tutorial and takes a part of the page it exports.
+"""Draws the picture at the end of each tutorial: runs the tutorial and takes a part of the page that
+it exports.
 
-    python -m scripts.tutorial_pictures [01_first_run ...]
+python -m scripts.tutorial_pictures [01_first_run ...]
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ CHOOSE = """import("viewer/data.js").then(({ list, FLAGS }) => {
     c.turns[b] > c.turns[a] || (c.turns[b] === c.turns[a] && c.reward[b] > c.reward[a]) ? b : a)
   return KIND === "group" ? `/group/${group}` : `/episode/${best}`
 })"""
-"""The last group whose siblings have tokens and different rewards, or its longest, best episode; of episodes
-without siblings, the longest and best of all."""
+"""The last group whose siblings have tokens and different rewards, or its longest, best episode; of
+episodes without siblings, the longest and best of all."""
 EDGE = "Math.SIDE(...[...document.querySelectorAll(%r)].map(e => e.getBoundingClientRect().EDGE))"
 
 

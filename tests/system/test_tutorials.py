@@ -1,4 +1,5 @@
-"""The tutorials and how-to pages run as they are written: with few steps, and at full length (`slow`)."""
+"""The tutorials and how-to pages run as they are written: with few steps, and at full length
+(`slow`)."""
 
 from __future__ import annotations
 
