@@ -8,18 +8,21 @@ zensical runs.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from scripts.notebooks import notebook
 
 import mrlm
+from mrlm.core import registry
 from mrlm.core.faces import faces
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +72,14 @@ PYTHON = {
 """Page of the reference -> its title, its first sentence and its names."""
 
 
+ALGORITHMS = """# Settings of algorithms
+
+The settings of every algorithm: keywords of its trainer, fields of its config class, keys of its
+section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.md).
+
+"""
+
+
 def reference() -> dict[str, str]:
     """Page -> Markdown with the names that mkdocstrings documents."""
     made = {}
@@ -76,15 +87,39 @@ def reference() -> dict[str, str]:
         made[f"api/{page}.md"] = _names(
             title, about, [f"{mrlm.HOME[name]}.{name}" for name in names.split()]
         )
-    every = sorted(face.algorithm for face in faces().values() if face.kind == "algorithm")
-    classes = {face.algorithm: face.name for face in faces().values() if face.kind == "algorithm"}
-    about = (
-        "The settings of every algorithm: fields of its class, keywords of its trainer, keys of "
-        "its section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.md)."
+    made["api/algorithms.md"] = ALGORITHMS + "\n".join(
+        _algorithm(registry.load("algorithms", face.algorithm), face.algorithm)
+        for face in sorted(faces().values(), key=lambda face: face.algorithm)
+        if face.kind == "algorithm"
     )
-    paths = [f"mrlm.algorithms.{name}.{classes[name]}" for name in every]
-    made["api/algorithms.md"] = _names("Settings of algorithms", about, paths)
     return made
+
+
+def _algorithm(kind: type, name: str) -> str:
+    """The section of an algorithm: its docstring, and all its settings with their defaults."""
+    about, described = "", dict[str, str]()
+    for base in reversed(kind.__mro__):
+        about, found = _parts(inspect.cleandoc(vars(base).get("__doc__") or ""))
+        described |= found
+    default = kind()
+    rows = [
+        f"| `{each.name}` | `{getattr(default, each.name)!r}` | "
+        f"{_cell(described.get(each.name, ''))} |"
+        for each in fields(default)
+    ]
+    table = "| setting | default | meaning |\n|---|---|---|\n" + "\n".join(rows)
+    return f"## {kind.__name__}\n\n`training.algorithm: {name}`\n\n{about}\n\n{table}\n"
+
+
+def _parts(docstring: str) -> tuple[str, dict[str, str]]:
+    """A docstring before its arguments, and the meaning of each argument."""
+    about, _, rest = docstring.partition("\nArgs:\n")
+    rest = re.split(r"^\w+:$", rest, flags=re.MULTILINE)[0]
+    found: dict[str, str] = {}
+    for text in re.split(r"^ {4}(?=\w)", rest, flags=re.MULTILINE):
+        names, _, meaning = text.partition(":")
+        found |= dict.fromkeys(re.findall(r"\w+", names), " ".join(meaning.split()))
+    return re.split(r"^(?:Examples|Attributes|Raises):$", about, flags=re.M)[0].strip(), found
 
 
 def _names(title: str, about: str, paths: list[str]) -> str:
@@ -113,8 +148,12 @@ def commands() -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that is shown as it is in a table."""
-    return re.sub(r"([|*_])", r"\\\1", text).replace("<", "&lt;")
+    """Text in a cell of a table; code in it stays code."""
+    parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_])", r"\\\1", part).replace("<", "&lt;")
+        for part in parts
+    )
 
 
 def tutorials() -> Iterator[Path]:

@@ -1,5 +1,5 @@
-"""Draws the picture at the end of each tutorial: runs the tutorial and takes a part of the page that
-it exports.
+"""Draws the picture at the end of each tutorial: runs the tutorial and takes a part of the page
+that it exports.
 
 python -m scripts.tutorial_pictures [01_first_run ...]
 """

@@ -99,6 +99,14 @@ def test_a_public_name_has_a_docstring(name: str) -> None:
     assert undocumented(name) == []
 
 
+def test_every_setting_of_an_algorithm_is_described() -> None:
+    """Those of its bases, too."""
+    page = site.reference()["api/algorithms.md"]
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 300 and "| `clip_range` | `0.2` |" in page.partition("## GRPO\n")[2]
+    assert {name for name, _, meaning in rows if not meaning} == set()
+
+
 def test_the_page_of_commands_has_every_command_and_option() -> None:
     text = site.commands()
     options = json.loads((ROOT / "src/mrlm/cli/options.json").read_text(encoding="utf-8"))
