@@ -11,6 +11,8 @@
 #   make mutants      change one place of the source at a time: do the tests notice? (an hour)
 #   make check        format, lint, types; are the stubs, pages and figures up to date?
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
+#   make docs         the documentation's site, into site/ (offline once installed), with the
+#                     tutorials as notebooks; make docs-test: test it, and run the notebooks
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
@@ -21,7 +23,7 @@ BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all test-extras coverage soak mutants check bench learning-curves clean
+.PHONY: help quickstart test test-all test-extras coverage soak mutants check bench docs docs-test learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -101,6 +103,12 @@ $(EXTRAS_VENV)/exports/.installed: $(VENV)/.created pyproject.toml
 	$(EXTRAS_VENV)/exports/bin/python -m pip install --no-deps --ignore-requires-python $(PIN_traces)
 	@touch $@
 
+$(EXTRAS_VENV)/docs/.installed: $(VENV)/.created pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS_VENV)/docs
+	$(EXTRAS_VENV)/docs/bin/python -m pip install torch==2.13.0 pytest==9.2.0 transformers==5.23.0
+	$(EXTRAS_VENV)/docs/bin/python -m pip install -e ".[docs,llm,serve]"
+	@touch $@
+
 $(EXTRAS_VENV)/trackers/.installed: $(VENV)/.created pyproject.toml
 	$(PYTHON) -m venv $(EXTRAS_VENV)/trackers
 	$(EXTRAS_VENV)/trackers/bin/python -m pip install torch==2.13.0 pytest==9.2.0 transformers==5.23.0
@@ -137,6 +145,15 @@ check: $(VENV)/.installed-dev
 # One thread by default, on the clock of the process: what else runs disturbs that least.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(EXTRAS_VENV)/docs/.installed
+	$(EXTRAS_VENV)/docs/bin/python -m scripts.site
+
+docs-test: export OMP_NUM_THREADS = 1
+docs-test: export TOKENIZERS_PARALLELISM = false
+docs-test: export HF_HUB_OFFLINE = 1
+docs-test: $(EXTRAS_VENV)/docs/.installed
+	PATH=$(abspath $(EXTRAS_VENV)/docs/bin):$$PATH $(EXTRAS_VENV)/docs/bin/python -m pytest tests/extras/test_built_site.py $(ARGS)
 
 # Every run has one thread of its own.
 learning-curves: $(VENV)/.installed-plots

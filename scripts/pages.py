@@ -58,7 +58,7 @@ def sections() -> str:
         if body and found:
             by_kind[found[1]].append(section(name, body))
     return "\n".join(
-        f"# {kind[0].upper()}{kind[1:]}\n\n" + "\n".join(texts) for kind, texts in by_kind.items()
+        f"## {kind[0].upper()}{kind[1:]}\n\n" + "\n".join(texts) for kind, texts in by_kind.items()
     )
 
 

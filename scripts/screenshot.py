@@ -12,7 +12,10 @@ import struct
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,30 +77,47 @@ def interesting_group(run: Path) -> int:
 
 def pictures(run: Path, group: int) -> list[np.ndarray]:
     """The pages of a run down to its table, and of a group: (H, W, 3) bytes each."""
+    with tempfile.TemporaryDirectory() as folder, browser(WIDTH) as window:
+        page = Path(folder) / "run.html"
+        made = export_run(run, page, max_mb=MAX_MB)
+        if made.sentence:
+            raise SystemExit(f"{run}: too large for one page ({made.sentence})")
+        above = 'document.querySelector("details").getBoundingClientRect().top - 4'
+        whole = 'document.querySelector("main").lastChild.getBoundingClientRect().bottom + 12'
+        places = (("/", above), (f"/group/{group}", whole))
+        return [shot(window, page, place, "0", bottom) for place, bottom in places]
+
+
+@contextmanager
+def browser(width: int) -> Iterator[Any]:
+    """A headless Chromium of this width, that of the tests."""
     sys.path.insert(0, str(ROOT / "tests" / "helpers"))
     from chromium import Browser
 
-    browser = Browser()
+    window = Browser()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "run.html"
-            made = export_run(run, page, max_mb=MAX_MB)
-            if made.sentence:
-                raise SystemExit(f"{run}: too large for one page ({made.sentence})")
-            browser.size(WIDTH, 1400)
-            found = []
-            above = 'document.querySelector("details").getBoundingClientRect().top - 4'
-            whole = 'document.querySelector("main").lastChild.getBoundingClientRect().bottom + 12'
-            for place, bottom in (("/", above), (f"/group/{group}", whole)):
-                browser.open(page, place)
-                height = int(browser.js(bottom))
-                clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-                shot = browser.send("Page.captureScreenshot", format="png", clip=clip)
-                found.append(shot["data"])
-        browser.send("Page.navigate", url="about:blank")
-        return [_pixels(browser.js(_DECODE % data)) for data in found]
+        window.size(width, 1400)
+        yield window
     finally:
-        browser.close()
+        window.close()
+
+
+def shot(window: Any, page: Path, place: str, top: str, bottom: str) -> np.ndarray:
+    """A part of a page, as wide as the window: (H, W, 3) bytes.
+
+    Args:
+        window: the browser.
+        page: an exported page.
+        place: what follows `#` in its address.
+        top, bottom: expressions whose values are where the part begins and ends.
+    """
+    window.open(page, place)
+    width, start = window.js("innerWidth"), int(window.js(top))
+    height = int(window.js(bottom)) - start
+    clip = {"x": 0, "y": start, "width": width, "height": height, "scale": 1}
+    data = window.send("Page.captureScreenshot", format="png", clip=clip)["data"]
+    window.send("Page.navigate", url="about:blank")
+    return _pixels(window.js(_DECODE % data))
 
 
 _DECODE = """new Promise((done, failed) => {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from places import ROOT
 
 PACKAGE = ROOT / "src" / "mrlm"
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "configs/*.yaml", "examples/**/*.py")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "configs/*.yaml", "examples/**/*.py")
 """What is shown to users counts as used."""
 
 

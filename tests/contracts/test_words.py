@@ -54,7 +54,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "examples" / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md"))),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md"))),
 ]
 
 INSTEAD = {

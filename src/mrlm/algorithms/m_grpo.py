@@ -114,7 +114,7 @@ def aligned(count: int, number: int, seed: str) -> list[int]:
     """How often each of `count` calls is used so that there are `number`: as equally as possible,
     the remainder at random.
 
-    Example:
+    Examples:
         >>> aligned(2, 4, "an episode"), sum(aligned(5, 3, "an episode"))
         ([2, 2], 3)
     """

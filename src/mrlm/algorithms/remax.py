@@ -47,6 +47,10 @@ class ReMax(PolicyGradient):
     With several agents each is compared with its own part of the greedy episode, in which all are
     greedy; an agent that did not act there has return 0. Groups whose greedy episode failed are not
     trained on, and `frac_without_greedy` counts them.
+
+    Args:
+        baseline_by: which greedy return a turn is compared with: from the `turn` of the same number
+            on, or of the whole `episode`.
     """
 
     loss_type: LossType = "reinforce"

@@ -45,7 +45,7 @@ class ExperimentConfig(Section):
     Raises:
         ConfigError: one line per problem, each with its dotted key.
 
-    Example:
+    Examples:
         >>> config = ExperimentConfig(training=TrainingConfig(algorithm="ppo"), ppo={"gamma": 0.99})
         >>> config.ppo.gamma
         0.99

@@ -25,7 +25,7 @@ class PaperPreset:
             suitable for a language model.
         departs: remaining differences of a run with these settings, a sentence each.
 
-    Example:
+    Examples:
         >>> from mrlm.algorithms.grpo import GRPO
         >>> GRPO.presets["dapo"].settings["clip_range_high"]
         (0.28, 'section 4.1')

@@ -27,7 +27,7 @@ def owners_of(policies: Mapping[str, str]) -> dict[str, set[str]]:
     Args:
         policies: agent -> its policy.
 
-    Example:
+    Examples:
         >>> owners_of({"a": "one", "b": "one"}) == {"/a": {"a"}, "/b": {"b"}}
         True
     """

@@ -68,7 +68,7 @@ def shares(loads: Sequence[float], size: int) -> list[list[int]]:
     """The indices of `loads` in `size` shares of nearly equal load: the heaviest first, each to the
     share with the least load. The indices of a share are in order.
 
-    Example:
+    Examples:
         >>> shares([5.0, 1.0, 4.0, 1.0], 2)
         [[0, 3], [1, 2]]
     """

@@ -17,7 +17,7 @@ class Rounds:
         previous: from the second round on, also train on the answers of the previous round, so that
             these rounds are twice as long.
 
-    Example:
+    Examples:
         >>> rounds = Rounds(rows=10, batch=4, passes=1, previous=True)
         >>> [rounds.length(0), rounds.length(1)], rounds.at(3), rounds.total(3)
         ([3, 5], (1, 0), 13)

@@ -48,7 +48,7 @@ class Message:
         metadata: any other data of the message.
         turn: the model call that produced it; set by the sampling agent, never by hand.
 
-    Example:
+    Examples:
         >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
         True
     """
@@ -81,7 +81,7 @@ class Task:
         seed: the seed with which environments of this task are reset.
         info: all other columns of the row.
 
-    Example:
+    Examples:
         >>> Task("add-7", "What is 2+3?", answer="5").prompt[0].content
         'What is 2+3?'
     """
@@ -280,7 +280,7 @@ class Rollout:
     A sampled rollout is a list of turns. A rollout built by hand is a transcript of added messages,
     of which only those with role `MODEL` are trained on.
 
-    Example:
+    Examples:
         >>> rollout = Rollout()
         >>> rollout.add_messages(Message("What is 2+3?"), Message("5", MessageType.MODEL))
         >>> [message.content for message in rollout.messages]

@@ -30,7 +30,7 @@ def explain(error: BaseException) -> str:
     error. Without frames of the user's files, an unexpected error is shown with its innermost
     frame.
 
-    Example:
+    Examples:
         KeyError: 'question'
           File "my_environment.py", line 12, in reset
             return Observation([Message(task.info["question"])])

@@ -121,7 +121,7 @@ def examine(
         ConfigError: it is not a run folder, or a rule has no such threshold.
         PluginError: a rule does not exist.
 
-    Example:
+    Examples:
         >>> for alarm in examine("outputs/quickstart/2-together"):  # doctest: +SKIP
         ...     print(alarm.step, alarm.rule, alarm.agent, alarm.because)
     """

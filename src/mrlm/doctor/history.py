@@ -28,7 +28,7 @@ class History:
         policies: agent -> its policy, in the recorded episodes of the latest steps.
         twin: the history of a run of one agent to compare with.
 
-    Example:
+    Examples:
         >>> history = History([{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}])
         >>> history.known("loss")
         (array([1]), array([2.]))

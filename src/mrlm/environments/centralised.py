@@ -33,7 +33,7 @@ class CentralisedEnvironment(Wrapped):
         separator: delimiter between the parts, given in the order of the roles, instead of names
             (short answers of small models).
 
-    Example:
+    Examples:
         >>> from mrlm.environments.matrix import MatrixEnvironment
         >>> env = CentralisedEnvironment(MatrixEnvironment("climbing"))
         >>> env.parts("[row] A [column] B", ("row", "column"))

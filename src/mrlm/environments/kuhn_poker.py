@@ -219,7 +219,7 @@ def exploitability(strategy: Strategy) -> float:
     Raises:
         ValueError: it lacks a probability for one of them.
 
-    Example:
+    Examples:
         >>> round(exploitability({seen: 1.0 for seen in SEEN}), 3)  # bets and calls with anything
         0.333
     """

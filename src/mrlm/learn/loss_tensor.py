@@ -15,7 +15,7 @@ class LossTensor(Tensor):
     work (`loss / 2`, `loss + penalty`, `GradScaler.scale(loss)`, `accelerator.backward(loss)`);
     results keep the metrics of all losses in the operation, the last one's for equal names.
 
-    Example:
+    Examples:
         >>> loss = LossTensor.of(torch.tensor(3.0, requires_grad=True), {"kl": 0.5})
         >>> half = loss / 2
         >>> half.item(), half.metrics

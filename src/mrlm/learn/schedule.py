@@ -36,7 +36,7 @@ class Schedule:
         roles: the agents that exchange them. Each swap assigns every role the policy of the next
             one (cyclically); `len(roles)` swaps restore the start.
 
-    Example:
+    Examples:
         >>> Schedule(swap_every=5, roles=("pioneer", "observer")).rotation(7)
         1
     """

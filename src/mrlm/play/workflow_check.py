@@ -51,7 +51,7 @@ def check_workflow(
         ConfigError: the problem and its place (a non-finite reward, too); an exception of the
             workflow or the environment is the cause.
 
-    Example:
+    Examples:
         check_workflow(two_drafts, Spell, agents=("editor", "writer"))
     """
     checked = _awaitable(workflow)

@@ -112,7 +112,7 @@ class RecordedRun:
     Args:
         folder: the folder.
 
-    Example:
+    Examples:
         >>> run = read_run("outputs/quickstart")  # doctest: +SKIP
         >>> run.metrics[-1]["reward/mean"]  # doctest: +SKIP
         >>> for episode in run.episodes(range(100, 110)):  # doctest: +SKIP

@@ -94,7 +94,7 @@ class ForkSession:
         ConfigError: the episode does not exist, is ambiguous or was not played in an environment;
             or the run cannot be rebuilt.
 
-    Example:
+    Examples:
         >>> with ForkSession("outputs/run", "train/relay/21/0") as session:  # doctest: +SKIP
         ...     branches = session.play_from(agent="second", turn=0, n=8)
     """

@@ -2,7 +2,7 @@
 
 The median of an agent's entropy over the last steps is less than half of that of its first steps,
 or far above it, while the reward has not risen since. Where the reward has risen, a lower entropy
-is what learning looks like.
+is what learning looks like, and so it is in imitation, where all advantages are equal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Entropy(Rule):
         for agent in history.agents:
             name = history.of_agent("entropy", agent)
             steps, values = history.known(name)
-            if len(values) < 2 * self.steps:
+            spread = history.known(f"advantage/{agent}/std")[1]
+            if len(values) < 2 * self.steps or (len(spread) and not spread.any()):
                 continue
             first = float(np.median(values[: self.steps]))
             last = float(np.median(values[-self.steps :]))

@@ -44,7 +44,7 @@ class Limits:
     Raises:
         ConfigError: a limit that is not a positive finite number.
 
-    Example:
+    Examples:
         >>> Limits(wall=0.5).cpu_seconds
         1
     """

@@ -73,7 +73,7 @@ def match_number(task: int, share: float) -> int | None:
     """Index of the match that a task is, or `None`: a `share` of an environment's tasks 0, 1, 2,
     ... are matches, spread evenly and counted from 0.
 
-    Example:
+    Examples:
         >>> [match_number(task, 0.5) for task in range(6)]
         [None, 0, None, 1, None, 2]
     """

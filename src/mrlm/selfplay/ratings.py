@@ -46,7 +46,7 @@ class Tally:
 class Results:
     """Results between all pairs of players; each pair is stored once.
 
-    Example:
+    Examples:
         >>> results = Results()
         >>> results.add("new", "old", 1.0, reward=2.0)
         >>> results.between("old", "new")

@@ -325,6 +325,8 @@ def test_entropy(last: float, what: str) -> None:
     gain = np.linspace(0.3, 0.9, 24) + noise(24)
     assert alarms(rows(**lost | {"reward__mean": gain})) == []
     assert alarms(rows(reward__mean=FLAT)) == []
+    imitated = both("advantage__*__std", 0.0)
+    assert "entropy" not in {rule for rule, _ in rules_of(alarms(rows(**lost | imitated)))}
 
 
 def test_the_sampler_is_not_the_trainer() -> None:

@@ -37,7 +37,7 @@ class Topic:
         truth: whether the claim is true, if known.
         answer: the right answer, if the topic is a question.
 
-    Example:
+    Examples:
         >>> Topic("2+2=5", truth=False).says("Let me add.\nAnswer: false")
         True
     """

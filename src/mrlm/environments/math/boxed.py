@@ -26,7 +26,7 @@ class BoxedReward:
         plain: also accept an answer outside a box, as the math environment does.
         timeout: time limit of computer algebra for one answer, in seconds.
 
-    Example:
+    Examples:
         >>> answer = Message("It is \boxed{5}", MessageType.MODEL)
         >>> BoxedReward()([Rollout().add_messages(Message("2+3?"), answer)], ["5"])
         [1.0]

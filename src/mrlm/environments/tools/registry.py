@@ -31,7 +31,7 @@ class ToolRegistry(SharedByCopies):
     Args:
         tools: functions with typed parameters, or tools.
 
-    Example:
+    Examples:
         >>> def add(a: int, b: int) -> int:
         ...     "Add two numbers."
         ...     return a + b

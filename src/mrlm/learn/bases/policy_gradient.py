@@ -67,12 +67,15 @@ class PolicyGradient(Algorithm):
         constant_length: divisor of `constant`; `None` takes the maximum completion length.
         clip_range: clip range of the ratio below 1 (and above, unless `clip_range_high` is given);
             .2, with `gspo` 3e-4 and 4e-4.
+        clip_range_high: clip range of the ratio above 1; `None` is `clip_range`. DAPO's clip-higher
+            is .28 (arXiv 2503.14476).
         dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
             3 is usual.
         delta: alternative to `dual_clip`: upper bound of unclipped ratios (two-sided clipping,
             arXiv 2505.07291); must exceed `1 + clip_range_high`, `None` is off.
         cispo_cap: bound of the weight of `cispo`; with `cispo_cap_mode="relative"` the clip ranges
             are used instead.
+        cispo_cap_mode: `absolute`: `cispo_cap` bounds the weight. `relative`: the clip ranges do.
         kl_coef: weight of the KL divergence from the reference; above 0 a reference is kept.
         kl_estimator: estimator of the divergence in the loss.
         kl_bias_correction: multiply the estimate by the token's ratio, which makes its gradient

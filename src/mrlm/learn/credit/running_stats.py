@@ -15,7 +15,7 @@ from mrlm.learn.ops import Moments
 class RunningStats:
     """Moments of a growing sample; `squares` is the sum of squared deviations from the mean.
 
-    Example:
+    Examples:
         >>> seen = RunningStats()
         >>> seen.add(Moments(2, 1.0, 2.0))  # 0 and 2
         >>> seen.add(Moments(1, 4.0, 0.0))  # 4
@@ -52,7 +52,7 @@ class Window:
         size: of the window.
         numbers: oldest first.
 
-    Example:
+    Examples:
         >>> window = Window(1000)
         >>> window.add(range(101))
         >>> window.place(50.0), window.place(-3.0), window.place(100.0)

@@ -27,7 +27,7 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
         rel_tol: relative tolerance of floats (absolute if 0 is expected); not in sets and keys, and
             not between integers.
 
-    Example:
+    Examples:
         >>> same((1, 2.0), [1, 2]), same([1], (1,)), same(True, 1)
         (True, False, False)
     """

@@ -82,7 +82,7 @@ class RemoteEnvironment(Environment):
         ConfigError: no server can be reached, or the server refuses: wrong token, unknown
             environment, arguments that do not fit, untrusted certificate.
 
-    Example:
+    Examples:
         >>> env = RemoteEnvironment("math", server="localhost:50051", max_attempts=2)
     """
 

@@ -51,7 +51,7 @@ class ServerPool:
     Raises:
         ConfigError: no server, an invalid address, or a missing file.
 
-    Example:
+    Examples:
         >>> pool = ServerPool(["10.0.0.5:50051", "10.0.0.6:50051"], tls_ca="ca.pem")
         >>> pool.add("10.0.0.7:50051")
         >>> pool.remove("10.0.0.5:50051")  # running episodes finish there
@@ -104,6 +104,7 @@ class ServerPool:
         return [str(address) for address in self._links]
 
     def link(self, server: str) -> Link:
+        """The connection to one of the servers."""
         return self._links[address_of(server)]
 
     def add(self, server: str) -> None:

@@ -1,0 +1,147 @@
+"""The documentation's site: every page has a place and no link is broken, every public name is
+documented, and the tutorials are notebooks with a picture at their end."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts import notebooks, site
+
+import mrlm
+from mrlm.core import registry
+from places import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"!?\[(?:[^\]]|\]\()*?\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LARGEST = 400_000
+"""Bytes of all pictures of the tutorials."""
+
+
+def places(entries: list[dict[str, Any]]) -> Iterator[str]:
+    """The pages of a navigation, in its order."""
+    for entry in entries:
+        for found in entry.values():
+            yield from [found] if isinstance(found, str) else places(found)
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in an address, as Python-Markdown and GitHub do."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    names = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in HEADING.findall(text)]
+    return {re.sub(r"[\s]", "-", name) for name in names}
+
+
+def broken(page: Path, text: str) -> list[str]:
+    """Links in a text of a page that lead nowhere, or out of the site."""
+    found = []
+    written = site.reference().keys() | {"cli.md"}
+    for target in LINK.findall(CODE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        inside = file.is_relative_to(DOCS)
+        if inside and str(file.relative_to(DOCS)) in written:
+            continue
+        if not inside or not file.is_file() or (anchor and anchor not in anchors(file)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_no_link_is_broken(page: Path) -> None:
+    assert broken(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_link_is_seen() -> None:
+    good = "[a](metrics.md) [b](data.md#presets) ![c](images/viewer.png) [d](https://x.org)"
+    bad = "[a](nowhere.md) [b](data.md#nowhere) ![c](images/none.png) [d](../README.md)"
+    assert broken(DOCS / "index.md", good + " `[e](no.md)`") == []
+    assert broken(DOCS / "index.md", bad) == re.findall(r"\(([^)]+)\)", bad)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    config = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    named = list(places(config["project"]["nav"]))
+    written = {str(page.relative_to(DOCS)) for page in PAGES} | site.reference().keys() | {"cli.md"}
+    assert sorted(named) == sorted(written)
+
+
+def test_every_public_name_is_on_a_page_of_the_reference() -> None:
+    named = [name for _, _, names in site.PYTHON.values() for name in names.split()]
+    assert sorted(named) == sorted(mrlm.HOME)
+
+
+def undocumented(name: str) -> list[str]:
+    """A public name and its public methods, where nothing describes them."""
+    thing = getattr(mrlm, name)
+    lacking = [] if inspect.getdoc(thing) else [name]
+    if inspect.isclass(thing):
+        for each, member in vars(thing).items():
+            plain = inspect.isfunction(member) or isinstance(member, (classmethod, staticmethod))
+            if plain and not each.startswith("_") and not inspect.getdoc(getattr(thing, each)):
+                lacking.append(f"{name}.{each}")
+    return lacking
+
+
+@pytest.mark.parametrize("name", sorted(mrlm.HOME))
+def test_a_public_name_has_a_docstring(name: str) -> None:
+    assert undocumented(name) == []
+
+
+def test_every_setting_of_an_algorithm_is_described() -> None:
+    """Those of its bases, too."""
+    page = site.reference()["api/algorithms.md"]
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 300 and "| `clip_range` | `0.2` |" in page.partition("## GRPO\n")[2]
+    assert {name for name, _, meaning in rows if not meaning} == set()
+
+
+def test_the_page_of_commands_has_every_command_and_option() -> None:
+    text = site.commands()
+    options = json.loads((ROOT / "src/mrlm/cli/options.json").read_text(encoding="utf-8"))
+    for name in options.keys() - {"shared"}:
+        assert f"## mrlm {name}\n" in text
+    assert "| `--steps <" in text and "| `--config, -c <" in text.replace(
+        "-c, --config", "--config, -c"
+    )
+
+
+@pytest.mark.parametrize("page", list(site.tutorials()), ids=lambda page: page.stem)
+def test_a_tutorial_is_a_notebook_that_ends_in_a_picture(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    made = notebooks.notebook(text)
+    code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert len(code) >= 3 and len({cell["id"] for cell in made["cells"]}) == len(made["cells"])
+    for source in code:
+        if not source.startswith("%%"):
+            compile(source, page.name, "exec")
+    pictures = re.findall(r"!\[[^\]]{20,}\]\((\.\./images/tutorials/[^)]+)\)", text)
+    assert pictures and "```" not in text.partition(pictures[-1])[2]
+
+
+def test_the_pictures_of_the_tutorials_are_small() -> None:
+    sizes = [file.stat().st_size for file in (DOCS / "images" / "tutorials").glob("*.png")]
+    assert sizes and sum(sizes) < LARGEST
+
+
+def test_the_config_of_a_how_to_page_is_the_file() -> None:
+    cells = notebooks.cells((DOCS / "how_to" / "gsm8k_magrpo.md").read_text(encoding="utf-8"))
+    (text,) = [cell.text for cell in cells if cell.name == "gsm8k_magrpo.yaml"]
+    file = (ROOT / "configs" / "gsm8k_magrpo.yaml").read_text(encoding="utf-8")
+    assert text == "# gsm8k_magrpo.yaml\n" + file.strip()
+
+
+def test_every_rule_of_the_doctor_has_a_symptom() -> None:
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    assert {name for name in registry.names("rules") if f"`{name}`" not in text} == set()
