@@ -91,7 +91,7 @@ def verdict(difference: tuple[float, float, float]) -> str:
     mean, low, high = difference
     if (low > 0 or high < 0) and abs(mean) >= MARGIN:
         return "team" if mean > 0 else "one"
-    return "tie" if -NARROW <= low and high <= NARROW else "undecided"
+    return "tie" if low >= -NARROW and high <= NARROW else "undecided"
 
 
 CLIMBING: Words = {"env_type": "matrix", "game": "climbing", "normalized": True}
