@@ -5,31 +5,34 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.models import fresh
 from benchmarks.teams.settings import ARMS, Arm, added
-from mrlm.core.types import Message
+from mrlm.core.chat import Chat
+from mrlm.core.types import Message, Role
 
 ROWS = 192
 """For each arm of a game."""
-HABIT = 0.5
-"""Share of the rows of a prompt with the answer that the base prefers; the others are random."""
+HABITS = (1.0, 0.6)
+"""Shares of rows with the answer that the base prefers, first and later; the others are random. The
+first rows teach it to read its prompt, the later ones to explore."""
+BATCH, RATE = 16, 1e-2
 PLAYS = 300
 """Episodes that are played to find the prompts."""
-Chat = tuple[tuple[str, str], ...]
+Talk = tuple[tuple[str, str], ...]
 
 
-def prompts_of(arm: Arm, seed: int) -> dict[Chat, str]:
+def prompts_of(arm: Arm, seed: int) -> dict[Talk, str]:
     """Conversations that agents of an arm meet in training if all answer at random, with the
     letters of a legal answer."""
     from mrlm.build.environments import environment_factory
     from mrlm.config.play_sections import EnvironmentConfig
 
     made = environment_factory(EnvironmentConfig(**arm.environment))
-    rng, found = random.Random(f"prompts {seed}"), dict[Chat, str]()
+    rng, found = random.Random(f"prompts {seed}"), dict[Talk, str]()
     for number in range(PLAYS):
         result = made.reset(made.task(number))
         talks: dict[str, list[tuple[str, str]]] = {name: [] for name in made.agents}
@@ -51,61 +54,83 @@ def letters_of(arm: Arm, agent: str) -> str:
     return arm.letters.get(agent, arm.letters.get("", ""))
 
 
-def rows_of(arm: Arm, seed: int) -> list[dict[str, Any]]:
-    """What the base reads of an arm."""
+def rows_of(arm: Arm, seed: int, share: float) -> list[tuple[list[Message], str]]:
+    """What the base reads of an arm: conversations and answers.
+
+    Args:
+        arm: which.
+        seed: of habits and rows.
+        share: of rows with the habit.
+    """
     rng, prompts = random.Random(f"rows {seed}"), prompts_of(arm, seed)
-    habits = {}
-    for chat, letters in prompts.items():
-        habit = added(chat[0][1]) if arm.knows else ""
-        fits = len(habit) == arm.length and set(habit) <= set(letters)
-        habits[chat] = habit if fits else "".join(rng.choices(letters, k=arm.length))
-    rows = []
     order = sorted(prompts)
     rng.shuffle(order)
+    habits = {}
+    for number, talk in enumerate(order):  # every letter about equally often
+        letters = prompts[talk]
+        drawn = letters[number % len(letters)] + "".join(rng.choices(letters, k=arm.length - 1))
+        habit = added(talk[0][1]) if arm.knows else ""
+        habits[talk] = habit if len(habit) == arm.length and set(habit) <= set(letters) else drawn
+    rows = []
     for number in range(ROWS):
-        chat = order[number % len(order)]
-        drawn = "".join(rng.choices(prompts[chat], k=arm.length))
-        text = habits[chat] if rng.random() < HABIT else drawn
-        messages = [{"role": role, "content": content} for role, content in chat]
-        rows.append({"prompt": messages, "completion": text})
+        talk = order[number % len(order)]
+        drawn = "".join(rng.choices(prompts[talk], k=arm.length))
+        text = habits[talk] if rng.random() < share else drawn
+        rows.append(([Message(content, Role(role)) for role, content in talk], text))
     return rows
 
 
-def base_of(game: str, seed: int, folder: Path, steps: int = 48) -> Path:
+def base_of(game: str, seed: int, folder: Path, steps: int = 200) -> Path:
     """The folder of the weights that all arms of a game start from; made once.
 
     Args:
         game: of the arms.
         seed: of weights, habits and rows.
         folder: of all models.
-        steps: iterations with 16 rows.
+        steps: iterations with 16 rows for each of `HABITS`.
     """
-    from mrlm import ExperimentConfig, run_experiment
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     place = folder / f"{game}-{seed}"
     if (place / "config.json").is_file():
         return place
     work = folder / f"{game}-{seed}-teaching"
     shutil.rmtree(work, ignore_errors=True)
+    chat = Chat(AutoTokenizer.from_pretrained(fresh(work, "matrix", seed)))
+    model: Any = AutoModelForCausalLM.from_pretrained(work)
     arms = [arm for arm in ARMS.values() if arm.game == game]
     alike: dict[str, Arm] = {str((arm.environment, arm.workflow)): arm for arm in arms}
-    config: Mapping[str, Any] = {
-        "output_dir": str(work / "run"),
-        "model": {"model_name_or_path": str(fresh(work / "fresh", "matrix", seed))},
-        "policies": {"base": {}},
-        "data": {"dataset": [row for arm in alike.values() for row in rows_of(arm, seed)]},
-        "training": {
-            "algorithm": "sft",
-            "num_iterations": steps,
-            "batch_size": 16,
-            "learning_rate": 1e-2,
-            "lr_scheduler_type": "linear",
-            "seed": seed,
-            "report_to": "none",
-            "threads": 1,
-        },
-    }
-    result = run_experiment(ExperimentConfig(**config))
-    (result.run_folder / "final").rename(place)
-    shutil.rmtree(work)
+    rng = random.Random(f"teaching {seed}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    for share in HABITS:
+        rows = [encoded(chat, *row) for arm in alike.values() for row in rows_of(arm, seed, share)]
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
+            loss = model(**padded(rng.sample(rows, BATCH))).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    model.save_pretrained(work)
+    work.rename(place)
     return place
+
+
+def encoded(chat: Chat, messages: list[Message], text: str) -> tuple[list[int], list[int]]:
+    """Token ids of a prompt, and of an answer with its end."""
+    return chat.prompt(messages).ids, [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+
+
+def padded(rows: Sequence[tuple[list[int], list[int]]]) -> dict[str, Any]:
+    """Arguments of a model for prompts and answers, each (B, T); only answers are trained on."""
+    import torch
+
+    length = max(len(read) + len(said) for read, said in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
+    for row, (read, said) in enumerate(rows):
+        end = len(read) + len(said)
+        ids[row, :end], mask[row, :end] = torch.tensor([*read, *said]), 1
+        labels[row, len(read) : end] = torch.tensor(said)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}

@@ -127,10 +127,10 @@ def test_every_arm_starts_from_as_many_rows_and_has_a_valid_config(tmp_path: Pat
         assert batch == runs.STEP_TOKENS, name
         assert config.training.num_iterations > runs.BUDGET / runs.STEP_TOKENS
         assert not arm.workflow or len(config.agents) == len(arm.agents)
-        rows = rows_of(arm, 0)
+        rows = rows_of(arm, 0, 0.5)
         assert len(rows) == ROWS, name
-        assert {len(each["completion"]) for each in rows} == {arm.length}, name
-    assert rows_of(ARMS["parts2/one"], 0) != rows_of(ARMS["parts2/one"], 1)
+        assert {len(text) for _, text in rows} == {arm.length}, name
+    assert rows_of(ARMS["parts2/one"], 0, 0.5) != rows_of(ARMS["parts2/one"], 1, 0.5)
 
 
 def test_both_arms_of_a_setting_are_of_one_game() -> None:
