@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ from mrlm.core.types import Message, Role
 
 ROWS = 192
 """For each arm of a game."""
-HABITS = (1.0, 0.6)
-"""Shares of rows with the answer that the base prefers, first and later; the others are random. The
-first rows teach it to read its prompt, the later ones to explore."""
-BATCH, RATE = 16, 1e-2
+HABIT = 0.6
+"""Share of a game's rows with the answer that the base prefers; the others are random."""
+BATCH, RATE = 32, 5e-3
 PLAYS = 300
 """Episodes that are played to find the prompts."""
+READER, READER_STEPS = 999, 1200
+"""Seed and iterations of the model that learns to read."""
 Talk = tuple[tuple[str, str], ...]
+Pair = tuple[list[Message], str]
 
 
 def prompts_of(arm: Arm, seed: int) -> dict[Talk, str]:
@@ -54,7 +56,7 @@ def letters_of(arm: Arm, agent: str) -> str:
     return arm.letters.get(agent, arm.letters.get("", ""))
 
 
-def rows_of(arm: Arm, seed: int, share: float) -> list[tuple[list[Message], str]]:
+def rows_of(arm: Arm, seed: int, share: float = HABIT) -> list[Pair]:
     """What the base reads of an arm: conversations and answers.
 
     Args:
@@ -80,41 +82,63 @@ def rows_of(arm: Arm, seed: int, share: float) -> list[tuple[list[Message], str]
     return rows
 
 
-def base_of(game: str, seed: int, folder: Path, steps: int = 200) -> Path:
+def base_of(
+    game: str, seed: int, folder: Path, steps: int = 60, reader_steps: int = READER_STEPS
+) -> Path:
     """The folder of the weights that all arms of a game start from; made once.
 
     Args:
         game: of the arms.
-        seed: of weights, habits and rows.
+        seed: of habits and rows.
         folder: of all models.
-        steps: iterations with 16 rows for each of `HABITS`.
+        steps: iterations on the game's rows.
+        reader_steps: those of the model before.
     """
+    place = folder / f"{game}-{seed}"
+    if not (place / "config.json").is_file():
+        arms = [arm for arm in ARMS.values() if arm.game == game]
+        start = reader(folder, reader_steps)
+        taught(start, place, [row for arm in distinct(arms) for row in rows_of(arm, seed)], steps)
+    return place
+
+
+def reader(folder: Path, steps: int) -> Path:
+    """A model that has learned one answer to each prompt of all games, and so to read them; made
+    once."""
+    place = folder / "reader"
+    if not (place / "config.json").is_file():
+        start = fresh(folder / "fresh", "matrix", 0)
+        rows = [row for arm in distinct(ARMS.values()) for row in rows_of(arm, READER, 1.0)]
+        taught(start, place, rows, steps)
+    return place
+
+
+def distinct(arms: Iterable[Arm]) -> list[Arm]:
+    """Arms with different prompts."""
+    return list({str((arm.environment, arm.workflow)): arm for arm in arms}.values())
+
+
+def taught(start: Path, place: Path, rows: Sequence[Pair], steps: int) -> None:
+    """Trains a model on rows and writes it to `place`, whole or not at all."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place = folder / f"{game}-{seed}"
-    if (place / "config.json").is_file():
-        return place
-    work = folder / f"{game}-{seed}-teaching"
+    work = place.with_name(f"{place.name}-teaching")
     shutil.rmtree(work, ignore_errors=True)
-    chat = Chat(AutoTokenizer.from_pretrained(fresh(work, "matrix", seed)))
-    model: Any = AutoModelForCausalLM.from_pretrained(work)
-    arms = [arm for arm in ARMS.values() if arm.game == game]
-    alike: dict[str, Arm] = {str((arm.environment, arm.workflow)): arm for arm in arms}
-    rng = random.Random(f"teaching {seed}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for share in HABITS:
-        rows = [encoded(chat, *row) for arm in alike.values() for row in rows_of(arm, seed, share)]
-        for step in range(steps):
-            optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
-            loss = model(**padded(rng.sample(rows, BATCH))).loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model: Any = AutoModelForCausalLM.from_pretrained(start)
+    data = [encoded(Chat(tokenizer), *row) for row in rows]
+    rng, optimizer = random.Random(place.name), torch.optim.AdamW(model.parameters(), lr=RATE)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
+        loss = model(**padded(rng.sample(data, BATCH))).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
     model.save_pretrained(work)
+    tokenizer.save_pretrained(work)
     work.rename(place)
-    return place
 
 
 def encoded(chat: Chat, messages: list[Message], text: str) -> tuple[list[int], list[int]]:
