@@ -11,8 +11,8 @@ Words = Mapping[str, Any]
 Prediction = Literal["team", "one", "tie"]
 HERE = "benchmarks.teams.environments"
 LETTERS = "ABC"
-RATES = (1e-3, 3e-3, 9e-3)
-ADAPTER_RATES = (3e-3, 9e-3, 27e-3)
+RATES = (3e-4, 1e-3, 3e-3)
+ADAPTER_RATES = (1e-3, 3e-3, 1e-2)
 """Adapters of few weights take larger steps."""
 
 
