@@ -106,7 +106,25 @@ def figure(found: Sequence[Curve]) -> str:
     """An SVG: a panel for every game, a line for every rule with its 95 % interval."""
     groups = grouped(found)
     titles = list(dict.fromkeys(title for rules in groups.values() for title in rules))
-    colours = dict(zip(titles, COLOURS, strict=False))
+    heading = "Return by evaluations of the environment, mean and 95 % interval"
+    return drawn(groups, heading, "evaluations", dict(zip(titles, COLOURS, strict=False)))
+
+
+def drawn(
+    groups: Mapping[str, Mapping[str, Sequence[Curve]]],
+    heading: str,
+    unit: str,
+    colours: Mapping[str, str],
+) -> str:
+    """An SVG of curves with 95 % intervals.
+
+    Args:
+        groups: title of a panel -> title of a line -> its runs.
+        heading: text above the panels.
+        unit: what the steps of the curves count.
+        colours: title of a line -> its colour.
+    """
+    titles = list(dict.fromkeys(title for rules in groups.values() for title in rules))
     columns = 2
     rows = -(-len(groups) // columns)
     legend = TOP + rows * (HEIGHT + GAP)
@@ -115,13 +133,12 @@ def figure(found: Sequence[Curve]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        '<text x="10" y="18" font-size="13">Return by evaluations of the environment, mean and '
-        "95 % interval</text>",
+        f'<text x="10" y="18" font-size="13">{escape(heading)}</text>',
     ]
     for place, (game, rules) in enumerate(groups.items()):
         x = LEFT + (place % columns) * (WIDTH + GAP)
         y = TOP + (place // columns) * (HEIGHT + GAP)
-        parts += _panel(game, rules, colours, x, y)
+        parts += _panel(game, rules, colours, x, y, unit)
     for place, title in enumerate(titles):
         x, y = LEFT + (place % 2) * (WIDTH + GAP), legend + 20 * (place // 2)
         parts.append(
@@ -133,7 +150,12 @@ def figure(found: Sequence[Curve]) -> str:
 
 
 def _panel(
-    game: str, rules: Mapping[str, Sequence[Curve]], colours: Mapping[str, str], x: int, y: int
+    game: str,
+    rules: Mapping[str, Sequence[Curve]],
+    colours: Mapping[str, str],
+    x: int,
+    y: int,
+    unit: str,
 ) -> list[str]:
     grids = {title: on_grid(curves) for title, curves in rules.items()}
     last = max(steps[-1] for steps, _ in grids.values())
@@ -151,7 +173,7 @@ def _panel(
         f'<text x="{x}" y="{y - 8}" font-size="12">{escape(game)}</text>',
         f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#bbb"/>',
         f'<text x="{x + WIDTH}" y="{y + HEIGHT + 14}" text-anchor="end" fill="#555">{last:,.0f} '
-        "evaluations</text>",
+        f"{unit}</text>",
     ]
     for value in np.linspace(low + pad, high - pad, 3):
         up = y + HEIGHT * (1 - (value - low) / (high - low))

@@ -1,0 +1,1 @@
+"""Does training a team help, at equal numbers of sampled tokens?"""
