@@ -121,7 +121,7 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_anew(
         assert process.wait() == 0, process.err.read_text()[-3000:]
     finally:
         new.kill()
-    # episodes that are played again are sampled in smaller batches: log-probs differ in the last bit
+    # what is played again is sampled in smaller batches: log-probs differ in the last bit
     one, two = logged(tmp_path / "remote"), logged(tmp_path / "local")
     rounding = [
         [row.pop("mismatch_kl") for row in rows if "mismatch_kl" in row] for rows in (one, two)

@@ -48,7 +48,8 @@ for words in {COMMANDS!r}:
 """
 """All commands in one process: importing torch takes longer than they do."""
 DATA = (
-    *("viewer/static", "cli/examples", "cli/options.json", "algorithms/presets", "rules", "recipes"),
+    *("viewer/static", "cli/examples", "cli/options.json", "algorithms/presets", "rules"),
+    "recipes",
     *("planning/devices.yaml", "data/presets.yaml", "core/tiny_model.jinja", "py.typed"),
     *("__init__.pyi", "serving/mrlm.proto", "tracking/metrics.json", "sandbox/filters.yaml"),
 )
