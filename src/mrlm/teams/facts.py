@@ -96,8 +96,11 @@ def _rewards(episode: RecordedEpisode) -> dict[str | None, float]:
     if episode.row["status"] == "error" or episode.reward is None:
         return {}
     agents: Mapping[str, Any] = episode.row["agents"]
-    own = {name: each["reward"] for name, each in agents.items() if each["reward"] is not None}
-    return {None: episode.reward, **(own if len(agents) > 1 else {})}
+    found: dict[str | None, float] = {None: episode.reward}
+    if len(agents) > 1:
+        own = {name: each["reward"] for name, each in agents.items()}
+        found |= {name: reward for name, reward in own.items() if reward is not None}
+    return found
 
 
 def _ratings(folder: Path) -> list[dict[str, Any]]:
