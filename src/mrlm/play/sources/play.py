@@ -155,8 +155,7 @@ class Play(EpisodeSource):
                     )
                 self._warned.add(env.name)
                 share = known
-            lineups = [settings_of] * samples
-            jobs += [PlannedTask(env, "eval", index, lineups) for index in range(share)]
+            jobs += [PlannedTask(env, "eval", k, [settings_of] * samples) for k in range(share)]
         if not jobs:
             raise ConfigError(
                 "no environment has a held-out task to evaluate on; add a validation split to one"
@@ -165,8 +164,7 @@ class Play(EpisodeSource):
 
     async def play_task(self, job: PlannedTask) -> Episode:
         """The episode of a planned task; an `AllFailedError` if it fails."""
-        (group,) = await self._play([job])
-        return group.episodes[0]
+        return (await self._play([job]))[0].episodes[0]
 
     async def matches(
         self,
