@@ -1,4 +1,4 @@
-"""The rows of episodes that rules see: how many, for how long, and what is computed of them once."""
+"""The rows of episodes that rules see: how many, for how long, and what is computed of them."""
 
 from __future__ import annotations
 
