@@ -1,4 +1,4 @@
-"""What agents wrote in the recorded episodes of a step, as rules read it."""
+"""Messages of agents in the recorded episodes of a step, as rules read them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from mrlm.doctor.progress import gained
 from mrlm.doctor.recent import RecentEpisodes, Row, Rows
 from mrlm.doctor.rule import Rule
 from mrlm.doctor.tokens import TokenTurn, token_turns
-from mrlm.record.packing import unpack
 
 CHOSEN_NONE = {
     "frac_dropped_pairs": 1.0,
@@ -185,13 +184,14 @@ def _ends(rows: Rows) -> dict[str, Ends]:
 
 def _add_credit(ends: Ends, turn: TokenTurn) -> None:
     packed = turn.packed("advantages")
-    if isinstance(packed, str):
-        advantages = unpack(packed)
-        ends.credited += bool(advantages.any())
-        if advantages.any() and not advantages[-1]:
-            ends.masked.append(turn.episode)
-    else:
+    if not isinstance(packed, str):
         ends.credited += bool(packed)  # one number for all tokens
+        return
+    advantages = turn.column("advantages")
+    if advantages is not None and advantages.any():
+        ends.credited += 1
+        if not advantages[-1]:
+            ends.masked.append(turn.episode)
 
 
 def _gaps(rows: Rows) -> dict[str, dict[Shape, list[tuple[Row, float]]]]:
