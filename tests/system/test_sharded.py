@@ -45,10 +45,10 @@ def config(folder: Path, output: str, *changes: dict[str, Any]) -> Path:
     return written(folder, "ppo", output, GENERAL, ONE, CRITIC, *changes)
 
 
-def losses(folder: Path) -> list[list[float]]:
+def losses(folder: Path, *names: str) -> list[list[float]]:
     """What every step of a run came to."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [[row[key] for key in ("loss", "grad_norm", "value_loss")] for row in rows]
+    return [[row[key] for key in names or ("loss", "grad_norm", "value_loss")] for row in rows]
 
 
 @pytest.fixture
@@ -69,6 +69,8 @@ def test_two_processes_cut_it_and_one_puts_it_together(
     for other in (two, tmp_path / "ppo-kept"):
         for row, same in zip(losses(alone), losses(other), strict=True):
             assert same == pytest.approx(row, rel=1e-3, abs=1e-4)
+        changes = [losses(folder, "weight_change") for folder in (alone, other)]
+        assert changes[1] == [pytest.approx(row, rel=1e-4) for row in changes[0]]
     place = checkpoints(two)[-1]
     assert place.name == "checkpoint-1" and any((place / "shards").iterdir())
     # what two wrote, one reads, in shards or whole, and comes to the same

@@ -147,6 +147,6 @@ def _policies(rows: Rows) -> dict[str, str]:
     found: dict[str, str] = {}
     for row in rows:
         for name, agent in row["agents"].items():
-            if any(turn.get("trained", True) for turn in agent.get("turns", ())):
+            if name not in found and any(turn.get("trained", True) for turn in agent["turns"]):
                 found[name] = agent["policy"]
     return found

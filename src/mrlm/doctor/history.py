@@ -40,6 +40,7 @@ class History:
         self.twin: History | None = None
         self._columns: dict[str, Column] = {}
         self._names: list[str] = []
+        self._agents: tuple[int, list[str]] = (0, [])
         self._matches: dict[str, tuple[int, dict[str, str]]] = {}
         for row in rows:
             self.append(row)
@@ -92,8 +93,12 @@ class History:
     @property
     def agents(self) -> list[str]:
         """The agents that are trained."""
-        labels = self.names(OF_AGENT).values()
-        return [each for each in labels if f"reward/{each}/mean" in self._columns]
+        seen, agents = self._agents
+        if seen < len(self._names):
+            labels = self.names(OF_AGENT).values()
+            agents = [each for each in labels if f"reward/{each}/mean" in self._columns]
+            self._agents = len(self._names), agents
+        return agents
 
     def of_agent(self, name: str, agent: str) -> str:
         """The name under which an agent's value of a metric is logged."""

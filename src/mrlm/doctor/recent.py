@@ -89,9 +89,14 @@ class RecentEpisodes(Sequence[Row]):
 
 def is_evaluation(row: Row) -> bool:
     """Whether a row is of an evaluation."""
-    return str(row["id"]).startswith("eval/")
+    return row["id"].startswith("eval/")
+
+
+def is_training(row: Row) -> bool:
+    """Whether a row is neither of an evaluation nor a replay."""
+    return not (row["id"].startswith("eval/") or row.get("replayed"))
 
 
 def training(episodes: Rows) -> Rows:
     """The episodes that are neither of evaluations nor replays."""
-    return [row for row in episodes if not (is_evaluation(row) or row.get("replayed"))]
+    return [row for row in episodes if is_training(row)]

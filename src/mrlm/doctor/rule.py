@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from mrlm.doctor.alarm import Alarm
 from mrlm.doctor.history import History
@@ -32,17 +32,3 @@ class Rule:
                 row it computes in `RecentEpisodes.by_step`, once for each step.
         """
         raise NotImplementedError
-
-
-def texts(row: Mapping[str, Any], agent: str) -> Iterator[str]:
-    """The messages that an agent wrote in an episode, without white space around them; a call of a
-    tool is one. Demonstrations are left out."""
-    record = row["agents"][agent]
-    for turn in record["turns"]:
-        place = turn.get("message")
-        if place is not None:
-            message = record["messages"][place]
-            calls = "".join(map(str, message.get("tool_calls", ())))
-            yield message["content"].strip() + calls
-        elif "text" in turn:
-            yield turn["text"].strip()

@@ -249,7 +249,7 @@ class Learner(Trainee):
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples), AgentNumbers()
-        change = WeightChange(self.stepper.own)
+        change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
         every, split = self.settings.gradient_shares, sorted(Totals.of(samples).tokens_by_agent)

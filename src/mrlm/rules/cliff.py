@@ -62,12 +62,12 @@ class Cliff(Rule):
             return None
         smooth = np.convolve(rewards, np.ones(self.steps) / self.steps, "valid")
         best = int(np.argmax(smooth[: -self.steps]))
-        gain, error = difference(rewards[-self.steps :], rewards[best : best + self.steps])
-        if -gain <= self.t * error or -gain < self.part * float(np.ptp(rewards)):
+        fall = float(smooth[best] - smooth[-1])
+        least = self.part * float(np.ptp(rewards))
+        if fall < least or fall < self.drop * float(np.median(deviations)):
             return None
-        if -gain < self.drop * float(np.median(deviations)):
-            return None
-        if -gain <= self.z * math.sqrt(2 / self.steps) * spread(rewards):
+        error = difference(rewards[-self.steps :], rewards[best : best + self.steps])[1]
+        if fall <= self.t * error or fall <= self.z * math.sqrt(2 / self.steps) * spread(rewards):
             return None
         middle = (smooth[best] + smooth[-1]) / 2
         since = best + int(np.argmax(rewards[best:] < middle))

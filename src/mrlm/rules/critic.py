@@ -38,6 +38,8 @@ class IdleCritic(Rule):
     do: ClassVar[str] = "raise critic_learning_rate or critic_epochs, or set value_normalization"
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
+        if not history.names(r"(explained_variance).*"):
+            return  # no critic
         for agent in history.agents:
             names = ("explained_variance", "value_error", "return_variance")
             steps, values = history.together([history.of_agent(name, agent) for name in names])

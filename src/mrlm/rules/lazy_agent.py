@@ -17,8 +17,9 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.recent import RecentEpisodes, Rows, training
-from mrlm.doctor.rule import WINDOW, Rule, texts
+from mrlm.doctor.messages import Written, written
+from mrlm.doctor.recent import RecentEpisodes, training
+from mrlm.doctor.rule import WINDOW, Rule
 
 Finding = tuple[int, str]
 
@@ -50,23 +51,24 @@ class LazyAgent(Rule):
     )
 
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
-        silences = episodes.by_step(_silences)
+        steps = episodes.by_step(written)
         for agent in history.agents:
-            own = {step: each[agent] for step, each in silences.items() if agent in each}
+            own = {step: each[agent] for step, each in steps.items() if agent in each}
             found = self._mute(own) or self._ignored(history, agent) or self._idle(history, agent)
             if found is not None:
                 since, because = found
                 rows = [row for row in training(episodes) if agent in row["agents"]]
                 yield Alarm(since, because, agent, history.policies.get(agent), cited(rows))
 
-    def _mute(self, silences: dict[int, tuple[int, int]]) -> Finding | None:
-        count = sum(each for _, each in silences.values())
-        if len(silences) < min(WINDOW, self.steps) or count < 16:
+    def _mute(self, steps: dict[int, Written]) -> Finding | None:
+        known = {step: each for step, each in steps.items() if each.trained}
+        count = sum(each.trained for each in known.values())
+        if len(known) < min(WINDOW, self.steps) or count < 16:
             return None
-        if any(empty < self.silent * each for empty, each in silences.values()):
+        if any(each.empty < self.silent * each.trained for each in known.values()):
             return None
-        whole = sum(empty for empty, _ in silences.values()) / count
-        return min(silences), f"{whole:.0%} of its {count} messages are empty"
+        whole = sum(each.empty for each in known.values()) / count
+        return min(known), f"{whole:.0%} of its {count} messages are empty"
 
     def _ignored(self, history: History, agent: str) -> Finding | None:
         others = [each for each in history.agents if each != agent]
@@ -106,19 +108,6 @@ class LazyAgent(Rule):
             f"{self.evaluations} evaluations, those of another agent {read.min():.2g} or more, and "
             f"silence in its place costs at most {costs.max():.2g}"
         )
-
-
-def _silences(rows: Rows) -> dict[str, tuple[int, int]]:
-    """agent -> its empty messages of training, and all of them; those that wrote any."""
-    found: dict[str, tuple[int, int]] = {}
-    for row in training(rows):
-        for agent in row["agents"]:
-            empty, count = found.get(agent, (0, 0))
-            for text in texts(row, agent):
-                empty, count = empty + (not text), count + 1
-            if count:
-                found[agent] = empty, count
-    return found
 
 
 PLUGIN = LazyAgent

@@ -41,20 +41,20 @@ class LengthBias(Rule):
     )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        if gained(history, min(8, self.steps)):
-            return
-        cut = self._cut(history)
-        if cut is not None:
+        cut, steps = self._cut(history), min(8, self.steps)
+        if cut is not None and not gained(history, steps):
             since, because = cut
             short = [row for row in episodes if _is_cut(row)]
             yield Alarm(since, because, evidence=cited(short))
         for agent in history.agents:
             name = f"completion_length/{agent}/mean"
             name = name if len(history.agents) > 1 else "completion_length/mean"
-            steps, lengths = history.known(name, self.steps)
-            if len(lengths) < self.steps or slope(lengths)[1] < 4:
+            known, lengths = history.known(name, self.steps)
+            if len(lengths) < self.steps:
                 continue
-            if lengths[-4:].mean() < self.growth * lengths[:4].mean():
+            if lengths[-4:].mean() < self.growth * lengths[:4].mean() or slope(lengths)[1] < 4:
+                continue
+            if gained(history, steps):
                 continue
             found = _correlation(episodes, agent)
             if found > self.correlation:
@@ -64,7 +64,7 @@ class LengthBias(Rule):
                     "the reward does not rise"
                 )
                 own = [row for row in episodes if agent in row["agents"]]
-                yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(own))
+                yield Alarm(int(known[0]), because, agent, history.policies.get(agent), cited(own))
 
     def _cut(self, history: History) -> tuple[int, str] | None:
         steps, shares = history.known("completion_length/cut")

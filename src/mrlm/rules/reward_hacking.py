@@ -59,11 +59,14 @@ class RewardHacking(Rule):
         found = {name: _means(history, names) for name, names in named.items()}
         actual = found.pop(truth)
         proxies = {"reward/mean": history.known("reward/mean"), **found}
+        best = self._fallen(actual[1])
         for name, proxy in proxies.items():
             steps, (level, values) = common(actual, proxy)
             if len(steps) < self.steps:
                 continue
-            start, how = self._parted(level, values), "falls"
+            start, how = best if len(steps) == len(actual[0]) else self._fallen(level), "falls"
+            if start is not None and not self._risen(values, start):
+                start = None
             if start is None and name == "reward/mean" and self._flat(level, values):
                 start, how = len(steps) - self.steps, "does not rise"
             if start is not None:
@@ -76,25 +79,34 @@ class RewardHacking(Rule):
                 yield Alarm(int(steps[start]), because, evidence=cited(_paid(episodes)))
                 return
 
-    def _parted(self, truth: np.ndarray, proxy: np.ndarray) -> int | None:
-        """The first place of the best window of the truth, if it has fallen since and the proxy has
-        risen."""
+    def _fallen(self, truth: np.ndarray) -> int | None:
+        """The first place of the best window of the truth, if it has fallen since."""
         half = self.steps // 2
+        if len(truth) < self.steps:
+            return None
         mean = np.convolve(truth, np.ones(half) / half, "valid")
         best = int(np.argmax(mean[:-half]))
-        fall, error = mean[best] - mean[-1], self.z * math.sqrt(2 / half)
-        if fall <= self.part * float(np.ptp(truth)) or fall <= error * spread(truth):
-            return None
-        rise = proxy[-half:].mean() - proxy[best : best + half].mean()
-        return best if rise > error * spread(proxy) else None
+        fall = mean[best] - mean[-1]
+        far = fall > self.part * float(np.ptp(truth)) and fall > self._error(truth)
+        return best if far else None
+
+    def _risen(self, proxy: np.ndarray, start: int) -> bool:
+        """Whether the proxy has risen since that window."""
+        half = self.steps // 2
+        rise = proxy[-half:].mean() - proxy[start : start + half].mean()
+        return rise > self._error(proxy)
+
+    def _error(self, values: np.ndarray) -> float:
+        """The difference of two windows that noise explains."""
+        return self.z * math.sqrt(2 / (self.steps // 2)) * spread(values)
 
     def _flat(self, truth: np.ndarray, reward: np.ndarray) -> bool:
         """Whether the truth stays at a level, neither its lowest nor its highest, while the reward
         rises steadily and far in the last steps."""
         before, truth, reward = truth, truth[-self.steps :], reward[-self.steps :]
-        if slope(reward)[1] < self.t:
-            return False
         gain = float(reward[-4:].mean() - reward[:4].mean())
+        if gain <= 0 or slope(reward)[1] < self.t:
+            return False
         noise, other = spread(reward), spread(truth)
         late, early = truth[-4:].mean(), truth[:4].mean()
         follows = late - early > other or late >= before.max() - other

@@ -9,7 +9,6 @@ others.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +18,12 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
+from mrlm.doctor.messages import Written, written
 from mrlm.doctor.progress import gained
 from mrlm.doctor.recent import RecentEpisodes, Row, Rows
-from mrlm.doctor.rule import Rule, texts
+from mrlm.doctor.rule import Rule
 from mrlm.doctor.tokens import TokenTurn, token_turns
-from mrlm.record.packing import unpack
 
-MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
-"""Control tokens of known templates, as text."""
 CHOSEN_NONE = {
     "frac_dropped_pairs": 1.0,
     "frac_filtered": 1.0,
@@ -61,14 +58,6 @@ class Ends:
     shapes: set[Shape] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class Said:
-    """An agent's messages in a step: their number, and episodes of those with a template's mark."""
-
-    count: int = 0
-    marked: list[tuple[Row, str]] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Template(Rule):
     """Tokens that are not those that should be trained.
@@ -95,7 +84,7 @@ class Template(Rule):
         if since is not None:
             yield Alarm(since, "no token is trained in 3 steps", evidence=cited(episodes))
             return
-        ends, said = episodes.by_step(_ends), episodes.by_step(_said)
+        ends, said = episodes.by_step(_ends), episodes.by_step(written)
         for agent in history.agents:
             policy = history.policies.get(agent)
             stops = [each[agent] for each in ends.values() if agent in each]
@@ -148,7 +137,7 @@ class Template(Rule):
             "completions whose other tokens have not: the policy does not learn to stop"
         )
 
-    def _marks(self, steps: Sequence[Said]) -> tuple[Rows, str]:
+    def _marks(self, steps: Sequence[Written]) -> tuple[Rows, str]:
         count = sum(each.count for each in steps)
         marked = [found for each in steps for found in each.marked]
         if count < self.turns or len(marked) < count / 2:
@@ -195,26 +184,14 @@ def _ends(rows: Rows) -> dict[str, Ends]:
 
 def _add_credit(ends: Ends, turn: TokenTurn) -> None:
     packed = turn.packed("advantages")
-    if isinstance(packed, str):
-        advantages = unpack(packed)
-        ends.credited += bool(advantages.any())
-        if advantages.any() and not advantages[-1]:
-            ends.masked.append(turn.episode)
-    else:
+    if not isinstance(packed, str):
         ends.credited += bool(packed)  # one number for all tokens
-
-
-def _said(rows: Rows) -> dict[str, Said]:
-    """agent -> its messages."""
-    found: dict[str, Said] = defaultdict(Said)
-    for row in rows:
-        for agent in row["agents"]:
-            own = found[agent]
-            for text in texts(row, agent):
-                own.count += 1
-                if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
-                    own.marked.append((row, mark[0]))
-    return found
+        return
+    advantages = turn.column("advantages")
+    if advantages is not None and advantages.any():
+        ends.credited += 1
+        if not advantages[-1]:
+            ends.masked.append(turn.episode)
 
 
 def _gaps(rows: Rows) -> dict[str, dict[Shape, list[tuple[Row, float]]]]:

@@ -66,7 +66,7 @@ def turn(text: str = "hi", advantage: float = 0.5, **more: Any) -> Row:
     }
 
 
-def with_tokens(ids: Sequence[int], **columns: Sequence[float]) -> Row:
+def with_tokens(ids: Sequence[int], **columns: Sequence[float] | np.ndarray) -> Row:
     packed = {name: pack_column(column, len(ids)) for name, column in columns.items()}
     return {"ids": pack_ids(ids), "columns": packed}
 

@@ -30,7 +30,7 @@ def test_a_sample_of_many_weights_measures_all_of_them() -> None:
     weights = [nn.Parameter(torch.randn(64, 96)) for _ in range(3 * TENSORS)]
     before = torch.stack([weight.detach().clone() for weight in weights])
     change = WeightChange(weights)
-    assert len(change._before) <= 2 * TENSORS * ENTRIES
+    assert sum(map(len, change._before)) <= 2 * TENSORS * ENTRIES
     with torch.no_grad():
         for weight in weights:
             weight += 0.01 * torch.randn_like(weight)
@@ -48,10 +48,14 @@ def test_sixteen_bits_round_a_small_change_away() -> None:
 
 
 def test_sums_of_ranks_add_up() -> None:
-    """Two halves of the weights, on two ranks."""
-    halves = [moved([nn.Parameter(torch.tensor([x]))], 1.0) for x in (3.0, 4.0)]
-    sums = {name: sum(half[name] for half in halves) for name in halves[0]}
-    assert relative(sums) == {"weight_change": pytest.approx(math.sqrt(2 / 25))}
+    """Whole weights on two ranks, each of which has all of them."""
+    one = moved([nn.Parameter(torch.tensor([3.0, 4.0]))], 1.0)
+    weights = [nn.Parameter(torch.tensor([3.0, 4.0]))]
+    change = WeightChange(weights, ranks=2)
+    with torch.no_grad():
+        weights[0] += 1.0
+    sums = {name: 2 * value for name, value in change.numbers().items()}
+    assert relative(sums) == relative(one) == {"weight_change": pytest.approx(math.sqrt(2 / 25))}
 
 
 def test_weights_of_zero_have_no_relative_change() -> None:

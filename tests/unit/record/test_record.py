@@ -17,7 +17,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.record.files import COMPRESSED, INDEX, PLAIN, EpisodeFile, parts_of, rows_of
-from mrlm.record.packing import pack_column, pack_ids, unpack
+from mrlm.record.packing import pack_column, pack_ids, unpack, unpack_end
 from mrlm.record.plan import RecordPlan
 from mrlm.record.rows import episode_row
 from mrlm.record.vocabulary import read_vocabulary, token_bytes, write_vocabulary
@@ -41,6 +41,8 @@ def fill(folder: Path, steps: int = 6, **options: Any) -> EpisodeFile:
 )
 def test_ids_survive_packing(ids: list[int]) -> None:
     assert unpack(pack_ids(ids)).tolist() == ids
+    for count in (1, 2, 5):
+        assert unpack_end(pack_ids(ids), count) == ids[-count:]
 
 
 def test_columns_survive_packing() -> None:

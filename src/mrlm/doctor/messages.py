@@ -1,0 +1,60 @@
+"""Messages of agents in the recorded episodes of a step, as rules read them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mrlm.doctor.recent import Row, Rows, is_training
+
+MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
+"""Control tokens of known templates, as text."""
+
+
+@dataclass(slots=True)
+class Written:
+    """An agent's messages in a step.
+
+    Args:
+        count: their number.
+        marked: episodes of those with a mark of a template, and the mark.
+        trained: number of those of training.
+        empty: number of those of training without a text or a call of a tool.
+    """
+
+    count: int = 0
+    marked: list[tuple[Row, str]] = field(default_factory=list)
+    trained: int = 0
+    empty: int = 0
+
+
+def written(rows: Rows) -> dict[str, Written]:
+    """agent -> its messages, for `RecentEpisodes.by_step`. Demonstrations are left out."""
+    found: dict[str, Written] = defaultdict(Written)
+    for row in rows:
+        trained = is_training(row)
+        for agent in row["agents"]:
+            own = found[agent]
+            for text in _texts(row, agent):
+                own.count += 1
+                own.trained += trained
+                own.empty += trained and not text
+                if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
+                    own.marked.append((row, mark[0]))
+    return found
+
+
+def _texts(row: Row, agent: str) -> Iterator[str]:
+    """The messages that an agent wrote in an episode, without white space around them; a call of a
+    tool is one."""
+    record = row["agents"][agent]
+    for turn in record["turns"]:
+        place = turn.get("message")
+        if place is not None:
+            message = record["messages"][place]
+            calls = message.get("tool_calls")
+            yield message["content"].strip() + ("".join(map(str, calls)) if calls else "")
+        elif "text" in turn:
+            yield turn["text"].strip()
