@@ -1,5 +1,5 @@
-"""The tutorials and how-to pages run as they are written: with few steps, and at full length
-(`slow`)."""
+"""The tutorials and how-to pages run as they are written, at full length (`slow`). Five that use all
+kinds of blocks between them, and the program of the home page, run with few steps, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scripts import notebooks
 
 from forking import Launcher
 from places import ROOT
@@ -14,6 +15,7 @@ from places import ROOT
 PAGES = sorted([*(ROOT / "docs/tutorials").glob("[0-9]*.md"), *(ROOT / "docs/how_to").glob("*.md")])
 STEPS = 2
 """Iterations of every run in the short form."""
+SHORT = ("01", "04", "05", "08", "gsm8k")
 
 
 def rewards(folder: str) -> list[float]:
@@ -28,7 +30,17 @@ def run(page: Path, launcher: Launcher, *more: str) -> str:
     return done.out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_program_of_the_home_page_runs(launcher: Launcher) -> None:
+    cells = notebooks.cells((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    (program,) = [cell.text for cell in cells if cell.kind == "python"]
+    Path("program.py").write_text(notebooks.shortened(program, STEPS))
+    done = launcher.run([str(Path("program.py").absolute())], Path.cwd())
+    assert done.code == 0, done.err[-2000:]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem.startswith(SHORT)], ids=lambda page: page.stem
+)
 def test_a_page_runs_with_few_steps(page: Path, launcher: Launcher) -> None:
     run(page, launcher, "--steps", str(STEPS))
     assert len(list(Path("outputs").glob("*"))) >= 1
