@@ -142,7 +142,8 @@ def test_a_recipe_trains_at_cpu_scale(name: str, scale: str, tmp_path: Path) -> 
     config = at_most(load_config(config_of(name, scale)), 2)
     changes = {"output_dir": str(tmp_path / "run"), "evaluation": {"episodes": 2, "samples": 1}}
     result = run_experiment(config.merged(changes))
-    assert sum("reward/mean" in row for row in result.history) == 2
+    rows = [row for row in result.history if row.get("stage") == 1 and "reward/mean" in row]
+    assert len(rows) == 2
 
 
 # -- the command -----------------------------------------------------------------------------------
