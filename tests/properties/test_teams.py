@@ -50,8 +50,8 @@ def test_a_quick_run_samples_equal_tokens_and_continues_where_it_was_killed(
     assert {each.arm for each in found} == {"evidence/team", "evidence/one view"}
     for each in found:
         assert each.tokens[0] == 0 and each.tokens == sorted(each.tokens)
-        assert each.tokens[-1] == 4 * runs.STEP_TOKENS
-        assert each.steps == 4 and each.seconds > 0
+        assert each.tokens[-1] == 2 * runs.STEP_TOKENS
+        assert each.steps == 2 and each.seconds > 0
         assert all(0 <= reward <= 1 for reward in each.rewards)
     episodes = {each.arm: each.episodes for each in found}
     assert episodes["evidence/one view"] == 3 * episodes["evidence/team"]
