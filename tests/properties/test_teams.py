@@ -4,6 +4,7 @@ are scored as they say, and a page that says what was measured."""
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,7 @@ def test_the_page_says_what_was_predicted_and_measured() -> None:
     picture = (PAGE.parent / "figures" / report.FIGURE).read_text(encoding="utf-8")
     assert picture == report.figure(rows, tuning), renew
     assert len(picture) < 100_000
+    said = text[text.index("## Use") : text.index("## Limits")]
+    numbers = re.findall(r"[+-]?\d\.\d{3} ± \d\.\d{3}", said)
+    table = report.results(rows, tuning, machine)
+    assert len(numbers) >= 4 and all(f"| {number} |" in table for number in numbers), numbers
