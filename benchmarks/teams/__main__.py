@@ -85,7 +85,7 @@ def _listed(rows: Sequence[runs.Row], arms: Sequence[str], chosen: argparse.Name
 def _run(path: Path, arms: Sequence[str], chosen: argparse.Namespace) -> None:
     """Makes runs until all are there or the budget is used."""
     limit = float("inf") if chosen.budget is None else chosen.budget * 3600
-    tokens = 4 * runs.STEP_TOKENS if chosen.quick else runs.BUDGET
+    tokens = 2 * runs.STEP_TOKENS if chosen.quick else runs.BUDGET
     began = time.process_time()
     while jobs := runs.next_jobs(runs.load(path), arms, chosen.seeds, chosen.tuning):
         job = jobs[0]

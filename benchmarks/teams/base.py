@@ -97,17 +97,19 @@ def base_of(
     place = folder / f"{game}-{seed}"
     if not (place / "config.json").is_file():
         arms = [arm for arm in ARMS.values() if arm.game == game]
-        start = reader(folder, reader_steps)
-        taught(start, place, [row for arm in distinct(arms) for row in rows_of(arm, seed)], steps)
+        rows = [row for arm in distinct(arms) for row in rows_of(arm, seed)]
+        taught(reader(folder, reader_steps), place, rows, steps)
     return place
 
 
 def reader(folder: Path, steps: int) -> Path:
     """A model that has learned one answer to each prompt of all games, and so to read them; made
-    once."""
+    once; without steps, one that has learned nothing."""
     place = folder / "reader"
     if not (place / "config.json").is_file():
         start = fresh(folder / "fresh", "matrix", 0)
+        if not steps:
+            return start
         rows = [row for arm in distinct(ARMS.values()) for row in rows_of(arm, READER, 1.0)]
         taught(start, place, rows, steps)
     return place

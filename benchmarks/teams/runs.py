@@ -190,7 +190,7 @@ def train(job: Job, folder: Path, budget: int = BUDGET) -> Row:
     """
     from mrlm import run_experiment
 
-    taught = {} if budget == BUDGET else {"steps": 10}
+    taught = {} if budget == BUDGET else {"steps": 10, "reader_steps": 0}
     base = base_of(ARMS[job.arm].game, job.seed, folder / "models", **taught)
     place = folder / "run"
     shutil.rmtree(place, ignore_errors=True)
