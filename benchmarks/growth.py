@@ -68,6 +68,45 @@ def turns(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     return measure
 
 
+def long_talks(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
+    """Seconds of a turn in ever longer conversations: a whole step, learning included, over its
+    turns. The value is a turn of the longest over one of the shortest; attention to the longer text
+    is part of it."""
+
+    def measure(bench: Bench) -> Result:
+        counts = (1, 2, 3) if bench.quick else tuple(numbers)
+        result = Result(axis="turns")
+        points = [
+            (n, _seconds(bench, replace(work, turns=n), "magrpo", result, later=LATER) / n)
+            for n in counts
+        ]
+        result.lines["turn"] = points
+        result.value = points[-1][1] / points[0][1]
+        result.note = f"each turn reads {LATER} new tokens and writes {work.written}"
+        return result
+
+    return measure
+
+
+def adapters(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
+    """Seconds of a step for each agent, with ever more agents on one policy and with an adapter
+    each. The value is that of most adapters over as many agents on one policy."""
+
+    def measure(bench: Bench) -> Result:
+        counts = (1, 2) if bench.quick else tuple(numbers)
+        result = Result(axis="agents")
+        for weights in ("shared", "lora"):
+            result.lines[weights] = [
+                (n, _seconds(bench, replace(work, agents=n, weights=weights), "magrpo", result) / n)
+                for n in counts
+            ]
+        result.value = result.lines["lora"][-1][1] / result.lines["shared"][-1][1]
+        result.note = f"{work.prompts * work.group} completions of each agent"
+        return result
+
+    return measure
+
+
 def siblings(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     """Seconds of a step with ever more samples of one prompt. The value is the cost of a sample in
     the largest group over that in the smallest."""

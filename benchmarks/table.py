@@ -17,6 +17,7 @@ TREE = Work("15M", prompts=1, group=2, read=64, written=128, agents=2, turns=4, 
 WRITTEN = Work("15M", prompts=32, group=1, read=64, written=128)
 PAIRS = Work("15M", prompts=16, group=2, read=64, written=128)
 TALK = Work("15M", prompts=2, group=2, read=32, written=32)
+SHORT = Work("0.4M", prompts=1, group=4, read=16, written=8)
 FEW = Work("15M", prompts=1, group=4, read=32, written=32)
 ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf16")
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
@@ -89,6 +90,22 @@ ROWS = [
         growth.turns(TALK, (1, 2, 4, 8, 16)),
         1.3,
         1.3,
+        less=True,
+    ),
+    Row(
+        "long-talks",
+        "Cost of a turn at 64 turns over one at 4, 0.4M",
+        growth.long_talks(SHORT, (4, 16, 64)),
+        1.6,
+        1.3,
+        less=True,
+    ),
+    Row(
+        "adapters",
+        "16 agents with an adapter each over 16 on one policy, 0.4M",
+        growth.adapters(SHORT, (1, 4, 16)),
+        1.5,
+        1.2,
         less=True,
     ),
     Row(

@@ -66,7 +66,7 @@ PAGES = ["page-list", "page-episode", "page-search"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("long-tail", "decode", "turns", "group"),
+        *("long-tail", "decode", "turns", "long-talks", "adapters", "group"),
         *(
             pytest.param(name, marks=pytest.mark.skipif(chromium() is None, reason=MISSING))
             for name in PAGES

@@ -99,7 +99,7 @@ class Chat:
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
-        self._frames = lru_cache(KEPT)(self._frame)
+        self._frames = lru_cache(KEPT)(lambda first: _frame(self, first))
         self._additive = "tools" not in self.template_kwargs and is_additive(template)
 
     def encode(self, text: str) -> list[int]:
@@ -130,22 +130,8 @@ class Chat:
         if previous is not None and self._additive and previous.said:
             known = len(previous.said)
             if said[:known] == previous.said:
-                return self._continued(previous, said[known:]), said
+                return _continued(self, previous, said[known:]), said
         return self._texts(said), said
-
-    def _continued(self, previous: Prompt, new: Said) -> str:
-        """The text of a conversation from that of its first messages."""
-        opening, end = self._frames(previous.said[0])
-        found = [Message(content, role) for role, content in (previous.said[0], *new)]
-        later = self._apply([self._as_dict(m, i) for i, m in enumerate(found)], True)
-        return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
-
-    def _frame(self, first: tuple[Role, str]) -> tuple[str, str]:
-        """The text of a first message alone, and the text after the last message of any
-        conversation."""
-        messages = [self._as_dict(Message(first[1], first[0]), 0)]
-        opening = self._apply(messages, False)
-        return opening, self._apply(messages, True)[len(opening) :]
 
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
@@ -365,6 +351,22 @@ class Chat:
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning(sentence)
+
+
+def _continued(chat: Chat, previous: Prompt, new: Said) -> str:
+    """The text of a conversation from that of its first messages."""
+    opening, end = chat._frames(previous.said[0])
+    found = [Message(content, role) for role, content in (previous.said[0], *new)]
+    later = chat._apply([chat._as_dict(m, i) for i, m in enumerate(found)], True)
+    return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
+
+
+def _frame(chat: Chat, first: tuple[Role, str]) -> tuple[str, str]:
+    """The text of a first message alone, and the text after the last message of any
+    conversation."""
+    messages = [chat._as_dict(Message(first[1], first[0]), 0)]
+    opening = chat._apply(messages, False)
+    return opening, chat._apply(messages, True)[len(opening) :]
 
 
 def _tail(text: str, previous: str, content: str) -> str | None:

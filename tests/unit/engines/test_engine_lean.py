@@ -17,6 +17,7 @@ from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import kv_blocks
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.prefix_cache import PrefixCache
+from mrlm.learn.fast import llama_modules
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -230,6 +231,25 @@ def test_adapters_of_one_base_share_a_batch(family: str, tokenizer: Any) -> None
         alone = generate(LeanEngine(policies), [requests[i] for i in own])
         assert_same(alone, [expected[i] for i in own])
     assert len({tuple(together[i].token_ids) for i in range(0, len(requests), 9)}) == 4
+
+
+def test_a_base_is_inspected_as_often_for_one_adapter_as_for_many(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = adapters(build("qwen2"), tokenizer)
+    engine = LeanEngine(policies, unseen_writes=False)
+    names = ["one", "two", "three"]
+    short = SamplingParams(max_new_tokens=2)
+    generate(engine, [Request(name, [5, 6], short, 0) for name in names])
+    looked: list[Any] = []
+    seen = llama_modules._base_of
+    monkeypatch.setattr(llama_modules, "_base_of", lambda m: looked.append(m) or seen(m))
+    counts = []
+    for chosen in (names[:1] * 3, names, names):
+        generate(engine, [Request(name, [5, 6], short, 0) for name in chosen])
+        counts.append(len(looked))
+        looked.clear()
+    assert counts[0] == counts[1] == counts[2] > 0
 
 
 def test_an_adapter_that_learns_is_noticed_and_the_others_keep_what_they_read(
@@ -471,6 +491,20 @@ def test_the_tree_gives_back_what_was_put_in() -> None:
     assert hits > 1000
     cache.flush()
     assert cache.held == 0
+
+
+def test_a_conversation_is_one_node_however_many_turns_it_has() -> None:
+    cache = PrefixCache((1,), 5000, torch.float32, torch.device("cpu"))
+    ids = np.arange(40)
+    for turn in range(1, 33):
+        known = fill(cache, ("policy",), ids[: 40 * turn])
+        assert known == 40 * (turn - 1)
+        ids = np.concatenate([ids, np.arange(40) + turn])
+    rows, node, held = cache._walk(cache._roots["policy",], ids[: 40 * 32])
+    assert len(rows) == 1 and held == 40 * 32 and not node.children
+    branch = np.concatenate([ids[:100], np.full(30, 7)])
+    assert fill(cache, ("policy",), branch) == 100
+    assert len(cache.match(("policy",), ids[: 40 * 32])) == 40 * 32
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import cpu_backends, lm_head, matmul, packed_pass
+from mrlm.learn.fast import cpu_backends, forward, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.forward import LeanForward, PackedTree, _Norm, _Rotate, _SwiGLU
 from mrlm.learn.fast.llama_modules import (
@@ -333,6 +333,35 @@ def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
     (bare,) = forward.hidden([PackedTree(trees[0], None)])
     assert float((bare - together[0]).detach().abs().max()) > 1e-2
+
+
+def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one by one: the same hidden states and gradients, with texts of several lengths."""
+    model = family("qwen2")
+    for name in "abc":
+        model = add_adapter(model, name, LORA)
+    own = [weight for key, weight in model.named_parameters() if ".lora_" in key]
+    with torch.no_grad():
+        for weight in own:
+            weight.normal_(std=0.1)
+    trees = [pack(conversations(seed, groups=1)).tree for seed in range(3)]
+    forest = [PackedTree(tree, name) for tree, name in zip(trees, "abc", strict=True)]
+    batched: list[int] = []
+    inside = forward._batched
+    monkeypatch.setattr(forward, "_batched", lambda *a: batched.append(1) or inside(*a))
+
+    def computed() -> tuple[Tensor, list[Tensor]]:
+        found = torch.cat(LeanForward(anatomy_of(model), torch.float32).hidden(forest))
+        return found, [*torch.autograd.grad(found.square().sum(), own)]
+
+    together, gradients = computed()
+    assert len(batched) == 7 * len(anatomy_of(model).layers)
+    monkeypatch.setattr(forward, "WASTE", 0)
+    alone, expected = computed()
+    assert len(batched) == 7 * len(anatomy_of(model).layers), "one by one"
+    assert float((together - alone).norm() / alone.norm()) < 1e-6
+    for one, two in zip(gradients, expected, strict=True):
+        assert float((one - two).norm() / two.norm()) < 2e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -187,8 +187,8 @@ class Decoder:
         if changed or tuple(adapters) != self._adapters:
             self._adapters = tuple(adapters)
             self._ranks = [
-                max((len(loras[at].down) for loras in found if loras[at]), default=0)
-                for at in range(len(adapters))
+                max((len(lora.down) for lora in own if lora), default=0)
+                for own in zip(*found, strict=True)
             ]
             rest = iter(found)
             for at in range(len(self.anatomy.layers)):
