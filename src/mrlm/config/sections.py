@@ -28,6 +28,11 @@ def _trackers(value: Any) -> Any:
     return [] if value in ("none", None, ["none"]) else listed(value)
 
 
+def _off(value: Any) -> Any:
+    """YAML reads the word `off` as false."""
+    return "off" if value is False else value
+
+
 class ScheduleConfig(Section):
     """The schedule of policy updates, and exchanges of policies. A string is the `order`."""
 
@@ -120,13 +125,13 @@ class TrainingConfig(Section):
     during training. 0: everything is trained on by the weights that sampled it."""
     profile: bool = False
     """Profile every step: a table at the end, `profile.jsonl` during the run."""
-    checks: Literal["error", "warn", "off"] = "error"
+    checks: Annotated[Literal["error", "warn", "off"], BeforeValidator(_off)] = "error"
     """Reaction to failed checks of silent errors: at the first step, after every weight update, and
     on the sampling weights of every step."""
     max_mismatch_kl: Positive | None = None
     """`mismatch_kl` of a policy above which a step counts as sampled with other weights; by default
     1e-4 in float32 and 0.05 in 16 bits."""
-    doctor: Literal["warn", "stop", "off"] = "warn"
+    doctor: Annotated[Literal["warn", "stop", "off"], BeforeValidator(_off)] = "warn"
     """Reaction to an alarm of the rules that examine every step (`mrlm doctor`): `warn` logs it,
     `stop` also ends the run after a checkpoint."""
     doctor_rules: dict[str, dict[str, Any] | bool] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -408,3 +409,12 @@ def test_every_public_name_is_there():
 def test_sections_describe_their_defaults():
     assert ModelConfig().device == "auto"
     assert EvaluationConfig().every is None
+
+
+@pytest.mark.parametrize("key", ["checks", "doctor"])
+def test_off_may_be_written_as_yaml_reads_it(key: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"training: {{{key}: off}}")
+    assert getattr(load_config(tmp_path / "c.yaml").training, key) == "off"
+    assert getattr(load_config(tmp_path / "c.yaml", [f"training.{key}=off"]).training, key) == "off"
+    with pytest.raises(ConfigError, match=f"training.{key}"):
+        load_config(tmp_path / "c.yaml", [f"training.{key}=on"])
