@@ -1,5 +1,5 @@
-"""The tutorials and how-to pages run as they are written, at full length (`slow`). Five that use all
-kinds of blocks between them, and the program of the home page, run with few steps, too."""
+"""The tutorials and how-to pages run as they are written, at full length (`slow`). Five that use
+all kinds of blocks between them, and the program of the home page, run with few steps, too."""
 
 from __future__ import annotations
 
