@@ -174,7 +174,7 @@ def right(name: str, env: Any, agent: str, prompt: str) -> str:
     if name == "signals/sighted":
         return env.state()
     if isinstance(env, Joined):
-        inner = env.environment
+        inner: Any = env.environment
         return "".join(inner.words[place] for place in inner.best)
     return env.expert(agent, [])
 
