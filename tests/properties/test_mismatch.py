@@ -190,9 +190,10 @@ def test_the_loss_of_an_own_loop_is_compared_where_it_was_sampled(tokenizer: Any
 )
 def test_whether_a_forward_draws(layers: list[Any], configured: float | None, found: bool) -> None:
     model: Any = torch.nn.Sequential(*layers)
-    assert mismatch.drops(model) is any(getattr(each, "p", 0.0) > 0 for each in layers)
+    policy: Any = SimpleNamespace(model=model, lean_pass=None)
+    assert mismatch.drops(policy) is any(getattr(each, "p", 0.0) > 0 for each in layers)
     model.config = SimpleNamespace(attention_dropout=configured)
-    assert mismatch.drops(model) is found
+    assert mismatch.drops(policy) is found
 
 
 def test_the_age_of_weights_has_a_divergence_of_its_own() -> None:

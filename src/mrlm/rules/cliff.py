@@ -2,7 +2,7 @@
 
 The held-out reward stays below its best for several evaluations, or the mean reward of the last
 steps is far below the best that so many steps had, beyond noise and by a large part of the
-standard deviation between episodes. Noise is that from step to step, and that in the windows.
+standard deviation between episodes. Noise is that from step to step, and that of the last steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
 from mrlm.doctor.recent import Rows
 from mrlm.doctor.rule import Rule
-from mrlm.doctor.trends import difference, spread
+from mrlm.doctor.trends import spread
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Cliff(Rule):
         evaluations: consecutive evaluations below the best one.
         drop: fall in standard deviations between episodes.
         z: fall in standard errors, from the noise from step to step.
-        t: fall of the sampled reward in standard errors, from the noise in the two windows: after
-            steps of equal rewards the first is 0.
+        t: fall of the sampled reward in standard errors of the last window: after steps of equal
+            rewards one bad step is no fall.
         part: fall of the sampled reward, as a part of its range so far.
     """
 
@@ -66,7 +66,7 @@ class Cliff(Rule):
         least = self.part * float(np.ptp(rewards))
         if fall < least or fall < self.drop * float(np.median(deviations)):
             return None
-        error = difference(rewards[-self.steps :], rewards[best : best + self.steps])[1]
+        error = float(np.std(rewards[-self.steps :], ddof=1)) / math.sqrt(self.steps)
         if fall <= self.t * error or fall <= self.z * math.sqrt(2 / self.steps) * spread(rewards):
             return None
         middle = (smooth[best] + smooth[-1]) / 2

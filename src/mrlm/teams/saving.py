@@ -44,7 +44,8 @@ def write_team(run: Run, folder: Path) -> None:
         log.warning("%s is not written, as the team cannot be described: %s", TEAM, error)
         return
     (folder / TEAM).write_text(yaml.write(team), encoding="utf-8")
-    (folder / TRAIN).write_text(yaml.write(public(run.config.resolved())), encoding="utf-8")
+    settings = {key: each for key, each in run.config.resolved().items() if key != "output_dir"}
+    (folder / TRAIN).write_text(yaml.write(public(settings)), encoding="utf-8")
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     write_cards(folder, card_of(folder, team["experiment_name"], "."))
 

@@ -78,7 +78,7 @@ class Structure:
             self._children == self._known
             and not any(self._hooks)
             and not any(map(contains, self._own, repeat("forward")))
-            and not any(map(contains, self._own, repeat("_compiled_call_impl")))
+            and not any(map(dict.get, self._own, repeat("_compiled_call_impl")))
         )
 
 
