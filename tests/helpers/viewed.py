@@ -133,10 +133,16 @@ WRONG = """(() => {
     if (ratio < 4.5)
       faint.set(`${node.tagName}.${node.className} has a contrast of ${ratio.toFixed(1)}`, 1)
   }
+  for (const table of document.querySelectorAll('table')) {
+    if (![...table.rows].every(row => row.children.length === row.cells.length))
+      found.push(`${table.className} table has a row with something else than cells`)
+    const widths = [...table.rows].map(row => [...row.cells].reduce((n, c) => n + c.colSpan, 0))
+    if (new Set(widths).size > 1) found.push(`${table.className} table has rows of ${widths} cells`)
+  }
   return [...found, ...faint.keys()]
 })()"""
-"""Values that were written as text, parts of a page that lie over each other, and text that is
-hard to read on what is behind it (WCAG 2.2, 1.4.3)."""
+"""Values that were written as text, parts of a page that lie over each other, text that is hard to
+read on what is behind it (WCAG 2.2, 1.4.3), and tables whose rows have different widths."""
 
 
 def check_clean(browser: Browser) -> None:

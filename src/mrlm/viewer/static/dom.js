@@ -84,7 +84,7 @@ export function taskBox(task) {
   )
 }
 
-/** A table under a row of heads: names of columns, or cells that are made already. */
+/** A table under a row of heads: what stands in them, or cells that are made already. */
 export const grid = (kind, heads, rows) =>
   el(
     kind,
@@ -95,7 +95,9 @@ export const grid = (kind, heads, rows) =>
       el(
         "tr",
         null,
-        heads.map(head => (head instanceof Node ? head : el("th", { scope: "col" }, head))),
+        heads.map(head =>
+          head instanceof HTMLTableCellElement ? head : el("th", { scope: "col" }, head),
+        ),
       ),
     ),
     el("tbody", null, rows),
