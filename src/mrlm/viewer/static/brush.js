@@ -144,13 +144,16 @@ export function brush(name, set) {
     }
     marks = edges(least, most, whole)
     const found = bins(values, marks),
-      tallest = Math.max(1, ...found)
+      tallest = Math.max(1, ...found),
+      single = whole && marks[1] - marks[0] === 1 // each bar is one number
+    const stated = k =>
+      single ? shown(marks[k]) : `${shown(marks[k])} to below ${shown(marks[k + 1])}`
     bars.replaceChildren(
       ...found.map((n, k) =>
         el(
           "i",
           {
-            title: `${count(n)} episodes, ${name} ${shown(marks[k])} to below ${shown(marks[k + 1])}`,
+            title: `${count(n)} episodes, ${name} ${stated(k)}`,
           },
           el("u", { style: { height: n ? Math.max(6, 100 * Math.sqrt(n / tallest)) + "%" : "0" } }),
         ),
@@ -165,7 +168,7 @@ export function brush(name, set) {
     }
     paint()
     low.textContent = marks.length ? shown(marks[0]) : ""
-    high.textContent = marks.length ? shown(marks.at(-1)) : ""
+    high.textContent = marks.length ? shown(marks.at(single ? -2 : -1)) : ""
     told.textContent = range
       ? whole && range[1] - range[0] === 1
         ? shown(range[0])

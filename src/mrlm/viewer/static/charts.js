@@ -133,7 +133,7 @@ export function chart({ title, x, series, shared, height = 96, kind = "", pick, 
     }
     if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
       const pad = Math.abs(high) * 0.1 || 1
-      low -= pad
+      low = low < 0 ? low - pad : Math.max(0, low - pad)
       high += pad
     }
     const pad = (high - low) * 0.06
