@@ -89,7 +89,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
             questions, a weakness that also shows in held-out questions.
         rewarded: `every` round with an equal share, or only the `last` one.
         share: the `own` reward, or the mean of the `team`.
-        agents: names of the agents.
+        agents: names of the agents; one agent alone is the control of a debate.
         opponents: agent -> its script, as in `debate`.
         prompts: `full`, or `short` for models with little context.
         teaches: behaviour of `expert`: the `best` answer, which is the right one, or `any` answer,
@@ -102,6 +102,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
     """
 
     matters = row_matters("topics", kinds=("arithmetic",))
+    least = 1
 
     def __init__(
         self,
@@ -202,10 +203,14 @@ class NoisyDebateEnvironment(DebateEnvironment):
         if short:
             return self._topic.claim
         wanted = "true or Answer: false" if claim else "<your answer>"
+        debate = (
+            f"{len(self.debaters)} agents answer, {self.rounds} times, and read the answers of the "
+            "others in between. "
+        )
         return (
             f"{'Is this true' if claim else 'Question'}: {self._topic.claim}\n"
-            f"{len(self.debaters)} agents answer, {self.rounds} times, and read the answers of the "
-            f"others in between. End each message with a line: Answer: {wanted}"
+            f"{debate if len(self.debaters) > 1 else ''}"
+            f"End each message with a line: Answer: {wanted}"
         )
 
     def _advance(self) -> Any:

@@ -150,9 +150,19 @@ def test_an_expert_of_any_answer_gives_those_of_other_questions() -> None:
         ({"topics": "motions"}, "truth is not known"),
         ({"topics": {"kind": "sums", "max_number": 1}}, "leaves no held-out question"),
         ({"topics": {"kind": "sums", "most": 3}}, "topics: sums: .*most"),
-        ({"agents": ("alone",)}, "two debaters"),
+        ({"agents": ()}, "agents must be"),
     ],
 )
 def test_impossible_settings_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NoisyDebateEnvironment(**arguments)
+
+
+def test_one_agent_alone_answers_without_reading_anybody() -> None:
+    world = NoisyDebateEnvironment(0.0, max_turns=1, agents=("alone",))
+    check_environment(world)
+    begun = world.reset(world.task(3))
+    (message,) = begun.observations["alone"].messages
+    assert "agents answer" not in message.content and "Answer: <your answer>" in message.content
+    result = world.step({"alone": Message(f"Answer: {world._topic.solution}")})
+    assert result.done and result.rewards["alone"].value == 1.0

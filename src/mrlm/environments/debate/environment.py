@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -78,6 +78,8 @@ class DebateEnvironment(RowTasks):
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters = row_matters("topics", kinds=("motions", "arithmetic"))
+    least: ClassVar[int] = 2
+    """The least number of debaters."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class DebateEnvironment(RowTasks):
         if reward == "winner" and share == "team":
             raise ConfigError("share=team: the shared zero-sum reward is always 0; use share=own")
         self.debaters: tuple[str, ...] = agent_names(agents)
-        if len(self.debaters) < 2:
+        if len(self.debaters) < self.least:
             raise ConfigError(f"agents: a debate needs two debaters, not {self.debaters!r}")
         self.rounds: int = max_turns
         self.reward: Pay = reward

@@ -89,11 +89,11 @@ def scored(
     margin: float = 0.0,
 ) -> DebateVerdict:
     """The verdict from the debaters' scores: the side with the higher mean wins if it leads by more
-    than `margin`."""
+    than `margin`. A side without debaters has 0."""
     means = {}
     for side in SIDES:
         ours = debate.of(side)
-        means[side] = sum(scores[debater] for debater in ours) / len(ours)
+        means[side] = sum(scores[debater] for debater in ours) / max(1, len(ours))
     lead = means["pro"] - means["con"]
     winner: Winner = "draw" if abs(lead) <= margin + 1e-9 else "pro" if lead > 0 else "con"
     return DebateVerdict(winner, dict(scores), parts or {})
