@@ -306,6 +306,7 @@ CASES: dict[str, Case] = {
     "EngineConfig.timeout": of_server("timeout", 5.0),
     "EngineConfig.batch_size": of_server("batch_size", 5),
     "EngineConfig.cache_mib": of_server("cache_mib", 5),
+    "EngineConfig.int8": case("engine.int8", True, grpo__importance="token"),
     "EngineConfig.base_url": of_server("base_url", "http://localhost:2"),
     "EngineConfig.servers": of_server("servers", {"both": "http://localhost:2"}),
     "EngineConfig.model": of_server("model", "m"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -37,7 +38,8 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
     """
     for learner in run.learners:
         samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
-        for problem in run.placement.problems(problems_of, learner, samples) if samples else ():
+        look = partial(problems_of, rounded=run.config.engine.int8)
+        for problem in run.placement.problems(look, learner, samples) if samples else ():
             report(run, problem)
     if run.spec.sampling.siblings:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
@@ -96,7 +98,8 @@ def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
     for learner in run.learners:
         alone = len(run.learners) == 1
         value = metrics.get("mismatch_kl" if alone else f"mismatch_kl/{learner.policy}", 0.0)
-        limit = run.config.training.max_mismatch_kl or MISMATCH_KL[learner.weights_of.coarse]
+        coarse = learner.weights_of.coarse or run.config.engine.int8
+        limit = run.config.training.max_mismatch_kl or MISMATCH_KL[coarse]
         if not value <= limit:
             report(
                 run,
@@ -130,10 +133,12 @@ def raise_alarm(run: Run) -> None:
         )
 
 
-def problems_of(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
-    """Problems in how a learner reads samples of its policy."""
+def problems_of(
+    learner: Learner, samples: Sequence[Sample], rounded: bool = False
+) -> Iterator[str]:
+    """Problems in how a learner reads samples of its policy, or of its `rounded` weights."""
     yield from _wrong_tokens(learner, samples)
-    yield from _wrong_logprobs(learner, samples)
+    yield from _wrong_logprobs(learner, samples, rounded)
     yield from _forking_template(learner, samples)
 
 
@@ -154,7 +159,7 @@ def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
         )
 
 
-def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+def _wrong_logprobs(learner: Learner, samples: Sequence[Sample], rounded: bool) -> Iterator[str]:
     """Checks that engine and trainer give the sampled tokens the same probability."""
     policy = learner.weights_of
     probed = [
@@ -170,7 +175,7 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str
     theirs = np.concatenate([as_column(turn.logprobs, len(turn)) for turn in batch.turns])
     gap = float(np.abs(ours - theirs).mean())
     limit = MISMATCH[policy.precision]
-    if policy.model.dtype in (torch.bfloat16, torch.float16):
+    if rounded or policy.model.dtype in (torch.bfloat16, torch.float16):
         limit = max(limit, MISMATCH["bf16"])
     if not gap <= limit:
         yield (

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mrlm.learn.fast import matmul
+from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 from mrlm.learn.policy.digest import digests
 
@@ -34,7 +34,7 @@ class Product:
     """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
     of each map."""
 
-    weight: Tensor
+    weight: Tensor | int8.Int8
     bias: Tensor | None
     widths: list[int]
 
@@ -86,6 +86,8 @@ class Decoder:
         dtype: type of the products; the residual stream has the type of the weights.
         compared: weights may change without a call of `mark`, so all of them are compared with the
             copies before every use.
+        small: products in 8 bits (a CPU only); keys, values and the rest keep
+            their type.
 
     Attributes:
         stored: type of the products.
@@ -93,9 +95,12 @@ class Decoder:
             in float32 it is float32: small operations are faster than in bfloat16.
     """
 
-    def __init__(self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True) -> None:
+    def __init__(
+        self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True, small: bool = False
+    ) -> None:
         self.anatomy = anatomy
         self.compared = compared
+        self.small = small
         self.stored: torch.dtype = dtype
         self.stream: torch.dtype = anatomy.embedding.dtype
         self.device: torch.device = anatomy.embedding.device
@@ -165,7 +170,7 @@ class Decoder:
             self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
         self._final_norm = self._norm_weight(anatomy.final_norm)
         if stale[1]:
-            self._head = matmul.stored([anatomy.head], self.stored, single)
+            self._head = self._stored([anatomy.head])
         return any(changed)
 
     def use(self, adapters: Sequence[str]) -> set[str]:
@@ -215,7 +220,7 @@ class Decoder:
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
 
     def _fused(self, linears: list[Any]) -> Product:
-        weight = matmul.stored([linear.weight for linear in linears], self.stored, self._single)
+        weight = self._stored([linear.weight for linear in linears])
         bias = None
         if any(linear.bias is not None for linear in linears):
             biases = [
@@ -224,6 +229,11 @@ class Decoder:
             ]
             bias = torch.cat(biases).detach().to(self.stored)
         return Product(weight, bias, [len(linear.weight) for linear in linears])
+
+    def _stored(self, weights: Sequence[Tensor]) -> Tensor | int8.Int8:
+        if self.small:
+            return int8.rounded(weights)
+        return matmul.stored(weights, self.stored, self._single)
 
     def _low(self, product: Product, found: Sequence[Sequence[Lora | None]]) -> Low:
         """The updates of a product's maps, each of all loaded adapters. An adapter with a smaller

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.batch import DecodingBatch, Stats
@@ -21,7 +22,7 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weights import AUTOCAST
 from mrlm.play.engine import Request
 
-AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
+AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.int8: 0.5}
 """Tolerance of log-probs against the general path's."""
 
 
@@ -44,6 +45,11 @@ class LeanEngine(HFEngine):
         unseen_writes: weights may change without a call of `load_weights`, as in a custom training
             loop: all of their values are compared before every call. Without it, `load_weights` has
             to be called after every change.
+        int8: products in 8 bits, on a CPU, adapters apart. Completions and their log-probs are
+            those of the rounded weights, so training has to weigh them by importance.
+
+    Raises:
+        ConfigError: `int8` with a policy that is not on a CPU.
     """
 
     def __init__(
@@ -52,8 +58,16 @@ class LeanEngine(HFEngine):
         batch_size: int = 256,
         cache_mib: int = 1024,
         unseen_writes: bool = True,
+        int8: bool = False,
     ) -> None:
         super().__init__(policies, batch_size)
+        for policy in policies.values() if int8 else ():
+            if policy.device.type != "cpu":
+                raise ConfigError(
+                    f"engine.int8=true is for a CPU, and policy {policy.name!r} is on "
+                    f"{policy.device}; remove it"
+                )
+        self.int8 = int8
         self.cache_mib = cache_mib
         self.unseen_writes = unseen_writes
         self.stats: Stats = Stats()
@@ -77,6 +91,9 @@ class LeanEngine(HFEngine):
                         base.decoder.mark(weights.adapter)
                     if whole:
                         base.decoder.mark()
+
+    def tolerance(self, policy: str) -> float | None:
+        return self.rounding[self.int8 or self.policies[policy].coarse]
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode one batch per base; unsupported models take the general path."""
@@ -126,7 +143,7 @@ class LeanEngine(HFEngine):
         if base is None:
             shape = (len(anatomy.layers), 2 * anatomy.kv_heads, anatomy.head_dim)
             share = self.cache_mib / len({id(each.model) for each in self.policies.values()})
-            decoder = Decoder(anatomy, dtype, self.unseen_writes)
+            decoder = Decoder(anatomy, dtype, self.unseen_writes, self.int8)
             size = int(np.prod(shape)) * decoder.dtype.itemsize
             cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
             base = self._bases[key] = _Base(decoder, cache)
@@ -144,7 +161,7 @@ class LeanEngine(HFEngine):
         if base.checked:
             return True
         names = sorted({request.policy for request in requests})
-        limit = AGREE[base.decoder.stored]
+        limit = AGREE[torch.int8 if self.int8 else base.decoder.stored]
         try:
             gap = max(self._gap(base, name) for name in names)
             reason = f"log-probs differ by {gap:.2g} from those of its own forward"

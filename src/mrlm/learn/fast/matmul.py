@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrlm.learn.fast import int8
 from mrlm.learn.fast.cpu_backends import exact
 
 LARGE = 1 << 17
@@ -50,9 +51,11 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     return joined.t().contiguous().t() if on_processor else joined
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias` (N, out) without gradients, for a `weight` from `stored`: computed in
-    its dtype, returned in that of `x` (N, in)."""
+def linear(x: Tensor, weight: Tensor | int8.Int8, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias` (N, out) without gradients, for a `weight` from `stored` or
+    `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
+    if isinstance(weight, int8.Int8):
+        return int8.linear(x, weight, bias).to(x.dtype)
     given = x.to(weight.dtype)
     if weight.is_mkldnn:
         found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
