@@ -32,7 +32,12 @@ def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [*blocks("docs/own_loop.md", "python"), *blocks("docs/environments.md", "python")[:2]],
+    [
+        *blocks("docs/own_loop.md", "python"),
+        *blocks("docs/environments.md", "python")[:2],
+        *blocks("docs/coming_from/rllib.md", "python"),
+        *blocks("docs/coming_from/verifiers.md", "python"),
+    ],
 )
 def test_a_program_of_own_loops_runs(program: str, launcher: Launcher) -> None:
     Path("program.py").write_text(program)
