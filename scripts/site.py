@@ -19,6 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from scripts import protocol
 from scripts.notebooks import notebook
 
 import mrlm
@@ -81,7 +82,7 @@ section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.
 
 
 def reference() -> dict[str, str]:
-    """Page -> Markdown with the names that mkdocstrings documents."""
+    """Page -> Markdown with the names that mkdocstrings documents, and that of the protocol."""
     made = {}
     for page, (title, about, names) in PYTHON.items():
         made[f"api/{page}.md"] = _names(
@@ -92,6 +93,7 @@ def reference() -> dict[str, str]:
         for face in sorted(faces().values(), key=lambda face: face.algorithm)
         if face.kind == "algorithm"
     )
+    made["protocol.md"] = protocol.page()
     return made
 
 

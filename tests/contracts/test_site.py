@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import notebooks, site
+from scripts import notebooks, protocol, site
 
 import mrlm
 from mrlm.core import registry
+from mrlm.serving import mrlm_pb2
 from places import ROOT
 
 DOCS = ROOT / "docs"
@@ -115,6 +116,39 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
     assert "| `--steps <" in text and "| `--config, -c <" in text.replace(
         "-c, --config", "--config, -c"
     )
+
+
+def described() -> dict[str, set[str]]:
+    """The services, messages and enumerations of the compiled protocol, and what is in each."""
+    compiled = mrlm_pb2.DESCRIPTOR
+    found = {name: set(each.methods_by_name) for name, each in compiled.services_by_name.items()}
+    for name, message in compiled.message_types_by_name.items():
+        found[name] = set(message.fields_by_name)
+        for inner, values in message.enum_types_by_name.items():
+            found[f"{name}.{inner}"] = set(values.values_by_name)
+    return found
+
+
+def test_the_page_of_the_protocol_is_that_of_the_compiled_one() -> None:
+    listed = protocol.blocks(protocol.PROTO.read_text(encoding="utf-8"))
+    assert {each.name: {row[0].strip("`") for row in each.rows} for each in listed} == described()
+    numbers = {
+        (block.name, row[0].strip("`")): int(row[2])
+        for block in listed
+        for row in block.rows
+        if block.kind == "message"
+    }
+    messages = mrlm_pb2.DESCRIPTOR.message_types_by_name
+    for (name, field), number in numbers.items():
+        assert messages[name].fields_by_name[field].number == number
+    page = protocol.page()
+    anchors = {re.sub(r"\W", "", heading).lower() for heading in HEADING.findall(page)}
+    assert set(re.findall(r"\(#(\w+)\)", page)) <= anchors and "failurekind" in anchors
+
+
+def test_a_line_of_the_protocol_that_is_not_understood_is_named() -> None:
+    with pytest.raises(ValueError, match="string broken"):
+        protocol.blocks("message Broken {\n  string broken;\n}\n")
 
 
 @pytest.mark.parametrize("page", list(site.tutorials()), ids=lambda page: page.stem)
