@@ -2,7 +2,7 @@
 Python names and commands and the notebooks of the tutorials are written from the source, then
 zensical runs.
 
-    python -m scripts.site              build site/
+    python -m scripts.site              build site/, with the runs of the gallery
     python -m scripts.site --stage      only write the pages, into build/site
 """
 
@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from scripts import protocol
+from scripts import gallery, protocol
 from scripts.notebooks import notebook
 
 import mrlm
@@ -207,6 +207,8 @@ def main() -> int:
     stage()
     if "--stage" in sys.argv[1:]:
         return 0
+    gallery.main([])
+    shutil.copytree(gallery.FOLDER, STAGED / "docs" / "gallery")
     file = STAGED / "zensical.toml"
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(file)]
