@@ -23,14 +23,14 @@ TRAIN = ("-m", "mrlm", "train", "--config")
 TUTORIAL = ("-m", "scripts.notebooks", "run")
 RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "quickstart": (
-        ("-m", "mrlm", "quickstart", "--steps", "60", "--output", "run"),
-        (*EXPORT, "quickstart.html", "run"),
+        ("-m", "mrlm", "quickstart", "--steps", "60", "--output", "quickstart"),
+        (*EXPORT, "quickstart.html", "quickstart"),
     ),
     "climbing": ((*TUTORIAL, "docs/tutorials/06_two_agents.md"),),
     "drafts": ((*TUTORIAL, "docs/tutorials/08_roles_and_workflows.md"),),
     "self_play_poker": (
-        (*TRAIN, "configs/self_play_poker.yaml", "--output", "run", "--steps", "20"),
-        (*EXPORT, "self_play_poker.html", "run"),
+        (*TRAIN, "configs/self_play_poker.yaml", "--output", "poker", "--steps", "20"),
+        (*EXPORT, "self_play_poker.html", "poker"),
     ),
 }
 """Page -> the arguments of Python that write it into the current folder."""
