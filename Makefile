@@ -12,7 +12,8 @@
 #   make check        format, lint, types; are the stubs, pages and figures up to date?
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make docs         the documentation's site, into site/ (offline once installed), with the
-#                     tutorials as notebooks; make docs-test: test it, and run the notebooks
+#                     tutorials as notebooks and runs that it plays for the gallery;
+#                     make docs-test: test it, and run the notebooks
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3

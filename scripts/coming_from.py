@@ -1,11 +1,19 @@
-"""Writes docs/coming_from.md: where every setting of TRL and CoMLRL is here, or why it is not."""
+"""Writes docs/coming_from.md and docs/coming_from/: where every setting of TRL, CoMLRL, RLlib and
+verifiers is here, or why it is not, and what their parts and keys are called here."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from mrlm.config import ExperimentConfig
 from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS
 from mrlm.config.flat_words import algorithm_fields
 from mrlm.config.other_libraries import refused_classes, refused_settings
@@ -13,7 +21,8 @@ from mrlm.core import registry
 from mrlm.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "coming_from.md"
+DOCS = ROOT / "docs"
+NAMES = ROOT / "scripts" / "coming_from.yaml"
 FIELDS = ROOT / "tests" / "fixtures" / "other_libraries.json"
 ALGORITHMS = {
     "trl.DPO": "dpo",
@@ -29,53 +38,37 @@ ALGORITHMS = {
     "comlrl.MAREINFORCE": "mareinforce",
     "comlrl.MARLOO": "marloo",
     "comlrl.MAReMax": "maremax",
+    "rllib.PPO": "ppo",
+    "verifiers.RL": "grpo",
 }
 """Class of another library (without `Config` or `Trainer`) -> the algorithm here."""
 PLAYED = sorted({*ALGORITHMS.values()})
 NOTES = {
     ("trl", "num_iterations"): "`update_epochs`. **The same word is `training.num_iterations` "
     "here**: iterations of the whole run",
+    ("rllib", "gamma"): "`gamma`, from turn to turn; `gamma_token` (1) from token to token",
+    ("rllib", "kl_target"): "**the same word is a divergence from the reference here**, by which "
+    "`kl_coef` is adapted; RLlib's is from the policy before the update",
+    ("rllib", "model"): "`model=`, a language model; **RLlib's `model` describes a network**",
+    ("rllib", "num_epochs"): "`update_epochs`. **The same word is `training.num_epochs` here**: "
+    "passes over a data set",
+    ("rllib", "optimizer"): "`training.optimizer`, a name; **RLlib's `optimizer` is a mapping**",
+    ("rllib", "train_batch_size"): "`training.batch_size`, which counts tasks; RLlib counts "
+    "steps of environments",
+    ("rllib", "evaluation_duration"): "`evaluation.episodes`, a number",
+    ("verifiers", "batch_size"): "`training.batch_size`, which counts tasks; verifiers counts "
+    "rollouts (`rollouts_per_example` of each task)",
     ("comlrl", "rollout_buffer_size"): "`training.batch_size`, which counts tasks; CoMLRL counts "
     "turns",
     ("comlrl", "train_batch_size"): "`training.batch_size`; for smaller steps set "
     "`num_minibatches`",
 }
 """What the table of words cannot say."""
-INTRODUCTION = """# Coming from TRL, CoMLRL or verl
-
-Import the trainer from `mrlm` instead, keep the words you know, and read what is refused: the
-error says why and what to set. This page lists every setting of {trl} and {comlrl} and every
-argument of their trainers. It is made by `python scripts/coming_from.py`; a test compares it with
-the installed libraries.
-
-```python
-from mrlm import IACTrainer, MAACTrainer, MAGRPOTrainer, MAGRPOConfig  # instead of comlrl.trainers
-from mrlm import DPOTrainer, GRPOTrainer, GRPOConfig, RLOOTrainer, SFTTrainer  # instead of trl
-```
-
-A setting may be a keyword of the trainer, a field of its config class, or a key at the top of a
-YAML file, in `training:` or in the algorithm's section. A value that is the behaviour here anyway
-(`push_to_hub=False`) is accepted; any other value of a refused setting is an error.
-"""
-VERL = """## verl
-
-verl's sections are refused with this table in one sentence:
-
-| verl | here |
-|---|---|
-| `actor_rollout_ref.model.path` | `model.model_name_or_path` |
-| `actor_rollout_ref.actor.optim.lr`, `critic.optim.lr` | `training.learning_rate`, `training.critic_learning_rate` |
-| `actor_rollout_ref.actor.ppo_mini_batch_size`, `ppo_epochs` | `num_minibatches` (how many, not how large), `update_epochs` |
-| `actor_rollout_ref.actor.clip_ratio`, `clip_ratio_high`, `entropy_coeff` | `clip_range`, `clip_range_high`, `entropy_coef` |
-| `actor_rollout_ref.actor.kl_loss_coef` | `kl_coef` |
-| `actor_rollout_ref.rollout.n`, `temperature`, `top_p` | `group_size`, `generation.temperature`, `generation.top_p` |
-| `actor_rollout_ref.rollout.name` (vllm, sglang) | `engine.name`, a server at `engine.base_url` |
-| `data.train_files`, `train_batch_size`, `max_prompt_length`, `max_response_length` | `data.dataset`, `training.batch_size`, `generation.max_prompt_tokens`, `generation.max_new_tokens` |
-| `algorithm.adv_estimator` (gae, grpo, rloo, remax, reinforce_plus_plus) | `training.algorithm` (ppo, grpo, rloo, remax, reinforce_pp) |
-| `algorithm.gamma`, `algorithm.lam` | `gamma`, `gae_lambda` of the algorithm |
-| `trainer.total_epochs`, `save_freq`, `test_freq` | `training.num_epochs`, `training.save_steps`, `evaluation.every` |
-| `custom_reward_function.path` | `environments: [{env_type: reward, reward_func: "module:function"}]` |
-"""  # noqa: E501
+MARKED = re.compile(
+    r"(<!-- (\w+) (\w+): written by `python -m scripts\.coming_from` -->\n)(.*?)(<!-- end -->)",
+    re.DOTALL,
+)
+"""A table of a page: what is before it, the library, the kind of table, the table, its end."""
 
 
 def meaning(name: str, algorithm: str) -> tuple[bool, str]:
@@ -100,48 +93,104 @@ def meaning(name: str, algorithm: str) -> tuple[bool, str]:
         return True, f"`{path}`"
     if any(name in algorithm_fields(registry.load("algorithms", each)) for each in PLAYED):
         return False, f"`{algorithm}` has no `{name}`"
+    if name in ExperimentConfig.model_fields:
+        return True, f"the section `{name}`"
     return False, refused_settings()[name].reason
 
 
-def page() -> str:
-    """The text of the page."""
-    known = json.loads(FIELDS.read_text(encoding="utf-8"))
-    titles = {
-        name: f"{title} {known['versions'][name]}"
-        for name, title in (("trl", "TRL"), ("comlrl", "CoMLRL"))
+@cache
+def known() -> dict[str, Any]:
+    """The names of the settings of other libraries."""
+    return json.loads(FIELDS.read_text(encoding="utf-8"))
+
+
+@cache
+def names() -> dict[str, Any]:
+    """The names of the parts and keys of other libraries (`coming_from.yaml`)."""
+    return yaml.safe_load(NAMES.read_text(encoding="utf-8"))
+
+
+@cache
+def pages() -> dict[Path, str]:
+    """The pages with tables of other libraries -> their text."""
+    found = [DOCS / "coming_from.md", *sorted((DOCS / "coming_from").glob("*.md"))]
+    return {
+        page: MARKED.sub(
+            lambda match: match[1] + TABLES[match[3]](match[2]) + "\n" + match[5],
+            page.read_text(encoding="utf-8"),
+        )
+        for page in found
     }
-    parts = [INTRODUCTION.format(**titles)]
-    for library, title in titles.items():
-        taken: dict[str, dict[str, None]] = {}
-        refused: dict[str, dict[str, None]] = {}
-        offered: list[str] = []
-        for cls, names in known["classes"].items():
-            stem = cls.removesuffix("Config").removesuffix("Trainer")
-            if not cls.startswith(f"{library}.") or stem not in ALGORITHMS:
-                continue
-            if cls.endswith("Trainer"):
-                offered.append(
-                    f"| `{cls.partition('.')[2]}` | `training.algorithm: {ALGORITHMS[stem]}` |"
-                )
-            every = (
-                [*known["TrainingArguments"], *names[1:]]
-                if names[0] == "TrainingArguments"
-                else names
-            )
-            for name in every:
-                here, text = meaning(name, ALGORITHMS[stem])
-                text = NOTES.get((library, name), text)
-                (taken if here else refused).setdefault(text, {})[name] = None
-        for stem, reason in refused_classes().items():
-            if any(each.startswith(f"{library}.{stem}") for each in known["classes"]):
-                offered.append(f"| `{stem}` | {reason} |")
-        parts += [
-            f"## {title}\n\n| there | here |\n|---|---|\n" + "\n".join(offered),
-            "\n| setting there | here |\n|---|---|\n" + _rows(taken, same=True),
+
+
+def _played(library: str) -> dict[str, str]:
+    """The classes of a library whose settings are listed -> the algorithm here."""
+    stems = {cls: cls.removesuffix("Config").removesuffix("Trainer") for cls in known()["classes"]}
+    return {
+        cls: ALGORITHMS[stem]
+        for cls, stem in stems.items()
+        if cls.startswith(f"{library}.") and stem in ALGORITHMS
+    }
+
+
+def _classes(library: str) -> str:
+    """The table of a library's trainers."""
+    rows = [
+        f"| `{cls.partition('.')[2]}` | `training.algorithm: {algorithm}` |"
+        for cls, algorithm in _played(library).items()
+        if cls.endswith("Trainer")
+    ]
+    rows += [
+        f"| `{stem}` | {reason} |"
+        for stem, reason in refused_classes().items()
+        if any(each.startswith(f"{library}.{stem}") for each in known()["classes"])
+    ]
+    return "| there | here |\n|---|---|\n" + "\n".join(rows)
+
+
+def _settings(library: str) -> str:
+    """The tables of a library's settings: those that are taken, and those that are refused."""
+    version = f"Version {known()['versions'][library]}."
+    taken: dict[str, dict[str, None]] = {}
+    refused: dict[str, dict[str, None]] = {}
+    for cls, algorithm in _played(library).items():
+        listed = known()["classes"][cls]
+        if listed[0] == "TrainingArguments":
+            listed = [*known()["TrainingArguments"], *listed[1:]]
+        for name in listed:
+            here, text = meaning(name, algorithm)
+            text = NOTES.get((library, name), text)
+            (taken if here else refused).setdefault(text, {})[name] = None
+    return "\n".join(
+        [
+            f"{version}\n\n| setting there | here |\n|---|---|\n" + _rows(taken, same=True),
             "\n| refused | why, and what to do instead |\n|---|---|\n" + _rows(refused, same=False),
-            "",
         ]
-    return "\n".join([*parts, VERL])
+    )
+
+
+def _parts(library: str) -> str:
+    """The table of a library's classes, functions and arguments."""
+    rows = [f"| {_code(row['there'])} | {row['here']} |" for row in names()[library]["parts"]]
+    return "| there | here |\n|---|---|\n" + "\n".join(rows)
+
+
+def _keys(library: str) -> str:
+    """The table of the keys of a library's files."""
+    rows = []
+    for row in names()[library]["keys"]:
+        here = [
+            f"{path}: {json.dumps(value)}" if isinstance(value, list) else path
+            for path, value in row["here"].items()
+        ]
+        text = _code(each.removeprefix("algorithm.") for each in here)
+        note = f"; {row['note']}" if "note" in row else ""
+        rows.append(f"| {_code(row['there'])} | {text}{note} |")
+    return f"| {library.replace('_', '-')} | here |\n|---|---|\n" + "\n".join(rows)
+
+
+def _code(texts: Iterable[str]) -> str:
+    return ", ".join(f"`{text}`" for text in texts)
 
 
 def _rows(table: dict[str, dict[str, None]], same: bool) -> str:
@@ -154,5 +203,9 @@ def _rows(table: dict[str, dict[str, None]], same: bool) -> str:
     return "\n".join(lines)
 
 
+TABLES = {"trainers": _classes, "settings": _settings, "parts": _parts, "keys": _keys}
+"""Kind of table -> its text, by library."""
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

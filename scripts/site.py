@@ -2,7 +2,7 @@
 Python names and commands and the notebooks of the tutorials are written from the source, then
 zensical runs.
 
-    python -m scripts.site              build site/
+    python -m scripts.site              build site/, with the runs of the gallery
     python -m scripts.site --stage      only write the pages, into build/site
 """
 
@@ -19,6 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from scripts import gallery, protocol
 from scripts.notebooks import notebook
 
 import mrlm
@@ -81,7 +82,7 @@ section in YAML. Formulas and learning curves are in [Algorithms](../algorithms.
 
 
 def reference() -> dict[str, str]:
-    """Page -> Markdown with the names that mkdocstrings documents."""
+    """Page -> Markdown with the names that mkdocstrings documents, and that of the protocol."""
     made = {}
     for page, (title, about, names) in PYTHON.items():
         made[f"api/{page}.md"] = _names(
@@ -92,6 +93,7 @@ def reference() -> dict[str, str]:
         for face in sorted(faces().values(), key=lambda face: face.algorithm)
         if face.kind == "algorithm"
     )
+    made["protocol.md"] = protocol.page()
     return made
 
 
@@ -205,6 +207,8 @@ def main() -> int:
     stage()
     if "--stage" in sys.argv[1:]:
         return 0
+    gallery.main([])
+    shutil.copytree(gallery.FOLDER, STAGED / "docs" / "gallery")
     file = STAGED / "zensical.toml"
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(file)]

@@ -1,15 +1,22 @@
-"""Every setting of TRL and CoMLRL has a place here or a reason; what their users type runs."""
+"""Every setting of TRL, CoMLRL, RLlib and verifiers has a place here or a reason; what their users
+type runs."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
+import importlib.metadata
+import importlib.util
 import inspect
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from scripts import coming_from
 
 import mrlm
@@ -67,8 +74,125 @@ def test_the_list_is_that_of_the_installed_library(library):
         assert names == set(_names(cls)), cls
 
 
-def test_the_page_is_made_of_the_tables():
-    assert coming_from.PAGE.read_text(encoding="utf-8") == coming_from.page()
+METHODS = (
+    *("resources", "framework", "environment", "env_runners", "learners", "training", "evaluation"),
+    *("multi_agent", "reporting", "checkpointing", "debugging", "fault_tolerance", "rl_module"),
+)
+LEFT_OUT = re.compile("offline|off_policy|^ope_|dataset_num")
+SOURCES = {
+    "rllib": ("ray", "rllib", "2.60.0"),
+    "verifiers": ("verifiers", "", "0.1.14"),
+    "verifiers_v1": ("verifiers", "", "0.4.0"),
+}
+"""Library -> its distribution, the folder in its package, and the version with the names."""
+
+
+def source(library: str) -> Path:
+    """The folder of an installed library, which is not imported."""
+    name, folder, version = SOURCES[library]
+    found = importlib.util.find_spec(name)
+    if found is None or importlib.metadata.version(name) != version:
+        pytest.skip(f"needs {name} {version}")
+    (place,) = found.submodule_search_locations or ()
+    return Path(place, folder)
+
+
+def arguments(file: Path, cls: str, methods: Sequence[str]) -> list[str]:
+    """The keywords of methods of a class, but for those that are deprecated."""
+    (found,) = [
+        node
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == cls
+    ]
+    names = []
+    for method in found.body:
+        if isinstance(method, ast.FunctionDef) and method.name in methods:
+            kept = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
+            names += [each.arg for each in method.args.args[1:]]
+            names += [
+                each.arg
+                for each, default in kept
+                if getattr(default, "id", "") != "DEPRECATED_VALUE"
+            ]
+    return [name for name in names if not name.startswith("_") and not LEFT_OUT.search(name)]
+
+
+def test_the_list_of_rllib_is_that_of_its_source():
+    folder = source("rllib") / "algorithms"
+    names = arguments(folder / "algorithm_config.py", "AlgorithmConfig", METHODS)
+    names += arguments(folder / "ppo" / "ppo.py", "PPOConfig", ["training"])
+    assert set(names) == set(_names("rllib.PPOConfig")) and len(names) > 140
+
+
+@pytest.mark.parametrize("library", SOURCES)
+def test_the_parts_of_others_are_named_as_in_their_source(library):
+    folder = source(library)
+    for row in coming_from.names()[library]["parts"]:
+        text = (folder / row["in"]).read_text(encoding="utf-8")
+        lacking = [name for name in row["there"] if not re.search(rf"\b{name}\b", text)]
+        assert not lacking, row["in"]
+
+
+def _at(config, path: str):
+    if path.startswith("algorithm."):
+        return getattr(config.algorithm_settings(), path.removeprefix("algorithm."))
+    for part in path.split("."):
+        config = getattr(config, part)
+    return config
+
+
+ROWS_OF_KEYS = [
+    pytest.param(row, id=f"{library}-{row['there'][0]}")
+    for library, tables in coming_from.names().items()
+    for row in tables.get("keys", ())
+]
+
+
+@pytest.mark.parametrize("row", ROWS_OF_KEYS)
+def test_keys_of_others_have_paths_here_that_take_their_values(row):
+    given = {"training.algorithm": row.get("algorithm", "grpo")} | row["here"]
+    config = parse_config({}, given)
+    for path, value in row["here"].items():
+        found = _at(config, path)
+        if isinstance(value, list):
+            found = [each.model_dump(exclude_unset=True) for each in found]
+        assert found == value, path
+
+
+def _exists(span: str) -> bool:
+    """Whether a path of a config, a name of `mrlm`, or a line of YAML means something."""
+    if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", span) and span.split(".")[0] != "metric":
+        _at(parse_config({"training": {"algorithm": "ppo"}}), span)
+    elif re.fullmatch(r"[A-Z]\w+(\.\w+)*", span):
+        found = mrlm
+        for part in span.split("."):
+            if part in getattr(found, "__dataclass_fields__", ()):
+                return True
+            found = getattr(found, part)
+    elif re.match(r"[a-z]+: [\[{]", span):
+        parse_config(yaml.safe_load(span))
+    else:
+        return False
+    return True
+
+
+def test_what_the_pages_say_instead_exists():
+    texts = [
+        row["here"] for tables in coming_from.names().values() for row in tables.get("parts", ())
+    ]
+    spans = [span for text in texts for span in re.findall("`([^`]+)`", text)]
+    assert sum(map(_exists, spans)) >= 35
+    with pytest.raises(AttributeError):
+        _exists("BaseEnvironment.leap")
+    with pytest.raises(ConfigError):
+        _exists("agents: {solver: {prompt: Be brief.}}")
+
+
+@pytest.mark.parametrize("page", coming_from.pages(), ids=lambda page: page.stem)
+def test_the_page_is_made_of_the_tables(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count("written by `python -m scripts.coming_from`") >= 2
+    assert text == coming_from.pages()[page]
 
 
 def test_a_refused_setting_says_what_to_do_through_every_door(tiny_path):
@@ -143,6 +267,19 @@ def test_a_size_without_its_switch_is_refused():
         ({"num_generations_eval": 1}, "evaluation.samples", 1),
         ({"eval_on_start": False}, "evaluation.at_start", False),
         ({"shuffle_dataset": False}, "data.shuffle", False),
+        ({"lr": 1e-3}, "training.learning_rate", 1e-3),
+        ({"grad_clip": 40}, "training.max_grad_norm", 40.0),
+        ({"grad_clip": None}, "training.max_grad_norm", None),
+        ({"clip_param": 0.3}, "grpo.clip_range", 0.3),
+        ({"entropy_coeff": 0.01}, "grpo.entropy_coef", 0.01),
+        ({"evaluation_interval": None}, "evaluation.every", None),
+        ({"evaluation_duration": 10}, "evaluation.episodes", 10),
+        ({"rollouts_per_example": 16}, "grpo.group_size", 16),
+        ({"max_tokens": 32}, "generation.max_new_tokens", 32),
+        ({"max_tokens": None}, "generation.max_new_tokens", 128),
+        ({"max_prompt_len": 64}, "generation.max_prompt_tokens", 64),
+        ({"use_lora": True, "lora_rank": 4}, "model.lora.r", 4),
+        ({"max_concurrent": 64}, "engine.max_concurrent", 64),
     ],
 )
 def test_words_that_lead_somewhere(words, path, value):
@@ -150,6 +287,12 @@ def test_words_that_lead_somewhere(words, path, value):
     for part in path.split("."):
         found = getattr(found, part)
     assert found == value
+
+
+def test_words_of_an_algorithm_with_a_critic():
+    words = {"lambda_": 0.9, "vf_loss_coeff": 0.5, "training": {"algorithm": "ppo"}}
+    settings = parse_config(words).algorithm_settings()
+    assert (settings.gae_lambda, settings.vf_coef) == (0.9, 0.5)
 
 
 def _ones(completions, **columns):

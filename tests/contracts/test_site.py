@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import notebooks, site
+from scripts import gallery, notebooks, protocol, site
 
 import mrlm
 from mrlm.core import registry
+from mrlm.serving import mrlm_pb2
 from places import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,6 +25,8 @@ PAGES = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"!?\[(?:[^\]]|\]\()*?\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SHOWN = {f"gallery/{name}.html" for name in gallery.RUNS}
+"""Pages of runs that are made while the site is built."""
 LARGEST = 400_000
 """Bytes of all pictures of the tutorials."""
 
@@ -44,7 +48,7 @@ def anchors(page: Path) -> set[str]:
 def broken(page: Path, text: str) -> list[str]:
     """Links in a text of a page that lead nowhere, or out of the site."""
     found = []
-    written = site.reference().keys() | {"cli.md"}
+    written = site.reference().keys() | {"cli.md"} | SHOWN
     for target in LINK.findall(CODE.sub("", text)):
         if re.match(r"[a-z]+:", target):
             continue
@@ -117,6 +121,39 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
     )
 
 
+def described() -> dict[str, set[str]]:
+    """The services, messages and enumerations of the compiled protocol, and what is in each."""
+    compiled = mrlm_pb2.DESCRIPTOR
+    found = {name: set(each.methods_by_name) for name, each in compiled.services_by_name.items()}
+    for name, message in compiled.message_types_by_name.items():
+        found[name] = set(message.fields_by_name)
+        for inner, values in message.enum_types_by_name.items():
+            found[f"{name}.{inner}"] = set(values.values_by_name)
+    return found
+
+
+def test_the_page_of_the_protocol_is_that_of_the_compiled_one() -> None:
+    listed = protocol.blocks(protocol.PROTO.read_text(encoding="utf-8"))
+    assert {each.name: {row[0].strip("`") for row in each.rows} for each in listed} == described()
+    numbers = {
+        (block.name, row[0].strip("`")): int(row[2])
+        for block in listed
+        for row in block.rows
+        if block.kind == "message"
+    }
+    messages = mrlm_pb2.DESCRIPTOR.message_types_by_name
+    for (name, field), number in numbers.items():
+        assert messages[name].fields_by_name[field].number == number
+    page = protocol.page()
+    anchors = {re.sub(r"\W", "", heading).lower() for heading in HEADING.findall(page)}
+    assert set(re.findall(r"\(#(\w+)\)", page)) <= anchors and "failurekind" in anchors
+
+
+def test_a_line_of_the_protocol_that_is_not_understood_is_named() -> None:
+    with pytest.raises(ValueError, match="string broken"):
+        protocol.blocks("message Broken {\n  string broken;\n}\n")
+
+
 @pytest.mark.parametrize("page", list(site.tutorials()), ids=lambda page: page.stem)
 def test_a_tutorial_is_a_notebook_that_ends_in_a_picture(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -133,6 +170,33 @@ def test_a_tutorial_is_a_notebook_that_ends_in_a_picture(page: Path) -> None:
 def test_the_pictures_of_the_tutorials_are_small() -> None:
     sizes = [file.stat().st_size for file in (DOCS / "images" / "tutorials").glob("*.png")]
     assert sizes and sum(sizes) < LARGEST
+
+
+def test_the_gallery_links_every_run_that_is_made_for_it() -> None:
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((gallery/[^)]+)\)", text)) == SHOWN
+    for name, commands in gallery.RUNS.items():
+        (*_, last) = commands
+        page = ROOT / last[-1]
+        written = page.read_text(encoding="utf-8") if page.is_file() else " ".join(last)
+        assert f"{name}.html" in written
+
+
+@pytest.mark.slow
+def test_a_page_of_the_gallery_is_made_and_then_current(tmp_path: Path) -> None:
+    made = gallery.make("drafts", tmp_path)
+    assert made == tmp_path / "drafts.html" and made.stat().st_size > 100_000
+    assert gallery.is_current(made) and not gallery.is_current(tmp_path / "none.html")
+    os.utime(made, (0, 0))
+    assert not gallery.is_current(made)
+
+
+def test_a_command_of_the_gallery_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gallery.RUNS, "broken", (("-c", "raise SystemExit('no run')"),))
+    with pytest.raises(SystemExit, match=r"gallery broken: .*failed\nno run"):
+        gallery.make("broken", tmp_path)
 
 
 def test_the_config_of_a_how_to_page_is_the_file() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripts import gallery, notebooks
 
 from chromium import MISSING, Browser, chromium
 
@@ -18,6 +19,17 @@ ROOT = Path(__file__).parents[2]
 needs_browser = pytest.mark.skipif(chromium() is None, reason=MISSING)
 FIELD = 'document.querySelector("[style*=fixed]")?.shadowRoot'
 """The search is in a shadow tree."""
+PAGES = (
+    *(
+        "index",
+        "tutorials/01_first_run",
+        "api/runs",
+        "coming_from",
+        "coming_from/rllib",
+        "protocol",
+    ),
+    *("troubleshooting", "gallery"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +65,23 @@ def test_pages_request_nothing_and_fit(
 ) -> None:
     browser.size(width)
     browser.theme(dark)
-    for page in ("index", "tutorials/01_first_run", "api/runs", "coming_from", "troubleshooting"):
+    for page in PAGES:
         opened(browser, built / f"{page}.html")
         assert browser.requests() == [] and browser.problems() == []
         assert browser.js("document.documentElement.scrollWidth") <= width
         scheme = browser.js("document.body.getAttribute('data-md-color-scheme')")
         assert scheme == ("slate" if dark else "default")
         assert browser.js("[...document.images].every(i => i.complete && i.naturalWidth)")
+
+
+@needs_browser
+@pytest.mark.parametrize("name", gallery.RUNS)
+def test_a_run_of_the_gallery_opens(built: Path, browser: Browser, name: str) -> None:
+    browser.size(1280)
+    opened(browser, built / "gallery" / f"{name}.html")
+    browser.wait("!!document.querySelector('figure.main')")
+    assert browser.requests() == [] and browser.problems() == []
+    assert f'href="gallery/{name}.html"' in (built / "gallery.html").read_text(encoding="utf-8")
 
 
 @needs_browser
@@ -86,18 +108,12 @@ def test_the_reference_has_arguments_and_every_algorithm(built: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").glob("[0-9]*.md")), ids=str)
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/tutorials").glob("[0-9]*.md")), ids=lambda page: page.stem
+)
 def test_a_tutorial_runs_as_a_notebook(page: Path, tmp_path: Path) -> None:
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    written = [sys.executable, "-m", "scripts.notebooks", "write", str(page), str(tmp_path)]
-    subprocess.run(written, cwd=ROOT, check=True)
-    text = (tmp_path / f"{page.stem}.ipynb").read_text(encoding="utf-8")
-    found = nbformat.reads(text, as_version=4)
-    nbformat.validate(found)
-    ran = nbclient.NotebookClient(
-        found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    outputs = [cell["outputs"] for cell in ran["cells"] if cell["cell_type"] == "code"]
+    for needed in ("nbformat", "nbclient", "ipykernel"):
+        pytest.importorskip(needed)
+    outputs, passed, spent = notebooks.execute(page.read_text(encoding="utf-8"), tmp_path)
     assert any(outputs) and "ename" not in json.dumps(outputs)
+    assert passed > 0 and spent > 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from worlds import HOSTILE, keeps_the_contract, trains
 
+import test_other_libraries
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Role
 from mrlm.environments.verifiers import VerifiersEnvironment
@@ -113,3 +114,7 @@ def test_what_cannot_be_played_says_so(arguments: dict[str, Any], said: str) -> 
 
 def test_two_steps_of_training_from_yaml(tmp_path: Path) -> None:
     trains(tmp_path, {"env_type": "verifiers", "taskset": "sums_taskset", "answer": "answer"})
+
+
+def test_the_page_for_its_users_names_its_parts() -> None:
+    test_other_libraries.test_the_parts_of_others_are_named_as_in_their_source("verifiers_v1")

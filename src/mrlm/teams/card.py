@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -284,17 +286,23 @@ def _reproduce(card: Card) -> list[str]:
     return parts
 
 
+def paper_titles() -> dict[str, str]:
+    """Number on arXiv -> title, of the papers of the algorithms."""
+    return json.loads(files("mrlm.teams").joinpath("papers.json").read_text(encoding="utf-8"))
+
+
 def _citation(facts: Mapping[str, Any]) -> list[str]:
     papers = facts.get("algorithm", {}).get("arxiv", ())
     if not papers:
         return []
     name = facts["algorithm"]["name"].rsplit(":", 1)[-1]
-    entries = [
-        f"@misc{{{name}_{number.replace('.', '_')},\n"
-        f"  note          = {{An algorithm of this team: {name}}},\n"
-        f"  eprint        = {{{number}}},\n"
-        "  archivePrefix = {arXiv},\n"
-        f"  url           = {{https://arxiv.org/abs/{number}}}\n}}"
-        for number in papers
-    ]
+    titles = paper_titles()
+    entries = []
+    for number in papers:
+        fields = {"title": f"{{{titles[number]}}}"} if number in titles else {}
+        fields |= {"year": f"20{number[:2]}", "note": f"An algorithm of this team: {name}"}
+        fields |= {"eprint": number, "archivePrefix": "arXiv"}
+        fields |= {"url": f"https://arxiv.org/abs/{number}"}
+        lines = [f"  {field:<13} = {{{value}}}" for field, value in fields.items()]
+        entries.append(f"@misc{{{name}_{number.replace('.', '_')},\n" + ",\n".join(lines) + "\n}")
     return ["## Citation\n\n```bibtex\n" + "\n\n".join(entries) + "\n```"]

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 import yaml
 
 from mrlm import Message, Observation, Reward, SimulatedEnvironment, Team
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import NAME, portable_name
-from mrlm.teams.card import Card, team_card
+from mrlm.teams.card import Card, paper_titles, team_card
 from mrlm.teams.facts import algorithm_facts
 from mrlm.teams.packing import pack
 from mrlm.teams.policies import PolicyFolder
@@ -138,6 +140,31 @@ def test_a_card_without_facts_claims_nothing() -> None:
     for title in ("Training", "Evaluation", "Alarms", "Reproduce", "Citation"):
         assert f"## {title}" not in text
     assert "vllm serve . --served-model-name solver" in text
+
+
+@pytest.mark.parametrize("name", registry.names("algorithms"))
+def test_every_paper_of_an_algorithm_is_cited_with_its_title(name: str) -> None:
+    facts = algorithm_facts(name)
+    text = team_card(card(facts=card().facts | {"algorithm": facts}))
+    entries = re.findall(r"^@misc\{.*?^\}", text, re.DOTALL | re.MULTILINE)
+    assert len(entries) == len(facts["arxiv"])
+    for number, entry in zip(facts["arxiv"], entries, strict=True):
+        title = paper_titles().get(number)
+        assert title is None or f"title         = {{{{{title}}}}}" in entry
+        assert f"year          = {{20{number[:2]}}}" in entry and number in entry
+
+
+def test_every_known_title_is_that_of_a_paper_of_an_algorithm() -> None:
+    cited = {
+        number for name in registry.names("algorithms") for number in algorithm_facts(name)["arxiv"]
+    }
+    assert set(paper_titles()) <= cited and len(paper_titles()) >= 46
+
+
+def test_a_paper_without_a_known_title_is_cited_by_its_number() -> None:
+    own = {"name": "mine:Own", "about": "", "paper": "", "arxiv": ["2699.00001"]}
+    text = team_card(card(facts=card().facts | {"algorithm": own}))
+    assert "@misc{Own_2699_00001,\n  year" in text and "title   " not in text
 
 
 def folder(place: Path, tiny_path: str, **more: Any) -> Path:
