@@ -27,11 +27,19 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds of each side")
     parser.add_argument("--threads", type=int, default=1, help="of rows that do not fix them")
     parser.add_argument("--no-peers", action="store_true", help="time our side alone")
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="compare with an earlier commit instead, and fail if a row became slower",
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="processes of each side (--against)")
     parser.add_argument("--output", type=Path, help="folder of results")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
     chosen = parser.parse_args(given)
-    if min(chosen.repeats, chosen.threads) < 1:
-        parser.error("--repeats and --threads must be at least 1")
+    if min(chosen.repeats, chosen.threads, chosen.pairs) < 1:
+        parser.error("--repeats, --threads and --pairs must be at least 1")
+    if chosen.against and chosen.page:
+        parser.error("--page has the table of one revision, --against compares two")
     if chosen.quick and chosen.page:
         parser.error("numbers of --quick mean nothing, so they are not for a --page")
     if chosen.output is None:
@@ -45,6 +53,7 @@ def main(given: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(chosen.threads))
     _silence()
     from benchmarks import report
+    from benchmarks.against import guard
     from benchmarks.rows import Bench, Result, Unavailable
     from benchmarks.table import ROWS
 
@@ -57,6 +66,16 @@ def main(given: list[str] | None = None) -> int:
             print(f"there is no row {name!r}; the rows are {', '.join(names)}", file=sys.stderr)
             return 2
     rounds = 1 if chosen.quick else chosen.repeats
+    if chosen.against:
+        return guard(
+            chosen.against,
+            chosen.rows or names,
+            chosen.output / "against.json",
+            pairs=1 if chosen.quick else chosen.pairs,
+            rounds=rounds,
+            threads=chosen.threads,
+            quick=chosen.quick,
+        )
     bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers)
     rows = [row for row in ROWS if not chosen.rows or row.name in chosen.rows]
     failed: list[str] = []

@@ -24,6 +24,7 @@ TAIL = decoding.tail_lengths(128, mean=80, most=512)
 GPU_TAIL = decoding.tail_lengths(512, mean=160, most=1024)
 
 ROWS = [
+    Row("quickstart", "Step of the quickstart, 0.4M, ms", steps.quickstart, unit="ms", less=True),
     Row("grpo-15m", "GRPO step, 15M, fp32, vs TRL", steps.grpo(STEP), 2.5, 4),
     Row("grpo-120m", "GRPO step, 120M, fp32, vs TRL", steps.grpo(LARGE), 2.5, 4),
     Row("grpo-15m-bf16", "GRPO step, 15M, both bf16, vs TRL", steps.grpo(HALF), 3, 5),
