@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.config import ExperimentConfig
-from mrlm.core.episodes import Episode
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError, WorkerLost
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.bases.algorithm import Algorithm
@@ -116,6 +116,7 @@ class Run:
         frozen: policies with weights that are not trained.
         untrained: agents that the log has already named for having only advantages of 0.
         alarm: the alarm that ends the run (`training.doctor=stop`).
+        unproven: the latest training data, where engines have its weights without a proof.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
     """
@@ -146,6 +147,7 @@ class Run:
     interrupted: bool = False
     alarm: str | None = None
     checked: bool = False
+    unproven: Sequence[Group] | None = None
     team: Mapping[str, Any] = field(default_factory=dict)
 
     def assign_policies(self, step: int) -> None:

@@ -52,18 +52,14 @@ class Totals:
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
         """Counts the trained tokens, turns and units of `samples`."""
-        totals, units = cls(), set()
+        samples = list(samples)
+        by_agent: dict[str, int] = {}
         for sample in samples:
-            totals.sequences += 1
-            units.add(sample.unit)
             for turn in sample.turns:
-                totals.turns += 1
-                totals.tokens += len(turn)
-                known = totals.tokens_by_agent.get(turn.agent, 0)
-                totals.tokens_by_agent[turn.agent] = known + len(turn)
-        totals.units = len(units)
-        totals.seen = totals.tokens
-        return totals
+                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + len(turn.completion_ids)
+        turns, tokens = sum(len(sample.turns) for sample in samples), sum(by_agent.values())
+        units = len({sample.unit for sample in samples})
+        return cls(tokens, len(samples), turns, units, by_agent, tokens)
 
 
 @dataclass(slots=True)
@@ -271,16 +267,17 @@ def split(
     batches: list[list[Sample]] = []
     load, count = _Load(packed), most  # the first unit opens a batch
     for unit in units:
-        load = load.plus(unit)
+        load.add(unit)
         if load.size > max_tokens or count >= most:
             batches.append([])
-            load, count = _Load(packed).plus(unit), 0
+            load, count = _Load(packed), 0
+            load.add(unit)
         batches[-1].extend(unit)
         count += 1
     return batches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Load:
     """Size of a micro-batch."""
 
@@ -294,13 +291,14 @@ class _Load:
     def size(self) -> int:
         return self.tokens if self.packed else self.rows * self.longest
 
-    def plus(self, unit: Sequence[Sample]) -> _Load:
-        """With `unit` added."""
+    def add(self, unit: Sequence[Sample]) -> None:
+        """Adds a unit."""
         if self.packed:
-            tokens = self.tokens + new_tokens(unit, self.last)
-            return replace(self, tokens=tokens, last=np.asarray(unit[-1].ids))
-        longest = max(self.longest, *(len(sample.ids) for sample in unit))
-        return replace(self, rows=self.rows + len(unit), longest=longest)
+            self.tokens += new_tokens(unit, self.last)
+            self.last = np.asarray(unit[-1].ids)
+            return
+        self.rows += len(unit)
+        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
 
 
 def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -344,7 +342,7 @@ def pack(
                 columns[name].append(getattr(turn, name))
             turns.append(turn)
     counts = np.array([len(turn) for turn in turns], dtype=np.int64)
-    flat = {name: _joined(column, counts) for name, column in columns.items()}
+    flat = {name: joined(column, counts) for name, column in columns.items()}
     flat["place"] = np.array([*chain.from_iterable(places)], dtype=np.int64)
     ids = chain.from_iterable(turn.completion_ids for turn in turns)
     flat["tokens"] = np.array([*ids], dtype=np.int64)
@@ -373,11 +371,11 @@ _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
 """Columns with one value per turn."""
 
 
-def _joined(columns: Sequence[Column | None], counts: np.ndarray) -> np.ndarray:
+def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """`as_column` of the turns of a batch, one after the other, with `counts` tokens each."""
     kinds = {type(column) for column in columns}
     if kinds == {NoneType}:
-        return np.zeros(counts.sum())
+        return np.zeros(sum(counts))
     if kinds == {float}:
         return np.repeat(np.array(columns, dtype=np.float64), counts)
     return np.concatenate([as_column(*each) for each in zip(columns, counts, strict=True)])

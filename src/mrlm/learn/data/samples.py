@@ -52,13 +52,15 @@ def effective(samples: Sequence[Sample], ignores_zero: bool) -> list[Sample]:
     0."""
     if not ignores_zero:
         return list(samples)
-    return [sample for sample in samples if any(_counts(turn) for turn in sample.turns)]
+    return [sample for sample in samples if any(map(has_advantage, sample.turns))]
 
 
-def _counts(turn: Turn) -> bool:
-    """Whether any of its advantages is not 0."""
+def has_advantage(turn: Turn) -> bool:
+    """Whether any advantage of a turn is not 0."""
     value = turn.advantages
-    return value != 0.0 if isinstance(value, float) else bool(np.any(value))
+    if isinstance(value, float):
+        return value != 0.0
+    return value is not None and bool(np.any(np.asarray(value)))
 
 
 def openings(samples: Sequence[Sample]) -> list[Sample]:
