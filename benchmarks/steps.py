@@ -128,6 +128,7 @@ def against(
     peer_prompts: int | None = None,
     sampled: bool = True,
     references: int = 0,
+    device: str = "cpu",
 ) -> Result:
     """Time ours and a peer in turn. Where the peer is not at hand ours is timed alone.
 
@@ -138,8 +139,9 @@ def against(
         peer_prompts: prompts per step of the peer; as many as ours if not given.
         sampled: completions are sampled (or written in advance).
         references: frozen models that score completions.
+        device: where both sides are.
     """
-    clock, counts = bench.clock(), _counts(work, sampled)
+    clock, counts = bench.clock(device=device), _counts(work, sampled)
     limits = measured(clock, bench.quick)
     ours = make()
     result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks import decoding, gpu, growth, memory, recording, steps, viewer
 from benchmarks.rows import Row
 from benchmarks.work import Work
@@ -20,6 +22,8 @@ TALK = Work("15M", prompts=2, group=2, read=32, written=32)
 SHORT = Work("0.4M", prompts=1, group=4, read=16, written=8)
 FEW = Work("15M", prompts=1, group=4, read=32, written=32)
 ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf16")
+GPU_GROUPS = Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16")
+GPU_TEAM = replace(GPU_GROUPS, prompts=4, agents=2)
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
 GPU_TAIL = decoding.tail_lengths(512, mean=160, most=1024)
 
@@ -164,6 +168,11 @@ ROWS = [
         10,
     ),
     Row(
+        "gpu-vllm",
+        "GPU: rollouts, 0.5B, bf16, vs vLLM",
+        gpu.rollouts("0.5B", 256, GPU_TAIL, rows=256, peer="vllm_peer"),
+    ),
+    Row(
         "gpu-train",
         "GPU: training, 0.5B, bf16, tokens per second",
         gpu.training(ON_GPU),
@@ -171,4 +180,15 @@ ROWS = [
         40_000,
         unit="tokens/s",
     ),
+    Row(
+        "gpu-grpo",
+        "GPU: GRPO step, 0.5B, bf16, vs TRL",
+        gpu.step(GPU_GROUPS, "grpo"),
+    ),
+    Row(
+        "gpu-magrpo",
+        "GPU: MAGRPO step, 2 agents, shared base, 0.5B, bf16, vs TRL's GRPO on as many tokens",
+        gpu.step(GPU_TEAM, "magrpo"),
+    ),
+    Row("gpu-memory", "GPU: memory of that GRPO step, GiB", gpu.memory(GPU_GROUPS), unit="GiB"),
 ]
