@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks import decoding, gpu, growth, memory, recording, steps, viewer
+from benchmarks import decoding, gpu, growth, long_run, memory, recording, steps, viewer
 from benchmarks.rows import Row
 from benchmarks.work import Work
 
@@ -123,6 +123,12 @@ ROWS = [
         "prompt",
         "Cost of a step at 4096 prompt tokens over 32, 15M",
         growth.prompts(FEW, (32, 128, 512, 1024, 2048, 4096)),
+        less=True,
+    ),
+    Row(
+        "long-run",
+        "Cost of an episode at 4,096 in a step over 256, 0.4M",
+        long_run.growth(long_run.WORK, long_run.STEPS, run=20_000, sizes=[0.01, 0.1]),
         less=True,
     ),
     Row(

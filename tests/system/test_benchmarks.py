@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import transformers
-from benchmarks import gpu, report, steps, worlds_throughput
+from benchmarks import gpu, long_run, report, steps, worlds_throughput
 from benchmarks.models import SHAPES, make_model, make_tokenizer
 from benchmarks.ours import playing, reading
 from benchmarks.rows import Bench, Result, Row, Unavailable
@@ -25,7 +25,7 @@ from benchmarks.worlds import AnswerTree, FixedWorld
 from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
 
 from chromium import MISSING, chromium
-from mrlm import check_environment
+from mrlm import check_environment, read_run
 from places import ROOT
 from test_environments import ALL as WORLDS
 
@@ -68,7 +68,7 @@ PAGES = ["page-list", "page-episode", "page-search"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("long-tail", "decode", "turns", "long-talks", "adapters", "group"),
+        *("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
         *(
             pytest.param(name, marks=pytest.mark.skipif(chromium() is None, reason=MISSING))
             for name in PAGES
@@ -109,6 +109,20 @@ def test_rows_of_a_gpu_are_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) ->
     for row in ON_GPU:
         with pytest.raises(Unavailable, match="no CUDA device"):
             row.measure(Bench(rounds=1, quick=True))
+
+
+def test_a_longer_log_is_that_of_a_longer_run(tmp_path: Path) -> None:
+    ours = playing(SMALL, "magrpo")
+    ours.step()
+    ours.run.log.close()
+    folder = ours.run.folder
+    steps = long_run.lengthen(folder, 10_000)
+    read = read_run(folder)
+    assert list(read.steps) == list(range(1, steps + 1)) and steps > 1
+    (first, last) = (len(list(read.episodes([step]))) for step in (1, steps))
+    assert first == last == SMALL.prompts * SMALL.group
+    assert long_run.lengthen(folder, 1) == steps  # it is long enough
+    ours.close()
 
 
 def test_vllm_samples_as_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
