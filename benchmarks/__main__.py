@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-import traceback
 import warnings
 from pathlib import Path
 
@@ -27,15 +25,31 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds of each side")
     parser.add_argument("--threads", type=int, default=1, help="of rows that do not fix them")
     parser.add_argument("--no-peers", action="store_true", help="time our side alone")
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="compare with an earlier commit instead, and fail if a row became slower",
+    )
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="what needs a GPU: equality tests, then the rows, in ten minutes",
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="processes of each side (--against)")
     parser.add_argument("--output", type=Path, help="folder of results")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
     chosen = parser.parse_args(given)
-    if min(chosen.repeats, chosen.threads) < 1:
-        parser.error("--repeats and --threads must be at least 1")
+    if min(chosen.repeats, chosen.threads, chosen.pairs) < 1:
+        parser.error("--repeats, --threads and --pairs must be at least 1")
+    if chosen.against and chosen.gpu:
+        parser.error("--against compares rows of two commits: --against COMMIT --rows gpu-train")
+    if chosen.against and chosen.page:
+        parser.error("--page has the table of one revision, --against compares two")
     if chosen.quick and chosen.page:
         parser.error("numbers of --quick mean nothing, so they are not for a --page")
     if chosen.output is None:
-        chosen.output = HERE / "results" / ("quick" if chosen.quick else "")
+        parts = [name for name in ("gpu", "quick") if getattr(chosen, name)]
+        chosen.output = HERE.joinpath("results", *parts)
     return chosen
 
 
@@ -45,7 +59,9 @@ def main(given: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(chosen.threads))
     _silence()
     from benchmarks import report
-    from benchmarks.rows import Bench, Result, Unavailable
+    from benchmarks.against import guard
+    from benchmarks.gpu import everything
+    from benchmarks.rows import Bench
     from benchmarks.table import ROWS
 
     if chosen.list:
@@ -57,23 +73,23 @@ def main(given: list[str] | None = None) -> int:
             print(f"there is no row {name!r}; the rows are {', '.join(names)}", file=sys.stderr)
             return 2
     rounds = 1 if chosen.quick else chosen.repeats
-    bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers)
+    if chosen.against:
+        return guard(
+            chosen.against,
+            chosen.rows or names,
+            chosen.output / "against.json",
+            pairs=1 if chosen.quick else chosen.pairs,
+            rounds=rounds,
+            threads=chosen.threads,
+            quick=chosen.quick,
+        )
     rows = [row for row in ROWS if not chosen.rows or row.name in chosen.rows]
-    failed: list[str] = []
-    for row in rows:
-        print(f"{row.name} ...", file=sys.stderr, flush=True)
-        load = round(os.getloadavg()[0], 1)
-        context = {"machine": report.machine(), "date": time.strftime("%Y-%m-%d")}
-        try:
-            result = row.measure(bench)
-        except Unavailable as error:
-            result = Result(reason=f"skipped: {error}")
-        except Exception as error:
-            result = Result(reason=f"failed: {error!r}")
-            failed.append(row.name)
-            traceback.print_exc()
-        result.quick, result.load, result.version = chosen.quick, load, report.version()
-        report.save(chosen.output, {row.name: result}, context)
+    if chosen.gpu and not chosen.rows:
+        needing = [row for row in ROWS if row.name.startswith("gpu-")]
+        return everything(needing, chosen.output, rounds, chosen.quick)
+    dry = chosen.gpu and chosen.quick
+    bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers, dry)
+    failed = report.measure(rows, bench, chosen.output)
     found = report.load(chosen.output)
     print(report.machine())
     print(report.table(rows, found))

@@ -52,8 +52,10 @@ def long_tail(
     rows: int,
     device: str = "cpu",
     dtype: Any = None,
+    peer: str = "hf_peer",
 ) -> Callable[[Bench], Result]:
-    """Rollouts of given lengths, `rows` at a time on either side."""
+    """Rollouts of given lengths, `rows` at a time on either side; `peer` is the module of the
+    other."""
 
     def measure(bench: Bench) -> Result:
         size, wanted, batch = shape, list(lengths), rows
@@ -74,12 +76,12 @@ def long_tail(
         side = Sampling(ours, len(wanted))
         result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
         try:
-            peer = bench.peer("hf_peer").generate(size, read, wanted, batch, device, dtype)
+            other = bench.peer(peer).generate(size, read, wanted, batch, device, dtype)
         except Unavailable as error:
             result.reason = f"skipped: {error}"
             result.ours = repeat(side, bench.rounds, clock, counts).median
         else:
-            mine, theirs = alternate(side, peer, bench.rounds, clock, counts)
+            mine, theirs = alternate(side, other, bench.rounds, clock, counts)
             result.value, result.low, result.high = ratios(mine, theirs)
             result.ours, result.peer = mine.median, theirs.median
         finally:

@@ -8,6 +8,9 @@ import os
 import platform
 import re
 import subprocess
+import sys
+import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import torch
 
 import mrlm
-from benchmarks.rows import Result, Row
+from benchmarks.rows import Bench, Result, Row, Unavailable
 
 RESULTS = "results.json"
 MARKS = ("<!-- table: written by `python -m benchmarks` -->", "<!-- end of table -->")
@@ -44,6 +47,28 @@ def version() -> str:
     except (OSError, subprocess.CalledProcessError):
         return mrlm.__version__
     return done.stdout.strip()
+
+
+def measure(rows: Sequence[Row], bench: Bench, to: Path) -> list[str]:
+    """Measure rows into a folder; the names of those that failed."""
+    failed: list[str] = []
+    for row in rows:
+        print(f"{row.name} ...", file=sys.stderr, flush=True)
+        load = round(os.getloadavg()[0], 1)
+        context = {"machine": machine(), "date": time.strftime("%Y-%m-%d")}
+        try:
+            result = row.measure(bench)
+        except Unavailable as error:
+            result = Result(reason=f"skipped: {error}")
+        except Exception as error:
+            result = Result(reason=f"failed: {error!r}")
+            failed.append(row.name)
+            traceback.print_exc()
+        result.quick, result.load, result.version = bench.quick, load, version()
+        if bench.dry:
+            result.note = "; ".join(filter(None, [result.note, "not measured on a GPU"]))
+        save(to, {row.name: result}, context)
+    return failed
 
 
 def save(folder: Path, found: Mapping[str, Result], context: Mapping[str, Any]) -> Path:

@@ -8,9 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from benchmarks.timing import Clock
 
-PEERS = {"trl_peer": "trl", "comlrl_peer": "comlrl", "hf_peer": "transformers"}
+PEERS = {
+    "trl_peer": "trl",
+    "comlrl_peer": "comlrl",
+    "hf_peer": "transformers",
+    "vllm_peer": "vllm",
+}
 """Module of ours -> the library that it needs."""
 
 
@@ -27,12 +34,26 @@ class Bench:
         threads: of rows that do not fix them.
         quick: tiny work, which shows that a row runs and nothing else.
         peers: whether other libraries are run where they are installed.
+        dry: rows that need an accelerator run on the CPU, to see that they run.
     """
 
     rounds: int = 3
     threads: int = 1
     quick: bool = False
     peers: bool = True
+    dry: bool = False
+
+    def accelerator(self) -> str:
+        """The device of rows that need an accelerator.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        if self.dry:
+            return "cpu"
+        if not torch.cuda.is_available():
+            raise Unavailable("torch finds no CUDA device here")
+        return "cuda"
 
     def clock(self, threads: int | None = None, device: str = "cpu") -> Clock:
         return Clock(threads or self.threads, device)
@@ -47,7 +68,7 @@ class Bench:
         if not self.peers:
             raise Unavailable(f"{library} is left out (--no-peers)")
         if importlib.util.find_spec(library) is None:
-            raise Unavailable(f"{library} is not installed; `make bench` installs it")
+            raise Unavailable(f"{library} is not installed (`make bench` installs TRL and CoMLRL)")
         return importlib.import_module(f"benchmarks.{module}")
 
 

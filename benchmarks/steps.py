@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.limits import least_seconds, measured
 from benchmarks.models import words_of
 from benchmarks.ours import Ours, playing, reading
+from benchmarks.quickstart import stages
 from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, ratios, repeat
 from benchmarks.work import Counts, Work
 from benchmarks.worlds import AnswerTree, answer_afresh
 
+ROOT = Path(__file__).parents[1]
 NUM_ROWS = 256
 """Written rows; steps take them in turn."""
+
+
+def quickstart(bench: Bench) -> Result:
+    """The step of the quickstart's second stage, MRLM alone; that of the first is in the note."""
+    clock = bench.clock()
+    with clock.applied():
+        found = [stages(ROOT, bench.quick) for _ in range(bench.rounds)]
+    names = list(found[0])
+    result = Result(threads=clock.threads, clock="CPU time", rounds=bench.rounds)
+    millis = {name: [1000 * each[name] for each in found] for name in names}
+    result.lines = {name: [(1, statistics.median(each[name] for each in found))] for name in names}
+    last = millis[names[-1]]
+    result.value, result.low, result.high = statistics.median(last), min(last), max(last)
+    result.note = f"a step of {names[0]}: {statistics.median(millis[names[0]]):.0f} ms"
+    return result
 
 
 def grpo(work: Work) -> Callable[[Bench], Result]:
@@ -109,6 +128,7 @@ def against(
     peer_prompts: int | None = None,
     sampled: bool = True,
     references: int = 0,
+    device: str = "cpu",
 ) -> Result:
     """Time ours and a peer in turn. Where the peer is not at hand ours is timed alone.
 
@@ -119,8 +139,9 @@ def against(
         peer_prompts: prompts per step of the peer; as many as ours if not given.
         sampled: completions are sampled (or written in advance).
         references: frozen models that score completions.
+        device: where both sides are.
     """
-    clock, counts = bench.clock(), _counts(work, sampled)
+    clock, counts = bench.clock(device=device), _counts(work, sampled)
     limits = measured(clock, bench.quick)
     ours = make()
     result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import decoding, gpu, growth, memory, recording, steps, viewer
+from dataclasses import replace
+
+from benchmarks import decoding, gpu, growth, long_run, memory, recording, steps, viewer
 from benchmarks.rows import Row
 from benchmarks.work import Work
 
@@ -20,10 +22,13 @@ TALK = Work("15M", prompts=2, group=2, read=32, written=32)
 SHORT = Work("0.4M", prompts=1, group=4, read=16, written=8)
 FEW = Work("15M", prompts=1, group=4, read=32, written=32)
 ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf16")
+GPU_GROUPS = Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16")
+GPU_TEAM = replace(GPU_GROUPS, prompts=4, agents=2)
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
 GPU_TAIL = decoding.tail_lengths(512, mean=160, most=1024)
 
 ROWS = [
+    Row("quickstart", "Step of the quickstart, 0.4M, ms", steps.quickstart, unit="ms", less=True),
     Row("grpo-15m", "GRPO step, 15M, fp32, vs TRL", steps.grpo(STEP), 2.5, 4),
     Row("grpo-120m", "GRPO step, 120M, fp32, vs TRL", steps.grpo(LARGE), 2.5, 4),
     Row("grpo-15m-bf16", "GRPO step, 15M, both bf16, vs TRL", steps.grpo(HALF), 3, 5),
@@ -121,6 +126,12 @@ ROWS = [
         less=True,
     ),
     Row(
+        "long-run",
+        "Cost of an episode at 4,096 in a step over 256, 0.4M",
+        long_run.growth(long_run.WORK, long_run.STEPS, run=20_000, sizes=[0.01, 0.1]),
+        less=True,
+    ),
+    Row(
         "page-list",
         "Page of 5,000 episodes: from opening to the list, ms",
         viewer.listing(5000),
@@ -163,6 +174,11 @@ ROWS = [
         10,
     ),
     Row(
+        "gpu-vllm",
+        "GPU: rollouts, 0.5B, bf16, vs vLLM",
+        gpu.rollouts("0.5B", 256, GPU_TAIL, rows=256, peer="vllm_peer"),
+    ),
+    Row(
         "gpu-train",
         "GPU: training, 0.5B, bf16, tokens per second",
         gpu.training(ON_GPU),
@@ -170,4 +186,15 @@ ROWS = [
         40_000,
         unit="tokens/s",
     ),
+    Row(
+        "gpu-grpo",
+        "GPU: GRPO step, 0.5B, bf16, vs TRL",
+        gpu.step(GPU_GROUPS, "grpo"),
+    ),
+    Row(
+        "gpu-magrpo",
+        "GPU: MAGRPO step, 2 agents, shared base, 0.5B, bf16, vs TRL's GRPO on as many tokens",
+        gpu.step(GPU_TEAM, "magrpo"),
+    ),
+    Row("gpu-memory", "GPU: memory of that GRPO step, GiB", gpu.memory(GPU_GROUPS), unit="GiB"),
 ]

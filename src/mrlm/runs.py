@@ -25,7 +25,7 @@ from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
 from mrlm.core.sync_async import run_async
-from mrlm.learn.checkpoint import write_folder, writing
+from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.failure_log import AllFailedError
 from mrlm.record.vocabulary import VOCABULARY, write_vocabulary
@@ -38,6 +38,7 @@ from mrlm.training.iteration import evaluate_groups
 from mrlm.training.metrics import api_metrics, episode_metrics
 from mrlm.training.profiler import Profiler
 from mrlm.training.run import Run
+from mrlm.training.saving import save
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -69,7 +70,7 @@ class EvalResult:
 
 
 def run_to_end(run: Run) -> TrainResult:
-    """Train a run to its end, write `final/`, close its log."""
+    """Train a run to its end, write `final/` (unless the end is not to be saved), close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
     interrupted = False
     try:
@@ -81,7 +82,9 @@ def run_to_end(run: Run) -> TrainResult:
             profiler or nullcontext(),
         ):
             _train(run)
-        save_policies(run, run.folder / "final")
+        if run.saves_end:
+            save_policies(run, run.folder / "final")
+            run.unsaved = False
         if run.population:
             run.log.say(run.population.report())
     except KeyboardInterrupt:
@@ -100,6 +103,35 @@ def run_to_end(run: Run) -> TrainResult:
             run.peers.farewell()
     history = run.peers.first(run.log.history)
     return TrainResult(latest(history), history, run.folder)
+
+
+def save_end(run: Run, folder: int | None) -> None:
+    """Save the last step of a run, as a checkpoint and as `final/`, if it is not saved yet. A
+    folder that another run has by now is left alone.
+
+    Args:
+        run: the run.
+        folder: identity (`folder_id`) of its folder when it began.
+    """
+    if not run.unsaved:
+        return
+    known = checkpoints(run.folder)
+    if folder_id(run.folder) != folder or (known and step_of(known[0]) > run.step):
+        log.warning(
+            "%s was removed or is used by another run, so step %d of this one is not saved",
+            run.folder,
+            run.step,
+        )
+        return
+    if not (run.folder / f"checkpoint-{run.step}").is_dir():
+        save(run)
+    save_policies(run, run.folder / "final")
+    run.unsaved = False
+
+
+def folder_id(folder: Path) -> int | None:
+    """A number of a folder that it keeps when it is moved; `None` without one."""
+    return folder.stat().st_ino if folder.is_dir() else None
 
 
 def latest(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -52,6 +52,7 @@ async def _train(run: Run) -> Run:
     while run.step < run.total_steps and not stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
+        run.unsaved = False  # within an iteration there is nothing to save
         try:
             metrics = await iterate(run, check=not run.checked)
         except NonFiniteError as error:
@@ -72,8 +73,9 @@ async def _train(run: Run) -> Run:
             callback.on_step_end(run, metrics)
         stopping, interrupted = _agreed(run)
         due = _due(run.config.training.save_steps, run.step) and not run.failing
-        if stopping or last or due:
+        if stopping or due or (last and run.saves_end):
             save(run)
+        run.unsaved = not (run.saves_end or interrupted)
     if interrupted or (run.peers.size == 1 and run.interrupted):
         raise KeyboardInterrupt
     raise_alarm(run)

@@ -5,6 +5,7 @@ its name set."""
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,15 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow, as_workflow
-from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
+from mrlm.runs import (
+    EvalResult,
+    TrainResult,
+    evaluate,
+    folder_id,
+    run_to_end,
+    save_end,
+    save_policies,
+)
 from mrlm.training.run import Callback, Run
 
 
@@ -144,6 +153,8 @@ class Trainer:
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
+        self._folder: int | None = None
+        self._trained = False
 
     # -- from arguments to a config ----------------------------------------------------------------
 
@@ -273,20 +284,30 @@ class Trainer:
     def run(self) -> Run:
         """The run, built at first use."""
         if self._run is None:
-            self._run = build(self.config, self._parts)
+            self._set(build(self.config, self._parts))
         return self._run
+
+    def _set(self, run: Run) -> None:
+        """Take a run, whose end is saved at the latest when this trainer or the program ends."""
+        self._run, self._folder = run, folder_id(run.folder)
+        weakref.finalize(self, save_end, run, self._folder)
 
     def train(
         self,
         num_iterations: int | None = None,
         resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
+        save: bool | None = None,
     ) -> TrainResult:
-        """Train.
+        """Train. A further call continues for as many iterations.
 
         Args:
             num_iterations: replaces `training.num_iterations` and the epochs.
             resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this
                 run's own folder.
+            save: save the end of this call, as a checkpoint and as `final/`. By default the end of
+                the first call is saved, and that of later ones by `save()`, or when the trainer or
+                the program ends: a loop of short calls does not write its models in each.
+                `training.save_steps` holds anyway.
 
         Raises:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
@@ -296,10 +317,16 @@ class Trainer:
         if self._run is not None and not resume_from_checkpoint:
             self._go_on(self._run)
         if resume_from_checkpoint:
+            self.save()
             own = resume_from_checkpoint is True
             place = run_folder(self.config) if own else resume_from_checkpoint
-            self._run = build(self.config, self._parts, Path(place))
-        return run_to_end(self.run)
+            self._set(build(self.config, self._parts, Path(place)))
+            self._trained = False
+        run, later = self.run, self._trained if save is None else not save
+        run.saves_end = not (later and run.defers)
+        result = run_to_end(run)
+        self._trained = True
+        return result
 
     def _go_on(self, run: Run) -> None:
         """Prepare a run that was used before to continue for as many iterations."""
@@ -323,6 +350,12 @@ class Trainer:
         """Play held-out tasks with the current policies; `record` is a new folder for the
         episodes."""
         return evaluate(self.run, episodes, samples, greedy, record=record)
+
+    def save(self) -> None:
+        """Save the last step, as a checkpoint and as `final/` in the run folder, if it is not saved
+        yet."""
+        if self._run is not None:
+            save_end(self._run, self._folder)
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
         """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for

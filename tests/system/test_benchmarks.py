@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import transformers
-from benchmarks import report, steps, worlds_throughput
+from benchmarks import gpu, long_run, report, steps, worlds_throughput
 from benchmarks.models import SHAPES, make_model, make_tokenizer
 from benchmarks.ours import playing, reading
-from benchmarks.rows import Bench, Result, Row
+from benchmarks.rows import Bench, Result, Row, Unavailable
 from benchmarks.table import ROWS
 from benchmarks.timing import Stepwise, alternate
 from benchmarks.work import Counts, Work
@@ -23,7 +25,7 @@ from benchmarks.worlds import AnswerTree, FixedWorld
 from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
 
 from chromium import MISSING, chromium
-from mrlm import check_environment
+from mrlm import check_environment, read_run
 from places import ROOT
 from test_environments import ALL as WORLDS
 
@@ -66,7 +68,7 @@ PAGES = ["page-list", "page-episode", "page-search"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("long-tail", "decode", "turns", "long-talks", "adapters", "group"),
+        *("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
         *(
             pytest.param(name, marks=pytest.mark.skipif(chromium() is None, reason=MISSING))
             for name in PAGES
@@ -78,6 +80,91 @@ def test_a_row_that_needs_no_other_library_has_a_value(name: str) -> None:
     result = row.measure(Bench(rounds=1, quick=True))
     assert result.value is not None and math.isfinite(result.value)
     assert all(y > 0 for points in result.lines.values() for _, y in points)
+
+
+def test_the_run_for_a_gpu_says_that_there_is_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, err = run("--gpu", "--output", str(tmp_path))
+    assert code == gpu.NO_DEVICE and not out and not list(tmp_path.iterdir())
+    assert err.count("\n") == 1 and "no CUDA device" in err and "--gpu --quick" in err
+
+
+ON_GPU = [row for row in ROWS if row.name.startswith("gpu-")]
+
+
+@pytest.mark.parametrize("row", ON_GPU, ids=lambda row: row.name)
+def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> None:
+    bench = Bench(rounds=1, quick=True, peers=row.name == "gpu-rollouts", dry=True)
+    assert not report.measure([row], bench, tmp_path)
+    result = report.load(tmp_path)[row.name]
+    assert "not measured on a GPU" in result.note and result.quick
+    assert result.ours or result.value
+    assert (result.value is not None) == (row.name in ("gpu-rollouts", "gpu-train", "gpu-memory"))
+
+
+def test_rows_of_a_gpu_are_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for row in ON_GPU:
+        with pytest.raises(Unavailable, match="no CUDA device"):
+            row.measure(Bench(rounds=1, quick=True))
+
+
+def test_a_longer_log_is_that_of_a_longer_run(tmp_path: Path) -> None:
+    ours = playing(SMALL, "magrpo")
+    ours.step()
+    ours.run.log.close()
+    folder = ours.run.folder
+    steps = long_run.lengthen(folder, 10_000)
+    read = read_run(folder)
+    assert list(read.steps) == list(range(1, steps + 1)) and steps > 1
+    (first, last) = (len(list(read.episodes([step]))) for step in (1, steps))
+    assert first == last == SMALL.prompts * SMALL.group
+    assert long_run.lengthen(folder, 1) == steps  # it is long enough
+    ours.close()
+
+
+def test_vllm_samples_as_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def __init__(self, model: str, **settings: Any) -> None:
+            assert (Path(model) / "model.safetensors").is_file() and settings["max_model_len"] == 9
+
+        def generate(self, prompts: Any, sampling: Any, use_tqdm: bool) -> list[Any]:
+            assert [len(prompt["prompt_token_ids"]) for prompt in prompts] == [5, 5]
+            rows = [SimpleNamespace(token_ids=[7] * each.max_tokens) for each in sampling]
+            return [SimpleNamespace(outputs=[row]) for row in rows]
+
+    fake = SimpleNamespace(LLM=Engine, SamplingParams=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "vllm", fake)  # type: ignore[arg-type]
+    peer = importlib.import_module("benchmarks.vllm_peer").generate("tiny", 5, [2, 4], rows=2)
+    peer.play(1, Bench().clock(), lambda: None)
+    assert peer.counts() == Counts(10, 6, 0)
+    monkeypatch.delitem(sys.modules, "benchmarks.vllm_peer")
+
+
+def test_tests_come_first_and_time_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole program on the CPU, with one row; then one whose time is over."""
+    (row,) = [row for row in ON_GPU if row.name == "gpu-memory"]
+    monkeypatch.setattr(gpu, "_tests", lambda folder: 1)
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 1 and not list(tmp_path.iterdir())
+    assert "the equality tests failed" in capsys.readouterr().err
+    monkeypatch.setattr(gpu, "_tests", lambda folder: 0)
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 0
+    assert "gpu-memory" in capsys.readouterr().out
+    monkeypatch.setattr(gpu, "BUDGET", 0.0)
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 1
+    assert "were over" in report.load(tmp_path)["gpu-memory"].reason
+
+
+@pytest.mark.parametrize("status", ["pass", "fail"])
+def test_the_tests_with_the_mark_are_run(status: str, tmp_path: Path) -> None:
+    body = "import pytest\n\n@pytest.mark.gpu\ndef test_it():\n    assert " + str(status == "pass")
+    (tmp_path / "test_marked.py").write_text(f"{body}\n")
+    (tmp_path / "test_other.py").write_text("raise RuntimeError('not collected')\n")
+    assert bool(gpu._tests(tmp_path)) == (status == "fail")
 
 
 def test_an_unknown_row_is_named(run: Run, tmp_path: Path) -> None:

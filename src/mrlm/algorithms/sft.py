@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -26,7 +27,7 @@ from torch import Tensor
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
-from mrlm.core.types import Turn
+from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import Collection, SamplingPlan, Spec
@@ -148,9 +149,8 @@ class SFT(Algorithm):
             turns = [turn for turn in rollout.turns if not is_observation(turn)]
             if self.mode != "behavioral_cloning":
                 turns = with_observations(turns, rollout.tail_ids)
-            plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
             copies = [
-                replace(t, sampling=replace(t.sampling, **plain), advantages=None, returns=None)
+                replace(t, sampling=_plain(t.sampling), advantages=None, returns=None)
                 for t in turns
             ]
             rollouts[agent] = replace(rollout, turns=copies)
@@ -172,6 +172,12 @@ class SFT(Algorithm):
         mean = entropy.sum() / batch.totals.tokens
         metrics: dict[str, Tensor | float] = {"policy_loss": total.detach(), "entropy": mean}
         return Loss(total, metrics, {PART: parts.detach(), "entropy": entropy})
+
+
+@lru_cache(maxsize=64)
+def _plain(sampling: SamplingParams) -> SamplingParams:
+    """Sampling parameters without a temperature and a truncation."""
+    return replace(sampling, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
 PLUGIN = SFT

@@ -4,6 +4,7 @@ policies with every base shared that can be."""
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
 from mrlm.training.run import Callback
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+MUCH = 100_000_000
+"""Bytes of the copies of a model from which on they are worth a warning."""
 
 
 @dataclass(slots=True)
@@ -206,7 +212,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     """All policies that have weights here; those of one base share one copy of it."""
     config, section = plan.config, plan.config.model
     tokenizers: dict[str, Any] = {}
-    taken: set[int] = set()
+    taken: dict[int, int] = {}
+    given: dict[int, Any] = {}
     policies: dict[str, Policy] = {}
     for names in bases_of(plan):
         live, path, *_ = origin_of(plan, names[0])
@@ -214,7 +221,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             model = load_with(section, _saved_adapter(plan, names[0]) or path)
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
-            taken.add(id(live))
+            taken[id(live)] = taken.get(id(live), 0) + 1
+            given[id(live)] = live
         adapted = False
         for name in sorted(names, key=lambda each: not _adapted(plan, each)):
             _, path, tokenizer, source = origin_of(plan, name)
@@ -235,9 +243,26 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             adapter = name if lora or saved else BASE if adapted else None
             same = {"precision": config.training.precision, "lean": section.lean}
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
+    for key, live in given.items():
+        _note_copies(live, taken[key] - 1)
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
     return {name: policies[name] for name in plan.assignment.policies if name in policies}
+
+
+def _note_copies(model: Any, count: int) -> None:
+    """Says how much memory the copies of a given model take, and how to do without."""
+    size = count * sum(each.numel() * each.element_size() for each in model.parameters())
+    if not count:
+        return
+    log.log(
+        logging.WARNING if size >= MUCH else logging.INFO,
+        "the given model was copied %d times, since every agent has a policy of its own: %.3g GB, "
+        "and gradients and optimiser state for each; share_policy=True trains one policy for all "
+        'agents, share_policy="lora" an adapter for each on one base',
+        count,
+        size / 1e9,
+    )
 
 
 def bases_of(plan: PlayPlan) -> list[list[str]]:

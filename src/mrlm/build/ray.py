@@ -56,6 +56,8 @@ class OnRay(InProcess):
     """A placement of policies, and of environments where configured, in workers of a Ray cluster.
     The critic of a team, credit and the loop itself stay in this process."""
 
+    local = False
+
     def __init__(self, plan: PlayPlan) -> None:
         super().__init__(plan)
         self.config: ExperimentConfig = plan.config

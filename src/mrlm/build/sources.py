@@ -13,7 +13,7 @@ from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
 from mrlm.data.tasks import Reading
-from mrlm.learn.bases.spec import Spec
+from mrlm.learn.bases.spec import Collection, Spec
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
 from mrlm.play.sources.ahead import Ahead
@@ -117,8 +117,11 @@ def source_of(
         )
     asked = spec.sampling.collection
     if asked is not None:
-        play = play_of(plan, settings_of, engines, demonstrate=asked.demonstrate)
         batch_size = config.training.batch_size
+        boards = _most_boards(plan) if _in_order(asked, batch_size) else None
+        play = play_of(
+            plan, settings_of, engines, demonstrate=asked.demonstrate, most_boards=boards
+        )
         return Collected(play, batch_size, asked.every, asked.min_reward, asked.most)
     replays = spec.sampling.replays
     play = play_of(
@@ -137,6 +140,12 @@ def source_of(
         return play
     training = config.training
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
+
+
+def _in_order(asked: Collection, batch_size: int) -> bool:
+    """Whether the episodes of a step are those of its collection, in order."""
+    whole = asked.most is None or asked.most >= batch_size
+    return whole and asked.every == 1 and asked.min_reward is None
 
 
 def _most_boards(plan: RunPlan) -> int | None:

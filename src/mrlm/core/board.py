@@ -3,10 +3,11 @@ list of elements and classes is kept; all else is text, since environments show 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
 
 TAGS = frozenset(
@@ -27,6 +28,8 @@ MOST_ELEMENTS, DEEPEST = 1_000, 16
 WIDEST = 48
 """Characters of a line in a cell of a table in text."""
 CUT = " ..."
+_PIECE = re.compile(r'<(/?)([a-z]+)(?: class="([^"<>&]*)")?>|[^<]+')
+"""A tag as `table` and `stacked` write it, or a text."""
 
 Node = str | list["Node"]
 """A text, or an element: its tag and classes joined by dots (`td.win`), then its children."""
@@ -75,9 +78,14 @@ def bounded(board: str) -> str:
 @lru_cache(maxsize=512)  # siblings have many boards in common
 def board_tree(html: str) -> Node:
     """The tree of a board, with the elements and classes that are kept; not to be changed."""
-    reader = _Reader()
-    reader.feed(html[:MOST_HTML])
-    reader.close()
+    html, reader = html[:MOST_HTML], _Reader()
+    pieces = list(_PIECE.finditer(html))
+    plain = sum(len(piece[0]) for piece in pieces) == len(html)
+    if plain and all(piece[2] is None or piece[2] in TAGS for piece in pieces):
+        reader.read(pieces)  # a tenth of the time
+    else:
+        reader.feed(html)
+        reader.close()
     return reader.root
 
 
@@ -114,13 +122,28 @@ class _Reader(HTMLParser):
         self._open: list[list[Node]] = [self.root]
         self._characters, self._elements = MOST_CHARACTERS, MOST_ELEMENTS
 
+    def read(self, pieces: Iterable[re.Match[str]]) -> None:
+        """Reads HTML of nothing but texts, tags that are kept, and their classes."""
+        for piece in pieces:
+            end, tag, classes = piece.groups()
+            if tag is None:
+                self.handle_data(unescape(piece[0]))
+            elif not end:
+                self._start(tag, classes or "", piece[0])
+            elif classes is None:
+                self.handle_endtag(tag)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = " ".join(value or "" for name, value in attrs if name == "class")
+        self._start(tag, given, self.get_starttag_text() or f"<{tag}>")
+
+    def _start(self, tag: str, given: str, text: str) -> None:
+        """Opens an element with classes, or keeps the text of its tag."""
         if tag not in TAGS or not self._elements or len(self._open) > DEEPEST:
-            self.handle_data(self.get_starttag_text() or f"<{tag}>")
+            self.handle_data(text)
             return
         self._elements -= 1
-        given = " ".join(value or "" for name, value in attrs if name == "class").split()
-        classes = dict.fromkeys(name for name in given if name in CLASSES)
+        classes = dict.fromkeys(name for name in given.split() if name in CLASSES)
         node: list[Node] = [".".join([tag, *classes])]
         self._open[-1].append(node)
         if tag != "br":

@@ -358,30 +358,29 @@ def _called(environment: Environment, method: str, *arguments: object) -> Any:
 def contract_problem(result: object, environment: Environment, method: str) -> str | None:
     """The message about a wrong type or name in the result of `reset` or `step`, with the fix, or
     `None`."""
-    title = _title(environment)
     if not isinstance(result, StepResult):
         agent = environment.agents[0]
         return (
-            f"{title}.{method} returned {_type_of(result)}; it must return a StepResult: "
-            f'`return StepResult({{"{agent}": Observation([Message(text)])}})`'
+            f"{_title(environment)}.{method} returned {_type_of(result)}; it must return a "
+            f'StepResult: `return StepResult({{"{agent}": Observation([Message(text)])}})`'
         )
     for agent, observation in result.observations.items():
         if agent not in environment.agents:
             return (
-                f"{title}.{method}: observation for {agent!r}, which is not in "
+                f"{_title(environment)}.{method}: observation for {agent!r}, which is not in "
                 f"agents={environment.agents!r}"
             )
         if not isinstance(observation, Observation) or not all(
             isinstance(message, Message) for message in observation.messages
         ):
             return (
-                f"{title}.{method}: the observation of {agent!r} must be an Observation of "
-                "Messages: `Observation([Message(text)])`"
+                f"{_title(environment)}.{method}: the observation of {agent!r} must be an "
+                "Observation of Messages: `Observation([Message(text)])`"
             )
     for agent in result.rewards:
         if agent not in environment.agents:
             return (
-                f"{title}.{method}: reward for {agent!r}, which is not in "
+                f"{_title(environment)}.{method}: reward for {agent!r}, which is not in "
                 f"agents={environment.agents!r}"
             )
     return None

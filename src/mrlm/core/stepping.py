@@ -16,7 +16,16 @@ from mrlm.core.types import Message, StepResult
 
 def is_async(method: Any) -> bool:
     """Whether a method of an environment is a coroutine function."""
+    function = getattr(method, "__func__", None)
+    return _is_async(method) if function is None else _known_async(function)
+
+
+def _is_async(method: Any) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(method))
+
+
+_known_async = functools.lru_cache(maxsize=1024)(_is_async)
+"""The same for functions of classes, which are asked about at every step of every episode."""
 
 
 def is_pending(answer: Any) -> bool:

@@ -8,21 +8,20 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from mrlm.core.environment import Environment, contract_problem, validated_reward
+from mrlm.core.environment import Environment, contract_problem
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
 from mrlm.core.timing import span
-from mrlm.core.types import Message, Reward, StepResult, Task, Turn
+from mrlm.core.types import Message, StepResult, Task, Turn
 from mrlm.core.user_errors import explain
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.board_recorder import BoardRecorder
 from mrlm.play.engine import ExternalCalls
-
-Share = Literal["own", "team"] | Mapping[str, float]
+from mrlm.play.reward_booking import Share, book, summed
 
 
 @dataclass(eq=False, repr=False)
@@ -200,7 +199,7 @@ class EpisodeRunner:
         inward = self._by_role(actions)
         result = await self._call("step", lambda: self.environment.step(inward))
         self.result = self._by_agent(result, "step")
-        _pay(self.episode, self.agents, self.result.rewards, share)
+        book(self.episode, self.agents, self.result.rewards, share)
         for agent, observation in self.result.observations.items():
             if agent in self.agents:
                 self.agents[agent].shown(observation.messages)
@@ -215,8 +214,8 @@ class EpisodeRunner:
         the reward component in the log."""
         turn = self.episode.rollouts[agent].turns[-1]
         turn.reward += amount
-        turn.components = _summed(turn.components, {name: amount})
-        self.episode.metrics = _summed(self.episode.metrics, {f"{agent}/{name}": amount})
+        turn.components = summed(turn.components, {name: amount})
+        self.episode.metrics = summed(self.episode.metrics, {f"{agent}/{name}": amount})
         self.episode.step_rewards[turn.step] += amount
         self.episode.reward += amount
 
@@ -303,16 +302,20 @@ class EpisodeRunner:
 
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
-        applies to both."""
+        applies to both. No other coroutine runs during a method that does neither."""
+        waits = is_async(getattr(self.environment, what))
+        if not (waits or self.environment.blocking):
+            with span("environment", self.episode.environment):
+                answer = function()
+            if not is_pending(answer):
+                return answer
+            function, waits = (lambda: answer), True
         async with self.working():
             with span("environment", self.episode.environment):
                 try:
-                    if is_async(getattr(self.environment, what)):
+                    if waits:
                         return await asyncio.wait_for(function(), self.timeout)
-                    if self.environment.blocking:
-                        answer = await asyncio.wait_for(in_thread(function), self.timeout)
-                    else:
-                        answer = function()
+                    answer = await asyncio.wait_for(in_thread(function), self.timeout)
                     if is_pending(answer):
                         answer = await asyncio.wait_for(answer, self.timeout)
                     return answer
@@ -354,45 +357,3 @@ def _lost(runner: EpisodeRunner) -> list[tuple[str, Turn]]:
         return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
     missing = {name for name in episode.missing if runner.agents[name].settings.trained}
     return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
-
-
-def _pay(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share: Share) -> None:
-    """Book the rewards of a joint step."""
-    where = f"environment {episode.environment!r}, task {episode.task.id!r}"
-    given = {
-        agent: validated_reward(reward, f"{where}, agent {agent!r}")
-        for agent, reward in rewards.items()
-    }
-    paid = {agent: reward for agent, reward in given.items() if reward.known}
-    unknown = given.keys() - paid.keys()
-    if unknown and not paid:  # no reward of the step is known
-        episode.missing |= {*agents, *unknown}
-    elif share == "own":
-        episode.missing |= unknown
-    total = sum(reward.value for reward in paid.values())
-    if share == "own":
-        amounts = {agent: reward.value for agent, reward in paid.items()}
-    elif share == "team":
-        amounts = dict.fromkeys(episode.rollouts, total)
-    else:
-        amounts = {agent: total * weight for agent, weight in share.items()}
-    for agent, amount in amounts.items():
-        rollout = episode.rollouts.get(agent)
-        if rollout is not None and rollout.turns:
-            rollout.turns[-1].reward += amount
-        else:
-            episode.metrics = _summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
-    for agent, reward in paid.items():
-        rollout = episode.rollouts.get(agent)
-        if rollout is not None and rollout.turns:
-            turn = rollout.turns[-1]
-            turn.components = _summed(turn.components, reward.components)
-        named = {f"{agent}/{name}": value for name, value in reward.components.items()}
-        episode.metrics = _summed(episode.metrics, named)
-    team = sum(amounts.values()) / len(amounts) if amounts else 0.0
-    episode.step_rewards.append(team)
-    episode.reward += team
-
-
-def _summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    return {**known, **{name: known.get(name, 0.0) + float(more[name]) for name in more}}

@@ -95,8 +95,8 @@ class EpisodeFile:
         if not rows or not (evaluation or step % self.every == 0):
             return False
         # non-ASCII is escaped: no control code of a model's text reaches a terminal
-        lines = [json.dumps({"step": step, **row}, allow_nan=False) + "\n" for row in rows]
-        data = "".join(lines).encode()
+        encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
+        data = "".join([f"{encode({'step': step, **row})}\n" for row in rows]).encode()
         if self.path.suffix == ".gz":
             data = gzip.compress(data, LEVEL, mtime=0)
         _extend(self.path, data)

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def episode_row(
     *,
     group: int | None = None,
     tokens: bool = True,
+    task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Makes the row of an episode.
 
@@ -47,6 +49,7 @@ def episode_row(
         opponents: opponent -> the past player it represents.
         group: number of its group in the step.
         tokens: whether its tokens and boards are recorded; otherwise only digests of tokens.
+        task: the record of its task, where siblings share it.
     """
     marks: dict[str, Any] = {
         "greedy": episode.greedy,
@@ -62,7 +65,7 @@ def episode_row(
         "id": episode.id,
         "environment": episode.environment,
         "task_id": episode.task.id,
-        "task": task_record(episode.task),
+        "task": task_record(episode.task) if task is None else task,
         "status": episode.status,
         "reward": finite(episode.reward),
         "step_rewards": [finite(value) for value in episode.step_rewards],
@@ -94,10 +97,11 @@ def digest(ids: Sequence[int]) -> str:
 
 def finite(value: float | None) -> float | None:
     """A number for JSON: `None` if it is not finite."""
-    if value is None or isinstance(value, int):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else None
+    if type(value) is not float:
+        if value is None or isinstance(value, int):
+            return value
+        value = float(value)
+    return value if math.isfinite(value) else None
 
 
 def _boards(episode: Episode) -> list[dict[str, Any]]:
@@ -172,9 +176,7 @@ def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, A
 
 def mean_of(column: Any) -> float | None:
     """The mean of a column, or `None`."""
-    if column is None:
-        return None
-    if np.ndim(column) == 0:
+    if column is None or isinstance(column, float) or np.ndim(column) == 0:
         return finite(column)
     numbers = [float(value) for value in column]
     return finite(sum(numbers) / len(numbers)) if numbers else None
@@ -189,8 +191,9 @@ def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 _DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
 
 
-def _sampling(sampling: SamplingParams) -> dict[str, Any]:
-    """The sampling settings that are not the default ones."""
+@lru_cache(maxsize=64)
+def _sampling(sampling: SamplingParams) -> Mapping[str, Any]:
+    """The sampling settings that are not the default ones; not to be changed."""
     chosen = {name: getattr(sampling, name) for name in _DEFAULTS}
     return {
         name: list(value) if isinstance(value, tuple) else value

@@ -14,6 +14,7 @@ from typing import Any
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
+from mrlm.core.records import task_record
 from mrlm.record.files import EpisodeFile
 from mrlm.record.plan import RecordPlan
 from mrlm.record.reader import METRICS
@@ -49,8 +50,13 @@ def write_episodes(
         OSError: the file cannot be written.
     """
     chosen = list(plan.chosen(groups))
+    tasks = {id(each.task): each.task for _, each, _ in chosen}  # siblings share one
+    posed = {key: task_record(task) for key, task in tasks.items()}
     rows = [
-        _shown(episode_row(each, opponents, group=number, tokens=tokens), hidden)
+        _shown(
+            episode_row(each, opponents, group=number, tokens=tokens, task=posed[id(each.task)]),
+            hidden,
+        )
         for number, each, tokens in chosen
     ]
     evaluation = any(each.id.startswith("eval/") for _, each, _ in chosen)

@@ -25,6 +25,7 @@ from mrlm.training.metrics import (
     episode_metrics,
 )
 from mrlm.training.run import Run
+from mrlm.training.weight_proof import prove
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -180,6 +181,9 @@ async def evaluate_groups(
     section = run.config.evaluation
     if run.evaluator is None:
         return {}, []
+    if run.unproven is not None:
+        groups, run.unproven = run.unproven, None
+        await prove(run, run.learners, groups)
     run.assign_policies(max(0, run.step - 1))  # the roles of the latest iteration
     with span("evaluation"):
         groups = await run.evaluator.evaluate(

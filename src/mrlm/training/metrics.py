@@ -10,7 +10,8 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.owners import owners_of
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import PEAKS
-from mrlm.learn.data.batch import as_column
+from mrlm.learn.data.batch import joined
+from mrlm.learn.data.samples import has_advantage
 from mrlm.play.engine import Engine, RemoteEngine
 
 
@@ -68,32 +69,31 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     trained tokens. With several agents also over all trained tokens (`advantage/mean`), and with
     several policies of each (`advantage/<policy>/mean`); an agent's numbers keep a name that both
     have."""
-    agents: dict[str, list[np.ndarray]] = {}
-    policies: dict[str, list[np.ndarray]] = {}
+    agents: dict[str, list[Turn]] = {}
+    policies: dict[str, list[Turn]] = {}
     for turn in _credited(groups):
-        column = as_column(turn.advantages, len(turn))
-        agents.setdefault(turn.agent, []).append(column)
-        policies.setdefault(turn.policy, []).append(column)
-    tokens = {agent: sum(map(len, columns)) for agent, columns in agents.items()}
+        agents.setdefault(turn.agent, []).append(turn)
+        policies.setdefault(turn.policy, []).append(turn)
+    tokens = {agent: sum(map(len, turns)) for agent, turns in agents.items()}
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
-    for agent, columns in agents.items():
-        metrics |= _spread(f"/{agent}", columns)
+    for agent, turns in agents.items():
+        metrics |= _spread(f"/{agent}", turns)
         if len(agents) > 1:
             metrics[f"tokens/{agent}/share"] = tokens[agent] / sum(tokens.values())
     if len(agents) > 1:
-        metrics |= _spread("", [column for columns in policies.values() for column in columns])
-    for name, columns in policies.items() if len(agents) > 1 and len(policies) > 1 else ():
-        metrics |= {} if name in agents else _spread(f"/{name}", columns)
+        metrics |= _spread("", [turn for turns in policies.values() for turn in turns])
+    for name, turns in policies.items() if len(agents) > 1 and len(policies) > 1 else ():
+        metrics |= {} if name in agents else _spread(f"/{name}", turns)
     return metrics
 
 
-def _spread(suffix: str, columns: Sequence[np.ndarray]) -> dict[str, float]:
+def _spread(suffix: str, turns: Sequence[Turn]) -> dict[str, float]:
     """Mean, deviation and share of zeros of the advantages of turns."""
-    column = np.concatenate(columns)
+    column = joined([turn.advantages for turn in turns], [len(turn) for turn in turns])
     return {
         f"advantage{suffix}/mean": float(column.mean()),
         f"advantage{suffix}/std": float(column.std()),
-        f"advantage{suffix}/zero": _share(not each.any() for each in columns),
+        f"advantage{suffix}/zero": _share(not has_advantage(turn) for turn in turns),
     }
 
 

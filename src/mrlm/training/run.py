@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.config import ExperimentConfig
-from mrlm.core.episodes import Episode
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError, WorkerLost
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.bases.algorithm import Algorithm
@@ -58,6 +58,9 @@ class Callback:
 class Placement:
     """The location of learners and engines: this process. Other placements do the same elsewhere;
     the loop is the same for all."""
+
+    local: bool = True
+    """Whether weights are in this process, and are there as long as it is."""
 
     async def update(
         self,
@@ -116,6 +119,9 @@ class Run:
         frozen: policies with weights that are not trained.
         untrained: agents that the log has already named for having only advantages of 0.
         alarm: the alarm that ends the run (`training.doctor=stop`).
+        unproven: the latest training data, where engines have its weights without a proof.
+        saves_end: its last step is saved, as a checkpoint and as `final/`.
+        unsaved: its last step is whole, and `final/` does not have it yet.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
     """
@@ -146,6 +152,9 @@ class Run:
     interrupted: bool = False
     alarm: str | None = None
     checked: bool = False
+    unproven: Sequence[Group] | None = None
+    saves_end: bool = True
+    unsaved: bool = False
     team: Mapping[str, Any] = field(default_factory=dict)
 
     def assign_policies(self, step: int) -> None:
@@ -174,6 +183,11 @@ class Run:
     def evaluates(self) -> bool:
         """Whether there is anything to evaluate on."""
         return self.evaluator is not None and self.config.evaluation.episodes > 0
+
+    @property
+    def defers(self) -> bool:
+        """Whether its end can be saved later, at any time and by this process alone."""
+        return self.peers.size == 1 and self.placement.local
 
     @property
     def failing(self) -> bool:

@@ -57,8 +57,9 @@ class Gap:
 async def exchange(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = ()
 ) -> None:
-    """Loads the weights of learners into the engines, and proves that they sample with them.
-    Weights without a proof are loaded once more, in full.
+    """Loads the weights of learners into the engines, and proves that they sample with them: now,
+    or where the groups of the run are not sampled, before the next evaluation. Weights without a
+    proof are loaded once more, in full.
 
     Args:
         run: the run.
@@ -70,7 +71,10 @@ async def exchange(
             trained ones.
     """
     await _load(run, learners)
-    await prove(run, learners, groups)
+    if run.source.samples:
+        await prove(run, learners, groups)
+    else:
+        run.unproven = groups
 
 
 async def prove(

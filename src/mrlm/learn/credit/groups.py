@@ -14,6 +14,7 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.data.batch import as_column
+from mrlm.learn.data.samples import has_advantage
 
 Member = tuple[Episode, Rollout]
 Key = Literal["agent", "task"] | dict[str, str]
@@ -30,7 +31,7 @@ def is_trained(turn: Turn) -> bool:
 
 def trained_turns(rollout: Rollout) -> list[Turn]:
     """The turns of a rollout whose tokens are trained."""
-    return [turn for turn in rollout.turns if is_trained(turn)]
+    return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
 
 
 def clear(groups: Iterable[Group]) -> None:
@@ -47,7 +48,7 @@ def members(group: Group) -> dict[str, list[Member]]:
     for episode in group.valid:
         for agent, rollout in episode.rollouts.items():
             finite = math.isfinite(episode.reward) and math.isfinite(rollout.reward)
-            if finite and trained_turns(rollout):
+            if finite and any(is_trained(turn) for turn in rollout.turns):
                 found.setdefault(agent, []).append((episode, rollout))
     return found
 
@@ -193,9 +194,8 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
         for agent in {agent for agent, rollout in rollouts if trained_turns(rollout)}:
             found = compared.get(agent, [])
             turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
-            columns = [turn.advantages for turn in turns if turn.advantages is not None]
             small = len(found) < 2
-            flat = not small and not any(np.any(np.asarray(column)) for column in columns)
+            flat = not small and not any(map(has_advantage, turns))
             flags = [flags[0] + 1, flags[1] + flat, flags[2] + small]
     ((number, flat, small),) = ops.global_sum({"groups": flags}).values()
     if not number:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -50,18 +52,14 @@ class Totals:
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
         """Counts the trained tokens, turns and units of `samples`."""
-        totals, units = cls(), set()
+        samples = list(samples)
+        by_agent: dict[str, int] = {}
         for sample in samples:
-            totals.sequences += 1
-            units.add(sample.unit)
             for turn in sample.turns:
-                totals.turns += 1
-                totals.tokens += len(turn)
-                known = totals.tokens_by_agent.get(turn.agent, 0)
-                totals.tokens_by_agent[turn.agent] = known + len(turn)
-        totals.units = len(units)
-        totals.seen = totals.tokens
-        return totals
+                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + len(turn.completion_ids)
+        turns, tokens = sum(len(sample.turns) for sample in samples), sum(by_agent.values())
+        units = len({sample.unit for sample in samples})
+        return cls(tokens, len(samples), turns, units, by_agent, tokens)
 
 
 @dataclass(slots=True)
@@ -269,16 +267,17 @@ def split(
     batches: list[list[Sample]] = []
     load, count = _Load(packed), most  # the first unit opens a batch
     for unit in units:
-        load = load.plus(unit)
+        load.add(unit)
         if load.size > max_tokens or count >= most:
             batches.append([])
-            load, count = _Load(packed).plus(unit), 0
+            load, count = _Load(packed), 0
+            load.add(unit)
         batches[-1].extend(unit)
         count += 1
     return batches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Load:
     """Size of a micro-batch."""
 
@@ -292,13 +291,14 @@ class _Load:
     def size(self) -> int:
         return self.tokens if self.packed else self.rows * self.longest
 
-    def plus(self, unit: Sequence[Sample]) -> _Load:
-        """With `unit` added."""
+    def add(self, unit: Sequence[Sample]) -> None:
+        """Adds a unit."""
         if self.packed:
-            tokens = self.tokens + new_tokens(unit, self.last)
-            return replace(self, tokens=tokens, last=np.asarray(unit[-1].ids))
-        longest = max(self.longest, *(len(sample.ids) for sample in unit))
-        return replace(self, rows=self.rows + len(unit), longest=longest)
+            self.tokens += new_tokens(unit, self.last)
+            self.last = np.asarray(unit[-1].ids)
+            return
+        self.rows += len(unit)
+        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
 
 
 def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -324,32 +324,30 @@ def pack(
 ) -> Batch:
     """Packs samples of a micro-batch into a batch. `totals` are the denominators of the whole
     optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
-    numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS if name not in _NUMBERS}
-    counts: list[int] = []
+    numbers: list[tuple[float, ...]] = []
+    columns: dict[str, list[Column | None]] = {name: [] for name in _CREDIT}
+    places: list[range] = []
     turns: list[Turn] = []
     agents: dict[str, int] = {}
     for row, sample in enumerate(samples):
         for turn, start in zip(sample.turns, sample.starts, strict=True):
-            count = len(turn)
             agent = agents.setdefault(turn.agent, len(agents))
             warmth = 1.0 if turn.sampling.greedy else turn.sampling.temperature
-            same = (row, len(turns), sample.rollout, sample.unit, agent, warmth)
-            for name, number in zip(_NUMBERS, same, strict=True):
-                numbers[name].append(number)
-            pieces["place"].append(np.arange(start - 1, start - 1 + count))
-            pieces["tokens"].append(np.asarray(turn.completion_ids, dtype=np.int64))
+            numbers.append((row, len(turns), sample.rollout, sample.unit, agent, warmth))
+            places.append(range(start - 1, start - 1 + len(turn)))
             old = turn.logprobs if turn.old_logprobs is None else turn.old_logprobs
-            pieces["behaviour_logprobs"].append(
-                as_column(old if turn.logprobs is None else turn.logprobs, count)
-            )
-            pieces["old_logprobs"].append(as_column(old, count))
+            columns["behaviour_logprobs"].append(old if turn.logprobs is None else turn.logprobs)
+            columns["old_logprobs"].append(old)
             for name in ("advantages", "returns", "values", "ref_logprobs"):
-                pieces[name].append(as_column(getattr(turn, name), count))
-            counts.append(count)
+                columns[name].append(getattr(turn, name))
             turns.append(turn)
-    flat = {name: np.concatenate(parts) for name, parts in pieces.items()}
-    flat |= {name: np.repeat(np.asarray(one), counts) for name, one in numbers.items()}
+    counts = np.array([len(turn) for turn in turns], dtype=np.int64)
+    flat = {name: joined(column, counts) for name, column in columns.items()}
+    flat["place"] = np.array([*chain.from_iterable(places)], dtype=np.int64)
+    ids = chain.from_iterable(turn.completion_ids for turn in turns)
+    flat["tokens"] = np.array([*ids], dtype=np.int64)
+    for name, column in zip(_NUMBERS, zip(*numbers, strict=True), strict=True):
+        flat[name] = np.repeat(np.asarray(column), counts)
     tensors = {name: torch.as_tensor(array, device=device) for name, array in flat.items()}
     floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
@@ -363,18 +361,24 @@ def pack(
     )
 
 
-_FLOATS = (
-    "temperature",
-    "behaviour_logprobs",
-    "old_logprobs",
-    "advantages",
-    "returns",
-    "values",
-    "ref_logprobs",
+_CREDIT = (
+    *("behaviour_logprobs", "old_logprobs"),
+    *("advantages", "returns", "values", "ref_logprobs"),
 )
+_FLOATS = ("temperature", *_CREDIT)
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
 _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
 """Columns with one value per turn."""
+
+
+def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """`as_column` of the turns of a batch, one after the other, with `counts` tokens each."""
+    kinds = {type(column) for column in columns}
+    if kinds == {NoneType}:
+        return np.zeros(sum(counts))
+    if kinds == {float}:
+        return np.repeat(np.array(columns, dtype=np.float64), counts)
+    return np.concatenate([as_column(*each) for each in zip(columns, counts, strict=True)])
 
 
 def as_column(value: Column | None, count: int) -> np.ndarray:

@@ -23,6 +23,12 @@ def samples_of(
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
     rollouts = count()
+
+    def key(number: int, place: int, agent: str) -> tuple[object, ...]:
+        if unit == "turn":
+            return (len(samples),)
+        return (number, agent) if unit == "pair" else (number, place)
+
     for number, group in enumerate(groups):
         for place, episode in enumerate(group.episodes):
             if episode.failed:
@@ -36,12 +42,7 @@ def samples_of(
                     and (not credited or turn.advantages is not None)
                 ]
                 for sample in merge(turns, rollout=next(rollouts)):
-                    keys: dict[str, tuple[object, ...]] = {
-                        "turn": (len(samples),),
-                        "pair": (number, agent),
-                        "joint_step": (number, place),
-                    }
-                    sample.unit = units.setdefault(keys[unit], len(units))
+                    sample.unit = units.setdefault(key(number, place, agent), len(units))
                     samples.append(sample)
     return samples
 
@@ -51,7 +52,15 @@ def effective(samples: Sequence[Sample], ignores_zero: bool) -> list[Sample]:
     0."""
     if not ignores_zero:
         return list(samples)
-    return [sample for sample in samples if any(np.any(turn.advantages) for turn in sample.turns)]
+    return [sample for sample in samples if any(map(has_advantage, sample.turns))]
+
+
+def has_advantage(turn: Turn) -> bool:
+    """Whether any advantage of a turn is not 0."""
+    value = turn.advantages
+    if isinstance(value, float):
+        return value != 0.0
+    return value is not None and bool(np.any(np.asarray(value)))
 
 
 def openings(samples: Sequence[Sample]) -> list[Sample]:

@@ -34,6 +34,10 @@ class Collected(EpisodeSource):
     calls: int = 0
     cursor: int = 0
 
+    @property
+    def samples(self) -> bool:
+        return not self.play.demonstrate
+
     def num_tasks(self) -> int | None:
         return self.play.num_tasks()
 

@@ -171,6 +171,10 @@ class RowSource(EpisodeSource):
             self.grouping.check(row, index)
         self.group(0)
 
+    @property
+    def samples(self) -> bool:
+        return False
+
     def num_tasks(self) -> int | None:
         return len(self.rows)
 

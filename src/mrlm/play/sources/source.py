@@ -16,6 +16,11 @@ class EpisodeSource:
         """The next `count` groups."""
         raise NotImplementedError
 
+    @property
+    def samples(self) -> bool:
+        """Whether its groups have completions of the policies' engines."""
+        return True
+
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` if they never end."""
         return None

@@ -39,6 +39,10 @@ class StreamedRows(EpisodeSource):
     _place: int = field(default=0, init=False)
     _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
 
+    @property
+    def samples(self) -> bool:
+        return False
+
     async def take(self, count: int) -> list[Group]:
         return [self._next() for _ in range(count)]
 

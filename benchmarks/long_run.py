@@ -1,0 +1,163 @@
+"""Runs that are large: many episodes in a step, many in a run, and a long log. The row `long-run`
+is of modest size; `python -m benchmarks.long_run` measures others, with logs of any size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+
+from benchmarks.ours import Ours, playing
+from benchmarks.rows import Bench, Result
+from benchmarks.steps import small
+from benchmarks.timing import repeat
+from benchmarks.work import Work
+from mrlm.build.run import build
+from mrlm.record.files import INDEX, Part, episode_file, parts_of
+from mrlm.training.saving import save
+
+WORK = Work("0.4M", prompts=1, group=8, read=8, written=4)
+STEPS = (256, 1024, 4096)
+GIB = 1 << 30
+WARM = 4
+"""Steps after which memory is compared with that of the end."""
+
+
+Measure = Callable[[Bench], Result]
+
+
+def growth(work: Work, steps: Sequence[int], run: int, sizes: Sequence[float]) -> Measure:
+    """Cost of an episode in ever larger steps; the value is that of the largest over the smallest.
+    The note has the memory of a long run, and what a checkpoint and a resumed run take with ever
+    longer logs.
+
+    Args:
+        work: a step; its number of prompts is replaced.
+        steps: episodes of a step.
+        run: episodes of the long run.
+        sizes: of the log, in GB.
+    """
+
+    def measure(bench: Bench) -> Result:
+        done, clock = small(work, bench), bench.clock()
+        counts = [4, 8] if bench.quick else list(steps)
+        result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
+        result.axis, points = "episodes in a step", []
+        for count in counts:
+            ours = playing(replace(done, prompts=count // done.group), "grpo")
+            points.append((count, repeat(ours, bench.rounds, clock).median))
+            ours.close()
+        result.lines["step"] = points
+        (few, least), (many, most) = points[0], points[-1]
+        result.value = (most / many) / (least / few)
+        large = replace(done, prompts=many // done.group)
+        result.note = "; ".join(
+            [
+                long_run(large, 8 * many if bench.quick else run),
+                *long_log(done, [1e-5] if bench.quick else sizes),
+            ]
+        )
+        return result
+
+    return measure
+
+
+def long_run(work: Work, episodes: int) -> str:
+    """Time and memory of the steps of a long run, as a sentence."""
+    ours, process = playing(work, "grpo"), psutil.Process()
+    seconds, resident = [], []
+    for _ in range(max(2 * WARM, episodes // (work.prompts * work.group))):
+        start = time.process_time()
+        ours.step()
+        seconds.append(time.process_time() - start)
+        resident.append(process.memory_info().rss)
+    ours.close()
+    size = max(1, len(seconds) // 4)
+    early, late = seconds[WARM : WARM + size], seconds[-size:]
+    slower = statistics.median(late) / statistics.median(early)
+    grown = (resident[-1] - resident[WARM]) / GIB
+    return (
+        f"{len(seconds) * work.prompts * work.group:,} episodes in {len(seconds)} steps: a late "
+        f"step takes {slower:.2f} times as long as an early one, resident memory "
+        f"{resident[WARM] / GIB:.2f} GiB after {WARM} steps and {grown:+.3f} GiB at the end"
+    )
+
+
+def long_log(work: Work, sizes: Sequence[float]) -> list[str]:
+    """Seconds of a checkpoint and of building a run that continues from it, for logs of so many GB,
+    as sentences."""
+    ours = playing(replace(work, prompts=max(1, 64 // work.group)), "grpo")
+    ours.step()
+    ours.run.log.close()
+    found = [_with_log(ours, size) for size in [0.0, *sizes]]
+    ours.close()
+    return found
+
+
+def _with_log(ours: Ours, size: float) -> str:
+    """The log is as long as that of a run of as many steps as fill it."""
+    run, process = ours.run, psutil.Process()
+    run.step = lengthen(run.folder, int(size * 1e9))
+    saved = _seconds(lambda: save(run))
+    path, before = episode_file(run.folder), process.memory_info().rss
+    length = 0 if path is None else path.stat().st_size
+
+    def again() -> None:
+        build(ours.trainer.config, ours.trainer._parts, run.folder).log.close()
+
+    continued = _seconds(again)
+    more = (process.memory_info().rss - before) / GIB
+    return (
+        f"log of {length / 1e9:.2g} GB, {run.step:,} steps: checkpoint {saved:.2f} s, continued in "
+        f"{continued:.2f} s with {more:+.3f} GiB"
+    )
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    """Wall-clock seconds."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def lengthen(folder: Path, size: int) -> int:
+    """Makes the log of a run longer by copies of its last step, until its episodes have so many
+    bytes; returns the number of its steps."""
+    path, parts = episode_file(folder), parts_of(folder)
+    if path is None:
+        raise ValueError(f"{folder} has no episodes")
+    last, metrics = parts[-1], folder / "metrics.jsonl"
+    with path.open("rb") as file:
+        file.seek(last.at)
+        data = file.read(last.size)
+    row = json.loads(metrics.read_text().splitlines()[-1])
+    with path.open("ab") as file, (folder / INDEX).open("a") as index, metrics.open("a") as table:
+        while last.end < size:
+            last = Part(last.step + 1, False, last.end, len(data), last.episodes, last.ids)
+            file.write(data)
+            index.write(json.dumps(asdict(last)) + "\n")
+            table.write(json.dumps({**row, "step": last.step}) + "\n")
+    return last.step
+
+
+def main() -> None:
+    """Measures with sizes of one's own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, help="episodes of a step")
+    parser.add_argument("--run", type=int, default=100_000, help="episodes of the long run")
+    parser.add_argument("--gb", type=float, nargs="+", default=[0.1, 1.0], help="sizes of the log")
+    chosen = parser.parse_args()
+    result = growth(WORK, chosen.steps, chosen.run, chosen.gb)(Bench(rounds=1))
+    for count, seconds in result.lines["step"]:
+        print(f"{count:,} episodes in a step: {seconds:.2f} s, {1e6 * seconds / count:.0f} us each")
+    print(result.note.replace("; ", "\n"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Booking of the rewards of joint steps: on the turns of agents, in the metrics of an episode, and
+as the reward of the team."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from mrlm.core.environment import validated_reward
+from mrlm.core.episodes import Episode
+from mrlm.core.types import Reward
+from mrlm.play.agent import Agents
+
+Share = Literal["own", "team"] | Mapping[str, float]
+
+
+def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share: Share) -> None:
+    """Book the rewards of a joint step.
+
+    Args:
+        episode: the episode.
+        agents: the agents that play.
+        rewards: agent -> its reward.
+        share: as for `EpisodeRunner.finish`.
+
+    Raises:
+        RewardError: a reward is not a finite number.
+    """
+    given = {agent: _validated(reward, episode, agent) for agent, reward in rewards.items()}
+    paid = {agent: reward for agent, reward in given.items() if reward.known}
+    unknown = given.keys() - paid.keys()
+    if unknown and not paid:  # no reward of the step is known
+        episode.missing |= {*agents, *unknown}
+    elif share == "own":
+        episode.missing |= unknown
+    total = sum(reward.value for reward in paid.values())
+    if share == "own":
+        amounts = {agent: reward.value for agent, reward in paid.items()}
+    elif share == "team":
+        amounts = dict.fromkeys(episode.rollouts, total)
+    else:
+        amounts = {agent: total * weight for agent, weight in share.items()}
+    for agent, amount in amounts.items():
+        rollout = episode.rollouts.get(agent)
+        if rollout is not None and rollout.turns:
+            rollout.turns[-1].reward += amount
+        else:
+            episode.metrics = summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
+    for agent, reward in paid.items():
+        if not reward.components:
+            continue
+        rollout = episode.rollouts.get(agent)
+        if rollout is not None and rollout.turns:
+            turn = rollout.turns[-1]
+            turn.components = summed(turn.components, reward.components)
+        named = {f"{agent}/{name}": value for name, value in reward.components.items()}
+        episode.metrics = summed(episode.metrics, named)
+    team = sum(amounts.values()) / len(amounts) if amounts else 0.0
+    episode.step_rewards.append(team)
+    episode.reward += team
+
+
+def _validated(reward: object, episode: Episode, agent: str) -> Reward:
+    """A checked reward; the text of an error is not made for one that is right."""
+    if type(reward) is Reward and type(reward.value) is float and math.isfinite(reward.value):
+        return reward
+    where = f"environment {episode.environment!r}, task {episode.task.id!r}, agent {agent!r}"
+    return validated_reward(reward, where)
+
+
+def summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    """The sums of two tables of numbers."""
+    return {**known, **{name: known.get(name, 0.0) + float(more[name]) for name in more}}
