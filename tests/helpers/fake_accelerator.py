@@ -1,5 +1,5 @@
-"""A device that is not the CPU but computes on it: as on a GPU, tensors of two devices do not mix, and
-what waits for the device is counted. A process registers it once, before its first backward.
+"""A device that is not the CPU but computes on it: as on a GPU, tensors of two devices do not mix,
+and what waits for the device is counted. A process registers it once, before its first backward.
 
 A tensor of the device shares its memory with a tensor of the CPU (both made by DLPack from one
 another); every operation that torch dispatches to the device runs on the latter."""
@@ -45,6 +45,19 @@ _counted: list[Counted] = []
 _library: list[torch.library.Library] = []
 
 
+class _Module(backend_registration._DummyBackendModule):
+    """`torch.fake`."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        """Nothing: it draws from the generator of the CPU."""
+
+
 class _Exported(ctypes.Structure):
     """The start of DLPack's managed tensor."""
 
@@ -63,9 +76,10 @@ def register() -> torch.device:
     """Make the device known to torch, once in a process."""
     if not _library:
         torch.__future__.set_swap_module_params_on_conversion(True)  # ties stay ties
-        backend_registration._setup_privateuseone_for_python_backend(NAME)
+        backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
         _library.append(torch.library.Library("_", "IMPL"))
         _library[0].fallback(_run, "PrivateUse1")
+        Tensor.__deepcopy__ = _deep_copy
     return torch.device(NAME, 0)
 
 
@@ -87,6 +101,18 @@ def _moved(tensor: Tensor, kind: int) -> Tensor:
     return torch._C._from_dlpack(capsule)
 
 
+_deep_copy_of_others = Tensor.__deepcopy__
+
+
+def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """Torch would allocate a storage without an operation."""
+    if tensor.device.type != NAME:
+        return _deep_copy_of_others(tensor, memo)
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation of the device, on the CPU."""
     name = op._schema.name.removeprefix("aten::")
@@ -98,7 +124,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and leaf.device.type == NAME:
             leaves[at] = _moved(leaf, CPU)
-            if leaf.numel() == 0 and leaf is kwargs.get("out") or name == "resize_":
+            if (leaf.numel() == 0 and leaf is kwargs.get("out")) or name == "resize_":
                 leaves[at] = leaves[at].clone()  # memory of the device cannot be resized
                 grown.append((leaf, leaves[at]))
         elif isinstance(leaf, torch.device) and leaf.type == NAME:
@@ -145,7 +171,9 @@ def _written(op: Any) -> list[str | None]:
         same = [
             each.name
             for each in op._schema.arguments
-            if alias and alias.is_write and each.alias_info
+            if alias
+            and alias.is_write
+            and each.alias_info
             and each.alias_info.before_set == alias.before_set
         ]
         targets.append(same[0] if same else None)
@@ -163,8 +191,11 @@ def _check(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...]) -> None
     if name.startswith(("index", "_index")) and args[0].device.type == NAME:
         leaves = [each for each in leaves if each is not None]
         # indices may be on the CPU: they are copied, and waited for
-        if all(each is args[0] or each.dtype in (torch.int64, torch.bool)
-               for each in leaves if isinstance(each, Tensor) and each.device.type != NAME):
+        if all(
+            each is args[0] or each.dtype in (torch.int64, torch.bool)
+            for each in leaves
+            if isinstance(each, Tensor) and each.device.type != NAME
+        ):
             return
     wrong = [
         each

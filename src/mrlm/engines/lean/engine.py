@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.batch import DecodingBatch, Stats
 from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.fixed_batch import FixedBatch, Graphs
+from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
 from mrlm.learn.policy.policy import Policy
@@ -31,6 +33,8 @@ class _Base:
 
     decoder: Decoder
     cache: PrefixCache
+    memory: Fresh
+    graphs: Graphs
     checked: bool = False
 
 
@@ -44,6 +48,8 @@ class LeanEngine(HFEngine):
         unseen_writes: weights may change without a call of `load_weights`, as in a custom training
             loop: all of their values are compared before every call. Without it, `load_weights` has
             to be called after every change.
+        kv_mib: memory of the keys and values of the running rows, in MiB; further rows wait. By
+            default, what an accelerator has free, or half of the machine's memory.
     """
 
     def __init__(
@@ -52,9 +58,11 @@ class LeanEngine(HFEngine):
         batch_size: int = 256,
         cache_mib: int = 1024,
         unseen_writes: bool = True,
+        kv_mib: int | None = None,
     ) -> None:
         super().__init__(policies, batch_size)
         self.cache_mib = cache_mib
+        self.kv_mib = kv_mib
         self.unseen_writes = unseen_writes
         self.stats: Stats = Stats()
         self._bases: dict[tuple[int, torch.dtype], _Base] = {}
@@ -77,6 +85,13 @@ class LeanEngine(HFEngine):
                         base.decoder.mark(weights.adapter)
                     if whole:
                         base.decoder.mark()
+
+    async def rest(self) -> None:
+        """Release the memory of running rows and the recorded steps, which learning can use."""
+        with self._lock:
+            for base in self._bases.values():
+                base.graphs.drop()
+                base.memory.release()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode one batch per base; unsupported models take the general path."""
@@ -129,7 +144,10 @@ class LeanEngine(HFEngine):
             decoder = Decoder(anatomy, dtype, self.unseen_writes)
             size = int(np.prod(shape)) * decoder.dtype.itemsize
             cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
-            base = self._bases[key] = _Base(decoder, cache)
+            kind = Fresh if decoder.on_processor else Lasting
+            memory = kind(decoder.dtype, decoder.device)
+            graphs = Graphs(decoder, memory)
+            base = self._bases[key] = _Base(decoder, cache, memory, graphs)
         base.decoder.anatomy = anatomy
         return base
 
@@ -167,7 +185,7 @@ class LeanEngine(HFEngine):
         requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
         stats, self.stats = self.stats, Stats()
         nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
-        completions = self._lean(_Base(base.decoder, nothing), requests)
+        completions = self._lean(replace(base, cache=nothing), requests)
         self.stats = stats
         gaps: list[float] = []
         with policy.scoring(), policy.active() as model:
@@ -187,9 +205,12 @@ class LeanEngine(HFEngine):
             if anew or policy.adapter in changed:
                 base.cache.flush(name)
         base.cache.begin()
-        batch = DecodingBatch(
-            base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats
-        )
+        budget = budget_of(base.memory, self.kv_mib)
+        given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
+        if base.decoder.on_processor:
+            batch = DecodingBatch(*given, base.memory, budget)
+        else:
+            batch = FixedBatch(*given, base.memory, budget, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 
