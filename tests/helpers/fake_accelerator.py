@@ -144,6 +144,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
             ours.append(kwargs[source] if source in kwargs else args[_place(op, source)])
         else:
             with _kind_of(op, given):
+                _measure(op, result)
                 ours.append(pytree.tree_map_only(Tensor, lambda x: _moved(x, EXTENSION), result))
     if not isinstance(found, tuple):
         return ours[0] if ours else None
@@ -215,9 +216,8 @@ def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs:
     tensors = [each for each in leaves if isinstance(each, Tensor)]
     mixed = len({each.device.type for each in tensors if each.ndim or name in COPIES}) > 1
     asynchronous = name in COPIES and True in (kwargs.get("non_blocking"), *args[2:3])
-    masks = name.startswith("index") and any(
-        each.dtype == torch.bool for each in tensors[1:] if each is not args[0]
-    )
+    indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else ()
+    masks = any(each is not None and each.dtype == torch.bool for each in indices)
     waits = name in WAITS or masks or (mixed and not asynchronous)
     where = f"{name} {_line()}" if waits else ""
     for found in _counted:
@@ -225,6 +225,13 @@ def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs:
             found.kernels[name] += 1
         if waits:
             found.waits[where] += 1
+
+
+def _measure(op: Any, result: Any) -> None:
+    """Record the size of a new tensor."""
+    if _counted and not _views(op) and isinstance(result, Tensor):
+        for found in _counted:
+            found.largest = max(found.largest, result.nbytes)
 
 
 def _line() -> str:

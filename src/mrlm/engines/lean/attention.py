@@ -63,6 +63,13 @@ class Attention:
             scores.masked_fill_(later, HIDDEN)
         elif mask is not None:
             scores += mask
+        if queries.device.type != "cpu":  # in few kernels
+            highest = scores.amax(-1, keepdim=True)
+            weights = scores.sub_(highest).exp_()
+            sums = weights.sum(-1, keepdim=True)
+            weights = weights.to(values.dtype).view(rows, keys.shape[1], folded.shape[2], -1)
+            found = torch.matmul(weights, values).view(rows, heads, count, size)
+            return found.div_(sums), sums.log_().add_(highest)[..., 0]
         total = scores.logsumexp(-1)
         weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
         found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
@@ -89,9 +96,7 @@ class Attention:
         found: list[Tensor] = []
         for start in range(0, count, size):
             part = queries[:, :, start : start + size]
-            own = first[:, None] + torch.arange(
-                start, start + part.shape[2], device=queries.device
-            )
+            own = first[:, None] + torch.arange(start, start + part.shape[2], device=queries.device)
             behind = own[:, :, None] - places
             gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
             found.append(self.look(part, keys, values, hidden(gone, part.dtype)[:, None])[0])

@@ -179,9 +179,7 @@ class Decoder:
             }
         self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
         if stale[1]:
-            self._head = self._into(
-                self._head, matmul.stored([anatomy.head], self.stored, single)
-            )
+            self._head = self._into(self._head, matmul.stored([anatomy.head], self.stored, single))
         return any(changed)
 
     def use(self, adapters: Sequence[str]) -> set[str]:

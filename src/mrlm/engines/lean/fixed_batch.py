@@ -155,14 +155,12 @@ class FixedBatch(DecodingBatch):
         self.stats.steps += steps
         self.status[CHUNK].copy_(self.count)
         self.status[CHUNK + 1].copy_(self.alive)
-        ready = None
-        if self.device.type == "cuda":
-            numbers = torch.empty(self.status.shape, dtype=torch.int64, pin_memory=True)
-            numbers.copy_(self.status, non_blocking=True)
-            ready = torch.cuda.Event()
+        recorded = self.device.type == "cuda"
+        numbers = torch.empty(self.status.shape, dtype=torch.int64, pin_memory=recorded)
+        numbers.copy_(self.status, non_blocking=True)
+        ready = torch.cuda.Event() if recorded else None
+        if ready is not None:
             ready.record()
-        else:
-            numbers = self.status.to("cpu", non_blocking=True, copy=True)
         self.results.append(_Results(numbers, ready))
 
     def step(self) -> None:
