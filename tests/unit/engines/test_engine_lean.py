@@ -14,7 +14,7 @@ import transformers
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
-from mrlm.engines.lean import kv_blocks
+from mrlm.engines.lean import decoder, kv_blocks
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast import llama_modules
@@ -161,7 +161,7 @@ def test_steps_of_fixed_shapes_say_the_same(
     """As they run on a GPU, where they are recorded as graphs."""
     policy = Policy("policy", build(family), tokenizer)
     expected = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
-    monkeypatch.setattr(kv_blocks, "STATIC", {"cpu"})
+    monkeypatch.setattr(decoder, "PROCESSORS", set())
     monkeypatch.setattr(kv_blocks, "FIRST", 8)
     lean = LeanEngine({"policy": policy}, batch_size=8)
     assert_same(generate(lean, mixed()), expected)

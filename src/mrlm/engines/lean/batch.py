@@ -3,17 +3,20 @@ rows are replaced by waiting ones."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.core.errors import EngineError
 from mrlm.engines.lean.decoder import Decoder
-from mrlm.engines.lean.kv_blocks import Blocks
+from mrlm.engines.lean.kv_blocks import Blocks, most_columns
+from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.learn.policy.policy import Policy
@@ -27,6 +30,8 @@ PREFILL = 8192
 """Prompt tokens that are prefilled at once, padding included."""
 WORTH = 16
 """Completions shorter than this are not cached: prefilling them again costs less."""
+AT_ONCE = 1024
+"""Tokens that are copied to the prefix cache at once."""
 ALIKE = 32
 """Common tokens of two new prompts from which on one is prefilled before the other."""
 
@@ -72,6 +77,13 @@ class DecodingBatch:
     requests: Sequence[Request]
     batch_size: int
     stats: Stats
+    memory: Fresh
+    budget: int
+    """Bytes that keys and values may take; rows wait for a place in them."""
+
+    moved: ClassVar[tuple[str, ...]] = (
+        *("position", "count", "limit", "policy", "uniforms", "tokens", "logprobs"),
+    )
 
     def __post_init__(self) -> None:
         requests = self.requests
@@ -88,30 +100,105 @@ class DecodingBatch:
             key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
         )
         self.queue: deque[int] = deque(order)
-        rows = min(self.batch_size, len(requests))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
-        self.blocks: Blocks = Blocks(self.decoder, rows, self.width)
+        self._start()
+
+    def _start(self) -> None:
+        """Open blocks for as many of the waiting rows as fit into the memory."""
+        rows = self._fitting()
+        self.blocks = self._open(rows)
         self.who = np.full(rows, -1)  # draft of each row, -1 for none
         self.prefix_of = np.zeros(rows, dtype=np.int64)
         self.prefixes: list[_Prefix | None] = []
         self.rows = self.running = 0
+        self._refused = -1
+        """Number of running rows when there was no memory for another."""
         self._tensors(rows)
 
     def _tensors(self, rows: int) -> None:
+        def zeros(name: str, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return self.memory.zeros(name, *shape, dtype=dtype)
 
-        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=self.device)
-
-        self.hidden: Tensor = zeros(rows, self.decoder.anatomy.hidden, dtype=self.decoder.stream)
-        self.position, self.count, self.limit = zeros(rows), zeros(rows), zeros(rows)
-        self.policy: Tensor = zeros(rows)
-        self.uniforms: Tensor = zeros(rows, self.width, dtype=torch.float64)
-        self.tokens: Tensor = zeros(rows, self.width)
-        self.logprobs: Tensor = zeros(rows, self.width, dtype=torch.float32)
-        self.ends: Tensor = zeros(len(self.names), len(self.decoder.anatomy.head), dtype=torch.bool)
+        wide, vocabulary = self._columns, len(self.decoder.anatomy.head)
+        self.hidden: Tensor = zeros(
+            "hidden", rows, self.decoder.anatomy.hidden, dtype=self.decoder.stream
+        )
+        self.position, self.count = zeros("position", rows), zeros("count", rows)
+        self.limit, self.policy = zeros("limit", rows), zeros("policy", rows)
+        self.uniforms: Tensor = zeros("uniforms", rows, wide, dtype=torch.float64)
+        self.tokens: Tensor = zeros("tokens", rows, wide)
+        self.logprobs: Tensor = zeros("logprobs", rows, wide, dtype=torch.float32)
+        self.ends: Tensor = zeros("ends", len(self.names), vocabulary, dtype=torch.bool)
         for number, name in enumerate(self.names):
             ends = [id for id in self.policies[name].eos_ids if id < self.ends.shape[1]]
             self.ends[number, ends] = True
+
+    def _open(self, rows: int) -> Blocks:
+        return Blocks(self.decoder, rows, self.width, self.memory)
+
+    @property
+    def _columns(self) -> int:
+        """Tokens of a row that have a place."""
+        return self.width
+
+    @property
+    def _extent(self) -> int:
+        """Rows of a step."""
+        return self.rows
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    @property
+    def _of_token(self) -> int:
+        """Bytes of the keys and values of a token."""
+        decoder = self.decoder
+        pairs = 2 * decoder.kv_heads * decoder.head_dim
+        return len(decoder.windows) * pairs * decoder.dtype.itemsize
+
+    def _bytes(self, rows: int, prompts: int, longest: int) -> int:
+        """Most bytes of a batch of so many rows and prompts, with a layer that is copied as it
+        grows."""
+        own, read = rows * most_columns(self.width), prompts * longest
+        layers = len(self.decoder.windows)
+        return (own + read + max(own, read) // layers + AT_ONCE) * self._of_token
+
+    def _fitting(self) -> int:
+        """The number of rows for which there is memory, if those that wait are admitted in order.
+
+        Raises:
+            EngineError: there is not enough for one.
+        """
+        waiting = list(itertools.islice(self.queue, self.batch_size))
+        seen: set[tuple[Any, ...]] = set()
+        for rows, index in enumerate(waiting):
+            request = self.drafts[index].request
+            seen.add((key_of(request), tuple(request.prompt_ids)))
+            needed = self._bytes(rows + 1, len(seen), len(request.prompt_ids))
+            if needed > self.budget and rows:
+                return rows
+            if needed > self.budget:
+                raise EngineError(
+                    f"the keys and values of one request ({len(request.prompt_ids)} tokens and "
+                    f"{self.width} new ones) take {needed / 2**20:.0f} MiB on {self.device}, and "
+                    f"{self.budget / 2**20:.0f} MiB are available; lower "
+                    "generation.max_new_tokens, or raise engine.kv_mib"
+                )
+        return len(waiting)
+
+    def _admitted(self, free: int) -> list[int]:
+        """Take requests from the queue, as many as there are free rows and memory for their
+        prompts."""
+        prompts = {(t.key, t.ids.tobytes()): len(t.ids) for t in self.prefixes if t}
+        chosen: list[int] = []
+        while self.queue and len(chosen) < free:
+            request = self.drafts[self.queue[0]].request
+            ids = np.array(request.prompt_ids, dtype=np.int64)
+            prompts[key_of(request), ids.tobytes()] = len(ids)
+            count = max(len(prompts), len(self.prefixes))
+            if self._bytes(len(self.who), count, max(prompts.values())) > self.budget:
+                break
+            chosen.append(self.queue.popleft())
+        return chosen
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -119,7 +206,8 @@ class DecodingBatch:
         """Decode until all requests are finished."""
         while self.queue or self.running:
             free = len(self.who) - self.running
-            if self.queue and free * REFILL >= len(self.who):
+            ready = self.queue and free * REFILL >= len(self.who)
+            if ready and self.running != self._refused:
                 self._admit(free)
             tokens = self._draw()
             if self.running and not self.queue and self.running <= COMPACT * self.rows:
@@ -148,14 +236,16 @@ class DecodingBatch:
             if draft.finish_reason:
                 done.add(row)
         if done:
-            self._finish(sorted(done))
+            rows = sorted(done)
+            sizes = self.blocks.column - self.blocks.since[rows] + 1
+            self._finish(rows, sizes.tolist())
         return tokens
 
-    def _finish(self, rows: list[int]) -> None:
+    def _finish(self, rows: list[int], sizes: list[int]) -> None:
+        """Release rows after so many tokens."""
         drawn, scores = self.tokens[rows].tolist(), self.logprobs[rows].tolist()
-        for row, ids, logprobs in zip(rows, drawn, scores, strict=True):
+        for row, size, ids, logprobs in zip(rows, sizes, drawn, scores, strict=True):
             draft = self.drafts[self.who[row]]
-            size = self.blocks.column - int(self.blocks.since[row]) + 1
             draft.token_ids, draft.logprobs = ids[:size], logprobs[:size]
             if draft.finish_reason is None:
                 draft.judge()
@@ -177,19 +267,40 @@ class DecodingBatch:
             places.append(found)
             at.append(np.full(len(found), row))
             columns.append(np.arange(start, start + len(found)))
-        if sum(map(len, places)):
-            pairs = self.blocks.gather(np.concatenate(at), np.concatenate(columns))
-            self.cache.write(np.concatenate(places), pairs)
+        self._write(places, at, columns, self.blocks.gather)
+
+    def _write(
+        self,
+        places: Sequence[np.ndarray],
+        rows: Sequence[np.ndarray],
+        columns: Sequence[np.ndarray],
+        gather: Callable[[np.ndarray, np.ndarray], Tensor],
+    ) -> None:
+        """Copy keys and values to the prefix cache."""
+        if not sum(map(len, places)):
+            return
+        into, out, at = (np.concatenate(each) for each in (places, rows, columns))
+        for start in range(0, len(into), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            self.cache.write(into[part], gather(out[part], at[part]))
 
     # -- admission and release ---------------------------------------------------------------------
 
     def _admit(self, free: int) -> None:
         """Admit waiting requests; prompts that are not in the batch yet are prefilled first."""
-        chosen = [self.queue.popleft() for _ in range(min(free, len(self.queue)))]
-        slots = np.flatnonzero(self.who < 0)[: len(chosen)]
         if not self.running:
             self.blocks.start()
         self._drop_prefixes()
+        chosen = self._admitted(free)
+        if not chosen and self.running:  # until one ends
+            self._refused = self.running
+            self._arrange()
+            return
+        self._refused = -1
+        if not chosen:  # fewer rows, with more memory for longer prompts
+            self._start()
+            chosen = self._admitted(len(self.who))
+        slots = np.flatnonzero(self.who < 0)[: len(chosen)]
         places = {(t.key, t.ids.tobytes()): i for i, t in enumerate(self.prefixes) if t}
         fresh: list[int] = []
         for slot, index in zip(slots, chosen, strict=True):
@@ -223,7 +334,7 @@ class DecodingBatch:
         self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
         self.policy[at] = column([self.names.index(request.policy) for request in requests])
         self.count[at] = 0
-        uniforms = np.zeros((len(slots), self.width))
+        uniforms = np.zeros((len(slots), self._columns))
         for row, request in enumerate(requests):
             own = uniforms_of(request)
             uniforms[row, : len(own)] = own
@@ -233,7 +344,7 @@ class DecodingBatch:
         """Move the running rows to the front; returns their old indices."""
         kept = np.flatnonzero(self.who[: self.rows] >= 0)
         at, n = torch.as_tensor(kept, device=self.device), len(kept)
-        for name in ("position", "count", "limit", "policy", "uniforms", "tokens", "logprobs"):
+        for name in self.moved:
             column = getattr(self, name)
             column[:n] = column[at]
         self.blocks.compact(kept)
@@ -250,7 +361,7 @@ class DecodingBatch:
         known = set(used.tolist())
         self.prefixes = [t if i in known else None for i, t in enumerate(self.prefixes)]
         if len(used) <= COMPACT * len(self.prefixes):
-            self.blocks.keep_prefixes(used)
+            self.blocks.prompts.keep(used)
             self.prefixes = [self.prefixes[i] for i in used]
             self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
@@ -266,7 +377,7 @@ class DecodingBatch:
 
     def _arrange(self) -> None:
         """Update the indices that depend on the assignment of rows."""
-        n = self.rows
+        n = self._extent
         drafts = [self.drafts[max(index, 0)] for index in self.who[:n]]
         running = self.who[:n] >= 0
         self.columns: Columns = Columns([draft.request.sampling for draft in drafts], self.device)
@@ -315,19 +426,18 @@ class DecodingBatch:
         """Prefill prompts except for their cached prefixes, and cache the result."""
         prefixes = [self._prefix(number) for number in part]
         rows = [self.cache.match(prefix.key, prefix.ids[:-1]) for prefix in prefixes]
-        known = [self.cache.read(each) for each in rows]
         adapters = [self.policies[prefix.key[0]].adapter for prefix in prefixes]
         mask = self.decoder.adapter_mask(adapters)
-        last, pairs = self.blocks.read(part, [prefix.ids for prefix in prefixes], known, mask)
-        places, picked, offset = [], [], 0
-        for prefix, hidden, each in zip(prefixes, last, rows, strict=True):
-            prefix.last = hidden
+        texts = [prefix.ids for prefix in prefixes]
+        last = self.blocks.prompts.read(part, texts, rows, self.cache.pool, mask)
+        places, numbers, columns, offset = [], [], [], 0
+        for number, prefix, state, each in zip(part, prefixes, last, rows, strict=True):
+            prefix.last = state
             start, found = self.cache.add(prefix.key, prefix.ids, len(each))
             places.append(found)
-            picked.append(np.arange(len(found)) + offset + start - len(each))
+            numbers.append(np.full(len(found), number))
+            columns.append(np.arange(start, start + len(found)))
             offset += len(prefix.ids) - len(each)
-        if sum(map(len, places)):
-            at = torch.as_tensor(np.concatenate(picked), device=self.device)
-            self.cache.write(np.concatenate(places), pairs[at])
+        self._write(places, numbers, columns, self.blocks.prompts.gather)
         self.stats.read += offset
         self.stats.cached += sum(map(len, rows))

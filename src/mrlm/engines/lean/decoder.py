@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mrlm.engines.lean.attention import Attention
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 from mrlm.learn.policy.digest import digests
@@ -22,11 +23,14 @@ FUSED: dict[str, tuple[str, ...]] = {
     "down": ("down",),
 }
 NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
-HIDDEN = -1e30
-"""Added to the score of a masked key."""
+PROCESSORS = {"cpu"}
+"""Devices where shapes follow the running rows. On others, shapes are fixed, so that steps can be
+recorded and nothing waits for the device."""
 
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
+
+Kept = TypeVar("Kept", Tensor, Tensor | int8.Int8)
 
 
 @dataclass(slots=True)
@@ -106,6 +110,10 @@ class Decoder:
         self.device: torch.device = anatomy.embedding.device
         between = self.device.type == "cpu" and self.stream == torch.float32
         self.dtype: torch.dtype = torch.float32 if between else dtype
+        self.on_processor: bool = self.device.type in PROCESSORS
+        self.attention: Attention = Attention(anatomy.scale, anatomy.attention_softcap)
+        self.layout = 0
+        """Counts the times that weights moved to other addresses."""
         self.heads: int = anatomy.heads
         self.kv_heads: int = anatomy.kv_heads
         self.head_dim: int = anatomy.head_dim
@@ -113,6 +121,10 @@ class Decoder:
         self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
         self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
         self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
+        self._final_norm: Tensor | None = None
+        self._head: Any = None
+        self._borrowed: set[int] = set()
+        """Addresses of the model's weights."""
         self._single = False
         self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
@@ -125,7 +137,7 @@ class Decoder:
             width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
             for width in (anatomy.hidden, anatomy.head_dim)
         }
-        scale = torch.tensor(anatomy.embed_scale, dtype=self.stream)
+        scale = torch.tensor(anatomy.embed_scale, dtype=self.stream, device="cpu")
         self._embed_scale = float(scale)
 
     # -- weights -----------------------------------------------------------------------------------
@@ -163,14 +175,18 @@ class Decoder:
         if not any(stale):
             return False
         self._single = single
+        self._borrowed = set() if self.on_processor else {each.data_ptr() for each in tensors}
         for number in {owner for owner, new in zip(owners, stale, strict=True) if new} - {-1}:
             at, name, linears = jobs[number]
-            self.products[at][name] = self._fused(linears)
+            self.products[at][name] = self._fused(linears, self.products[at].get(name))
         for at, layer in enumerate(anatomy.layers):
-            self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
-        self._final_norm = self._norm_weight(anatomy.final_norm)
+            self.norms[at] = {
+                name: self._into(self.norms[at].get(name), self._norm_weight(getattr(layer, name)))
+                for name in NORMS
+            }
+        self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
         if stale[1]:
-            self._head = self._stored([anatomy.head])
+            self._head = self._into(self._head, self._stored([anatomy.head]))
         return any(changed)
 
     def use(self, adapters: Sequence[str]) -> set[str]:
@@ -190,6 +206,7 @@ class Decoder:
             if name in pending and any(self._adapter_changes[name].take(tensors)):
                 changed.add(name)
         if changed or tuple(adapters) != self._adapters:
+            shape = self._shape_of_adapters()
             self._adapters = tuple(adapters)
             self._ranks = [
                 max((len(lora.down) for lora in own if lora), default=0)
@@ -199,10 +216,11 @@ class Decoder:
             for at in range(len(self.anatomy.layers)):
                 parts = {name: [next(rest) for _ in FUSED[name]] for name in FUSED}
                 self.lows[at] = {
-                    name: self._low(self.products[at][name], loras)
+                    name: self._low(self.products[at][name], loras, self.lows[at].get(name))
                     for name, loras in parts.items()
                     if any(lora for each in loras for lora in each)
                 }
+            self.layout += shape != self._shape_of_adapters()
         return changed
 
     def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
@@ -219,7 +237,23 @@ class Decoder:
         parts = [part for group in FUSED.values() for part in group]
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
 
-    def _fused(self, linears: list[Any]) -> Product:
+    def _into(self, old: Kept | None, new: Kept | None) -> Kept | None:
+        """New weights; on an accelerator at the address of the old ones, which recorded steps
+        read."""
+        if self.on_processor or new is old is None:
+            return new
+        if not isinstance(new, Tensor) or not isinstance(old, Tensor) or old.shape != new.shape:
+            self.layout += 1
+            return new
+        if old.data_ptr() == new.data_ptr():
+            return new
+        if old.data_ptr() in self._borrowed or new.data_ptr() in self._borrowed:
+            self.layout += 1
+            return new
+        old.copy_(new)
+        return old
+
+    def _fused(self, linears: list[Any], old: Product | None) -> Product:
         weight = self._stored([linear.weight for linear in linears])
         bias = None
         if any(linear.bias is not None for linear in linears):
@@ -228,6 +262,9 @@ class Decoder:
                 for linear in linears
             ]
             bias = torch.cat(biases).detach().to(self.stored)
+        if old is not None:
+            weight, bias = self._into(old.weight, weight), self._into(old.bias, bias)
+        assert weight is not None
         return Product(weight, bias, [len(linear.weight) for linear in linears])
 
     def _stored(self, weights: Sequence[Tensor]) -> Tensor | int8.Int8:
@@ -235,7 +272,13 @@ class Decoder:
             return int8.rounded(weights)
         return matmul.stored(weights, self.stored, self._single)
 
-    def _low(self, product: Product, found: Sequence[Sequence[Lora | None]]) -> Low:
+    def _shape_of_adapters(self) -> list[list[str]]:
+        """The products that adapters change."""
+        return [list(each) for each in self.lows]
+
+    def _low(
+        self, product: Product, found: Sequence[Sequence[Lora | None]], old: Low | None
+    ) -> Low:
         """The updates of a product's maps, each of all loaded adapters. An adapter with a smaller
         rank in some map is padded with zeros."""
         ranks, wide = self._ranks, next(len(x.down[0]) for each in found for x in each if x)
@@ -253,7 +296,12 @@ class Decoder:
                 at += rank
             downs.append(down)
             ups.append(up if any(loras) else None)
-        return Low(matmul.stored(downs, self.dtype, single=True), ups)
+        down = matmul.stored(downs, self.dtype, single=True)
+        if old is not None:
+            down = self._into(old.down, down)
+            ups = [self._into(mine, up) for mine, up in zip(old.ups, ups, strict=True)]
+        assert down is not None
+        return Low(down, ups)
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
         """The multiplier of a norm; `1 + weight` is not rounded to the type of the weights. In
@@ -317,48 +365,6 @@ class Decoder:
             x = x + y
         return x
 
-    def look(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """Attention, with the log-sum-exp that is needed to merge it with attention to other keys.
-
-        Args:
-            queries: (B, heads or kv_heads, M, D).
-            keys, values: (B, kv_heads, T, D).
-            mask: (B, 1, M or 1, T), added to the scores.
-            causal: query i sees keys up to i; without a mask.
-
-        Returns:
-            Outputs (B, heads or kv_heads, M, D) and the logarithm of the sum of the exponential
-            scores (B, heads or kv_heads, M).
-        """
-        anatomy, cap = self.anatomy, self.anatomy.attention_softcap
-        wide = queries.dtype == torch.float32 or queries.shape[2] >= 8
-        if cap is None and wide and queries.device.type == "cpu":
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                queries, keys, values, 0.0, causal, attn_mask=mask, scale=anatomy.scale
-            )
-        rows, heads, count, size = queries.shape
-        folded = queries.reshape(rows, keys.shape[1], -1, size)
-        scores = torch.matmul(folded, keys.transpose(-1, -2)).float().mul_(anatomy.scale)
-        if cap is not None:
-            scores.div_(cap).tanh_().mul_(cap)
-        scores = scores.view(rows, heads, count, -1)
-        if causal:
-            later = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
-            scores.masked_fill_(later, HIDDEN)
-        elif mask is not None:
-            scores += mask
-        total = scores.logsumexp(-1)
-        weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
-        found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
-        return found.view(rows, heads, count, size), total
-
     def _product(self, at: int, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
         product = self.products[at][name]
         y = matmul.linear(x, product.weight, product.bias)
@@ -386,6 +392,7 @@ class Decoder:
         rolling a head by half its width replaces rotating its halves."""
         known = len(next(iter(self._tables.values()))[0]) if self._tables else 0
         if known < longest:
+            self.layout += 1  # recorded steps read the tables
             everywhere = torch.arange(max(longest, 2 * known, 256), device=self.device)
             half = self.head_dim // 2
             for name, (cos, sin) in self.anatomy.rotary(everywhere, self.dtype).items():

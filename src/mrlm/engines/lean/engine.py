@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.batch import DecodingBatch, Stats
 from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.fixed_batch import FixedBatch, Graphs
+from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
 from mrlm.learn.policy.policy import Policy
@@ -32,6 +34,8 @@ class _Base:
 
     decoder: Decoder
     cache: PrefixCache
+    memory: Fresh
+    graphs: Graphs
     checked: bool = False
 
 
@@ -47,6 +51,8 @@ class LeanEngine(HFEngine):
             to be called after every change.
         int8: products in 8 bits, on a CPU, adapters apart. Completions and their log-probs are
             those of the rounded weights, so training has to weigh them by importance.
+        kv_mib: memory of the keys and values of the running rows, in MiB; further rows wait. By
+            default, what an accelerator has free, or half of the machine's memory.
 
     Raises:
         ConfigError: `int8` with a policy that is not on a CPU.
@@ -59,6 +65,7 @@ class LeanEngine(HFEngine):
         cache_mib: int = 1024,
         unseen_writes: bool = True,
         int8: bool = False,
+        kv_mib: int | None = None,
     ) -> None:
         super().__init__(policies, batch_size)
         for policy in policies.values() if int8 else ():
@@ -69,6 +76,7 @@ class LeanEngine(HFEngine):
                 )
         self.int8 = int8
         self.cache_mib = cache_mib
+        self.kv_mib = kv_mib
         self.unseen_writes = unseen_writes
         self.stats: Stats = Stats()
         self._bases: dict[tuple[int, torch.dtype], _Base] = {}
@@ -94,6 +102,13 @@ class LeanEngine(HFEngine):
 
     def tolerance(self, policy: str) -> float | None:
         return self.rounding[self.int8 or self.policies[policy].coarse]
+
+    async def rest(self) -> None:
+        """Release the memory of running rows and the recorded steps, which learning can use."""
+        with self._lock:
+            for base in self._bases.values():
+                base.graphs.drop()
+                base.memory.release()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode one batch per base; unsupported models take the general path."""
@@ -146,7 +161,10 @@ class LeanEngine(HFEngine):
             decoder = Decoder(anatomy, dtype, self.unseen_writes, self.int8)
             size = int(np.prod(shape)) * decoder.dtype.itemsize
             cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
-            base = self._bases[key] = _Base(decoder, cache)
+            kind = Fresh if decoder.on_processor else Lasting
+            memory = kind(decoder.dtype, decoder.device)
+            graphs = Graphs(decoder, memory)
+            base = self._bases[key] = _Base(decoder, cache, memory, graphs)
         base.decoder.anatomy = anatomy
         return base
 
@@ -184,7 +202,7 @@ class LeanEngine(HFEngine):
         requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
         stats, self.stats = self.stats, Stats()
         nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
-        completions = self._lean(_Base(base.decoder, nothing), requests)
+        completions = self._lean(replace(base, cache=nothing), requests)
         self.stats = stats
         gaps: list[float] = []
         with policy.scoring(), policy.active() as model:
@@ -204,9 +222,12 @@ class LeanEngine(HFEngine):
             if anew or policy.adapter in changed:
                 base.cache.flush(name)
         base.cache.begin()
-        batch = DecodingBatch(
-            base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats
-        )
+        budget = budget_of(base.memory, self.kv_mib)
+        given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
+        if base.decoder.on_processor:
+            batch = DecodingBatch(*given, base.memory, budget)
+        else:
+            batch = FixedBatch(*given, base.memory, budget, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 

@@ -20,6 +20,12 @@ STOP_WINDOW = 64
 be a single byte, so a longer stop string takes as many tokens as it has bytes."""
 
 
+BLOCK = 512
+"""Tokens of the vocabulary whose probabilities are added up together on an accelerator."""
+BELOW = 1 - 2**-50
+"""Factor that keeps a number below a sum of float64."""
+
+
 @dataclass(slots=True)
 class Draft:
     """An unfinished completion; `ends` are the tokens that end it (`Policy.eos_ids`)."""
@@ -77,7 +83,8 @@ class Columns:
         scaled = logits if self.plain else logits / self.temperature[:, None]
         if self.truncates:
             scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
-        return sample(scaled, uniforms, self.greedy)
+        drawn = sample if logits.device.type == "cpu" else sample_in_blocks
+        return drawn(scaled, uniforms, self.greedy)
 
 
 def uniforms_of(request: Request) -> np.ndarray:
@@ -102,6 +109,34 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tu
     total = cumulative[:, -1:]
     targets = uniforms[:, None].double() * total
     tokens = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
+    if greedy is not None:
+        tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
+    logprobs = (logits.gather(1, tokens) - highest).double() - total.log()
+    return tokens[:, 0], logprobs[:, 0].float()
+
+
+def sample_in_blocks(
+    logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `sample`, for accelerators: only the sums of `BLOCK` probabilities, and the probabilities
+    of one block, are added up in float64. The sums are exact to rounding of float32, so that a
+    token differs only if a uniform number is that close to its border."""
+    rows, size = logits.shape
+    highest = logits.amax(-1, keepdim=True)
+    blocks = -(-size // BLOCK)
+    weights = logits.new_zeros(rows, blocks * BLOCK)
+    torch.sub(logits, highest, out=weights[:, :size])
+    weights[:, :size].exp_()
+    weights = weights.view(rows, blocks, BLOCK)
+    cumulative = weights.sum(-1).cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    targets = uniforms[:, None].double() * total
+    block = torch.searchsorted(cumulative, torch.minimum(targets, total * BELOW), right=True)
+    before = cumulative.gather(1, (block - 1).clamp_(min=0)).masked_fill_(block == 0, 0.0)
+    chosen = weights.gather(1, block[..., None].expand(rows, 1, BLOCK))[:, 0]
+    inside = chosen.cumsum(-1, dtype=torch.float64)
+    place = torch.minimum(targets - before, inside[:, -1:] * BELOW)
+    tokens = block * BLOCK + torch.searchsorted(inside, place, right=True)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
     logprobs = (logits.gather(1, tokens) - highest).double() - total.log()

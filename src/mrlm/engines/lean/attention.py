@@ -1,0 +1,108 @@
+"""Attention of the lean decoder, with the log-sum-exp that merges it with attention to other
+keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+HIDDEN = -1e30
+"""Added to the score of a masked key."""
+SCORES = 1 << 26
+"""Scores of prompts that are stored at once, without a fused kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of queries to given keys.
+
+    Args:
+        scale: factor of the scores.
+        softcap: `c` of `c tanh(scores / c)`, or `None`.
+    """
+
+    scale: float
+    softcap: float | None
+
+    def look(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Attention to all keys at once.
+
+        Args:
+            queries: (B, heads or kv_heads, M, D).
+            keys, values: (B, kv_heads, T, D).
+            mask: (B, 1, M or 1, T), added to the scores.
+            causal: query i sees keys up to i; without a mask.
+
+        Returns:
+            Outputs (B, heads or kv_heads, M, D) and the logarithm of the sum of the exponential
+            scores (B, heads or kv_heads, M).
+        """
+        cap = self.softcap
+        wide = queries.dtype == torch.float32 or queries.shape[2] >= 8
+        if cap is None and wide and queries.device.type == "cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                queries, keys, values, 0.0, causal, attn_mask=mask, scale=self.scale
+            )
+        rows, heads, count, size = queries.shape
+        folded = queries.reshape(rows, keys.shape[1], -1, size)
+        scores = torch.matmul(folded, keys.transpose(-1, -2)).float().mul_(self.scale)
+        if cap is not None:
+            scores.div_(cap).tanh_().mul_(cap)
+        scores = scores.view(rows, heads, count, -1)
+        if causal:
+            later = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
+            scores.masked_fill_(later, HIDDEN)
+        elif mask is not None:
+            scores += mask
+        if queries.device.type != "cpu":  # in few kernels
+            highest = scores.amax(-1, keepdim=True)
+            weights = scores.sub_(highest).exp_()
+            sums = weights.sum(-1, keepdim=True)
+            weights = weights.to(values.dtype).view(rows, keys.shape[1], folded.shape[2], -1)
+            found = torch.matmul(weights, values).view(rows, heads, count, size)
+            return found.div_(sums), sums.log_().add_(highest)[..., 0]
+        total = scores.logsumexp(-1)
+        weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
+        found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
+        return found.view(rows, heads, count, size), total
+
+    def read(
+        self, queries: Tensor, keys: Tensor, values: Tensor, first: Tensor, window: int | None
+    ) -> Tensor:
+        """Causal attention of prompts in blocks of queries: memory grows with the length of a
+        prompt, not with its square.
+
+        Args:
+            queries: (P, heads, M, D).
+            keys, values: (P, kv_heads, T, D).
+            first: (P,) position of the first query of each prompt.
+            window: number of keys that a query sees; `None` for all.
+
+        Returns:
+            Outputs (P, heads, M, D).
+        """
+        rows, heads, count, _ = queries.shape
+        size = max(1, SCORES // (rows * heads * keys.shape[2]))
+        places = torch.arange(keys.shape[2], device=queries.device)
+        found: list[Tensor] = []
+        for start in range(0, count, size):
+            part = queries[:, :, start : start + size]
+            own = first[:, None] + torch.arange(start, start + part.shape[2], device=queries.device)
+            behind = own[:, :, None] - places
+            gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
+            found.append(self.look(part, keys, values, hidden(gone, part.dtype)[:, None])[0])
+        return torch.cat(found, 2)
+
+
+def hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask to add to scores, so that keys are hidden where `where` is true."""
+    return where.to(dtype).mul_(HIDDEN)

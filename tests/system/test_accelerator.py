@@ -1,0 +1,119 @@
+"""Runs on a device that is not the CPU: every tensor is made on the right one, and every algorithm
+computes there what it computes on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ranks
+from forking import Launcher
+from mrlm import load_config, run_experiment
+from test_distributed import CASES, STEADY, merged
+from test_golden import NAMES, config_of
+
+QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
+"""One of each kind; the others are slow tests."""
+RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
+PROGRAM = """
+import json, sys
+import fake_accelerator
+from mrlm import load_config, run_experiment
+fake_accelerator.register()
+for path in json.loads(sys.argv[1]):
+    run_experiment(load_config(path, ["model.device=fake"]))
+"""
+PLANTED = """
+import torch
+import fake_accelerator
+device = fake_accelerator.register()
+x = torch.ones(2, 3, device=device, requires_grad=True)
+(x[:, 1:] * 2).sum().backward()
+assert x.grad.tolist() == [[0, 2, 2]] * 2
+assert (x * torch.tensor(2.0)).device == device
+with torch.no_grad():
+    x[0].mul_(3)
+assert x.tolist() == [[3, 3, 3], [1, 1, 1]]
+mistakes = {
+    "add": lambda: x + torch.ones(3),
+    "cat": lambda: torch.cat([x, torch.ones(1, 3)]),
+    "gather": lambda: x.gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+    "mask": lambda: x.masked_fill(torch.ones(2, 3, dtype=torch.bool), 0.0),
+    "linear": lambda: torch.nn.functional.linear(x, torch.ones(4, 3)),
+    "write": lambda: x.detach().scatter_(1, torch.zeros(2, 1, dtype=torch.int64, device=device),
+                                         torch.ones(2, 1)),
+    "index": lambda: torch.ones(4)[torch.zeros(1, dtype=torch.int64, device=device)],
+    "numpy": lambda: x.detach().numpy(),
+}
+for name, mistake in mistakes.items():
+    try:
+        mistake()
+    except (RuntimeError, TypeError):
+        continue
+    raise AssertionError(name)
+waits = {
+    "_local_scalar_dense": lambda: float(x.detach().sum()),
+    "nonzero": lambda: x.detach().nonzero(),
+    "_copy_from": lambda: x.detach().cpu(),
+    "index": lambda: x.detach()[x.detach() > 1],
+}
+for name, wait in waits.items():
+    with fake_accelerator.counted() as found:
+        wait()
+    assert any(each.startswith(name + " ") for each in found.waits), (name, found)
+with fake_accelerator.counted() as found:
+    (x.detach() * 2).exp_()[0].sum()
+assert dict(found.kernels) == {"mul": 1, "exp": 1, "sum": 1} and not found.waits, found
+"""
+
+
+def written(folder: Path, name: str, output: str) -> Path:
+    """The config of a run as a file, with its run folder."""
+    algorithm, more = CASES.get(name, (name, {}))
+    path = config_of(algorithm, folder, f"{name}-{output}")
+    config = merged(merged(json.loads(path.read_text()), STEADY), more)
+    config["training"]["num_iterations"] = 1
+    path = folder / f"{name}-{output}.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def in_process(launcher: Launcher, text: str, folder: Path, *words: str) -> None:
+    program = folder / "program.py"
+    program.write_text(text)
+    done = launcher.run([str(program), *words], folder, PYTHONPATH=ranks.IMPORTS)
+    assert done.code == 0, done.err[-3000:]
+
+
+def test_a_tensor_of_the_wrong_device_is_noticed(launcher: Launcher, tmp_path: Path) -> None:
+    in_process(launcher, PLANTED, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def accelerated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
+) -> Path:
+    """Folder where one process ran everything that is asked for on the fake accelerator."""
+    folder = tmp_path_factory.mktemp("accelerated")
+    asking: list[Any] = [item for item in request.session.items if RUNS in item.nodeid]
+    names = [item.callspec.params["name"] for item in asking]
+    paths = [str(written(folder, name, "there")) for name in names]
+    in_process(launcher, PROGRAM, folder, json.dumps(paths))
+    return folder
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+    for name in dict.fromkeys([*CASES, *NAMES])
+])  # fmt: skip
+def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
+    name: str, accelerated: Path, tmp_path: Path
+) -> None:
+    run_experiment(load_config(written(tmp_path, name, "here")))
+    found = ranks.differences(tmp_path / f"{name}-here", accelerated / f"{name}-there")
+    for metric in [each for each in found if each.startswith("rewards/accuracies")]:
+        del found[metric]  # the signs of numbers that are 0 at first
+    assert max(found.values()) < 2e-5, {k: v for k, v in found.items() if v > 1e-6}

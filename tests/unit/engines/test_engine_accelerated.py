@@ -1,0 +1,323 @@
+"""The lean engine on an accelerator: the same completions, nothing that waits for the device in a
+step, no tensor of the square of a prompt, and keys and values within a budget."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forking import Launcher
+from mrlm.core.errors import EngineError
+from mrlm.core.types import SamplingParams
+from mrlm.engines.lean import attention, decoder, fixed_batch, prompts
+from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.engine import LeanEngine
+from mrlm.engines.lean.memory import Fresh, Lasting
+from mrlm.engines.lean.prompts import Prompts
+from mrlm.engines.shared.sampling import BLOCK, sample, sample_in_blocks
+from mrlm.learn.fast.llama_modules import anatomy_of
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Request
+from places import IMPORTS, ROOT
+from test_engine_hf import ask
+from test_engine_lean import assert_lean, assert_same, build, engines, generate, mixed
+
+HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+KERNELS = 65
+"""Most kernels of a step for each layer, with those of sampling shared out between two layers: what
+is one kernel on a GPU may be several on the fake accelerator."""
+
+
+def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_path: str) -> None:
+    """On the fake accelerator: the same completions, and as many waits for 112 tokens as for 48."""
+    program = str(ROOT / "tests" / "helpers" / "accelerated_engine.py")
+    words = [program, tiny_path, "llama", "gemma2", "mistral"]
+    done = launcher.run(words, tmp_path, PYTHONPATH=IMPORTS)
+    assert done.code == 0, done.err[-3000:]
+    short, long = json.loads(done.out.splitlines()[-1])
+    assert long["waits"] == short["waits"] < 100
+    steps = long["steps"] - short["steps"]
+    assert steps == 64
+    assert (long["kernels"] - short["kernels"]) / steps / 2 < KERNELS
+
+
+@pytest.mark.parametrize("size", [1, 5, BLOCK, BLOCK + 1, 5000])
+def test_sampling_in_blocks_draws_the_same_tokens(size: int) -> None:
+    """Also at both ends of the uniform numbers, and never a token that is masked."""
+    logits = torch.randn(300, size) * 5
+    if size > 1:
+        logits[:, torch.randperm(size)[: size // 2]] = -torch.inf
+    uniforms = torch.rand(300, dtype=torch.float64)
+    uniforms[:2] = torch.tensor([0.0, 1 - 2**-53])
+    greedy = torch.arange(300) % 7 == 0
+    for given in (None, greedy):
+        tokens, logprobs = sample_in_blocks(logits, uniforms, given)
+        expected, theirs = sample(logits, uniforms, given)
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(logprobs, theirs, atol=1e-5, rtol=1e-5)
+    assert torch.isfinite(logprobs).all()
+
+
+# -- prefill ---------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """Records the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in pytree.tree_leaves(found):
+            if isinstance(each, torch.Tensor):
+                size = each.untyped_storage().nbytes() if each.device.type == "meta" else 0
+                self.bytes = max(self.bytes, size)
+        return found
+
+
+def prefill(length: int, family: str, softcap: bool = False) -> int:
+    """Bytes of the largest tensor when a prompt is prefilled on the meta device, with 1000 cached
+    tokens."""
+    sizes = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 64, "head_dim": 8}
+    model = build(family, **sizes).to("meta")
+    found = Decoder(anatomy_of(model), torch.float32, compared=False)
+    found.refresh()
+    shape = (len(found.windows), 2 * found.kv_heads, found.head_dim)
+    pool = torch.empty(1000, *shape, device="meta")
+    block = Prompts(found, Lasting(found.dtype, found.device))
+    text = np.arange(length) % 200
+    with Largest() as largest:
+        block.read([0], [text], [np.arange(1000)], pool, None)
+    assert block.size == (1, length)
+    return largest.bytes
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_prompt_takes_memory_by_its_length_and_not_its_square(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written out, 16k tokens and 32 heads have scores of 34 GB."""
+    monkeypatch.setattr(attention, "SCORES", 1 << 20)
+    quarter, whole = (prefill(length, family) for length in (4096, 16384))
+    assert whole <= 4.1 * quarter
+    assert whole <= 16384 * 32 * 8 * 4 * 2  # queries, or keys and values, in float32
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gemma2"])
+def test_a_prompt_in_pieces_and_blocks_reads_the_same(
+    family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of 16 tokens and few queries at once, after a cached prefix or none."""
+    policy = Policy("policy", build(family), tokenizer)
+    rng = np.random.default_rng(2)
+    texts = [rng.integers(3, 259, n).tolist() for n in (70, 33, 5)]
+    texts.append([*texts[0], *rng.integers(3, 259, 50).tolist()])
+    requests = [ask(text, seed, max_new_tokens=6) for seed, text in enumerate(texts)]
+    expected = generate(LeanEngine({"policy": policy}), requests)
+    monkeypatch.setattr(decoder, "PROCESSORS", set())
+    monkeypatch.setattr(prompts, "PIECE", 16)
+    monkeypatch.setattr(attention, "SCORES", 2000)
+    monkeypatch.setattr("mrlm.engines.lean.batch.PREFILL", 40)
+    engine = LeanEngine({"policy": policy})
+    for _ in range(2):
+        assert_same(generate(engine, requests), expected)
+    assert engine.stats.cached > 100
+    assert_lean(engine)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class Peak(TorchDispatchMode):
+    """Records the most bytes of living tensors that were made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._living: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in pytree.tree_leaves(found):
+            if isinstance(each, torch.Tensor) and not each.is_mkldnn:
+                storage = each.untyped_storage()
+                living = StorageWeakRef(storage)
+                self._living[living.cdata] = living, storage.nbytes()
+        self._living = {at: pair for at, pair in self._living.items() if not pair[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self._living.values()))
+        return found
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty rows with prompts of many lengths in a budget for a few: equal completions, and a peak
+    within the budget."""
+    model = build("llama", num_hidden_layers=6, num_key_value_heads=4, head_dim=64)
+    policy = Policy("policy", model, tokenizer)
+    rng = np.random.default_rng(4)
+    requests = [
+        Request("policy", rng.integers(3, 259, 10 + 6 * i).tolist(), SamplingParams(60), i)
+        for i in range(40)
+    ]
+    if fixed:
+        monkeypatch.setattr(decoder, "PROCESSORS", set())
+    peaks, found = [], []
+    for mib in (None, 24):
+        engine = LeanEngine({"policy": policy}, cache_mib=0, unseen_writes=False, kv_mib=mib)
+        generate(engine, requests[:1])  # copies of the weights
+        with Peak() as peak:
+            found.append(engine._generate(requests))
+        assert_lean(engine)
+        peaks.append(peak.bytes / 2**20)
+    assert_same(found[1], found[0])
+    assert peaks[1] < 24 + 4 < 80 < peaks[0], "4 MiB for everything but keys and values"
+
+
+def test_a_request_without_a_place_is_named(tokenizer: Any) -> None:
+    _, lean = engines(Policy("policy", build("llama"), tokenizer), kv_mib=1)
+    generate(lean, [ask([5, 6])])
+    with pytest.raises(EngineError, match=r"one request \(9000 tokens .* raise engine.kv_mib"):
+        generate(lean, [ask([5] * 9000)])
+
+
+def test_memory_of_steps_is_released_for_learning(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    monkeypatch.setattr(decoder, "PROCESSORS", set())
+    _, lean = engines(Policy("policy", build("llama"), tokenizer))
+    expected = generate(lean, mixed(1))
+    (base,) = lean._bases.values()
+    layout = base.memory.layout
+    assert base.memory.held > 0
+    assert_same(generate(lean, mixed(1)), expected)
+    assert base.memory.layout == layout, "equal calls find their memory where it was"
+    asyncio.run(lean.rest())
+    assert base.memory.held == 0
+    assert_same(generate(lean, mixed(1)), expected)
+
+
+def test_lasting_memory_stays_where_it_is() -> None:
+    memory = Lasting(torch.float32, torch.device("cpu"))
+    first = memory.take("a", 2, 8)
+    assert memory.take("a", 3, 5).data_ptr() == first.data_ptr() and memory.layout == 1
+    assert memory.take("a", 4, 5).numel() == 20 and memory.layout == 2
+    fresh = Fresh(torch.float32, torch.device("cpu"))
+    assert fresh.take("a", 2).data_ptr() != fresh.take("a", 2).data_ptr() or not fresh.held
+
+
+def test_new_weights_are_written_where_recorded_steps_read_them(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "PROCESSORS", set())
+    monkeypatch.setattr("mrlm.learn.fast.matmul.onednn_is_exact", lambda: False)
+    general, lean = engines(Policy("policy", build("llama"), tokenizer))
+    generate(lean, [ask([5, 6, 7], 1), ask([5, 6, 7], 2)])
+    (base,) = lean._bases.values()
+    layout, fused = base.decoder.layout, base.decoder.products[0]["qkv"].weight
+    kept = weakref.ref(fused), fused.clone()
+    with torch.no_grad():
+        for weight in lean.policies["policy"].parameters():
+            weight.mul_(1.1)
+    requests = [ask([5, 6, 7], seed) for seed in range(4)]
+    assert_same(generate(lean, requests), generate(general, requests))
+    assert base.decoder.products[0]["qkv"].weight is kept[0]() and base.decoder.layout == layout
+    assert not torch.equal(fused, kept[1])
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@HERE
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "mistral"])
+@pytest.mark.parametrize("rows", [256, 5])
+def test_recorded_steps_say_what_the_cpu_says(family: str, rows: int, tokenizer: Any) -> None:
+    """Log-probs to 1e-4 of what float32 computes; where two tokens are that close, another one."""
+    expected = generate(LeanEngine({"policy": Policy("policy", build(family), tokenizer)}), mixed())
+    policy = Policy("policy", build(family).to("cuda"), tokenizer)
+    engine = LeanEngine({"policy": policy}, batch_size=rows)
+    for _ in range(2):
+        found = generate(engine, mixed())
+        alike = [a.token_ids == b.token_ids for a, b in zip(found, expected, strict=True)]
+        assert np.mean(alike) > 0.9
+        for one, other, same in zip(found, expected, alike, strict=True):
+            if same:
+                assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+    assert_lean(engine)
+    (base,) = engine._bases.values()
+    assert base.graphs._graphs, "steps were recorded"
+
+
+@pytest.mark.gpu
+@HERE
+def test_a_step_is_recorded_while_another_thread_allocates(tokenizer: Any) -> None:
+    import threading
+
+    stop = threading.Event()
+
+    def allocate() -> None:
+        while not stop.is_set():
+            torch.empty(1 << 20, device="cuda").zero_()
+
+    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    try:
+        engine = LeanEngine({"policy": policy})
+        for seed in range(3):
+            generate(engine, [ask([5, 6, 7 + seed], i, max_new_tokens=40) for i in range(8)])
+    finally:
+        stop.set()
+        thread.join()
+    assert_lean(engine)
+
+
+@pytest.mark.gpu
+@HERE
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_long_prompt_fits_on_a_gpu(dtype: torch.dtype, tokenizer: Any) -> None:
+    """16k tokens and 32 heads: the peak grows with the length."""
+    sizes = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 512}
+    long = {"head_dim": 64, "max_position_embeddings": 20000}
+    model = build("llama", **sizes, **long).to("cuda", dtype)
+    engine = LeanEngine({"policy": Policy("policy", model, tokenizer)}, cache_mib=0)
+    generate(engine, [ask([5, 6, 7])])
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    generate(engine, [ask([5, 6, 7, 8] * 4096, max_new_tokens=4)])
+    assert torch.cuda.max_memory_allocated() - before < 4 << 30
+    assert_lean(engine)
+
+
+@pytest.mark.gpu
+@HERE
+def test_nothing_waits_for_a_gpu_between_looks(tokenizer: Any) -> None:
+    """Torch itself fails on a wait inside of a step."""
+    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
+    engine = LeanEngine({"policy": policy})
+    step = fixed_batch.FixedBatch.step
+
+    def strict(self: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(self)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fixed_batch.FixedBatch, "step", strict)
+        generate(engine, mixed())
+    assert_lean(engine)
