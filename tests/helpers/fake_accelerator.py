@@ -98,7 +98,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and leaf.device.type == NAME:
             # a tensor of the device cannot be resized in place
-            grows = kwargs.get("out") is leaf or name == "resize_"
+            grows = _grows(leaf, name, kwargs)
             hosts[at] = leaves[at] = _moved(leaf, CPU).clone() if grows else _moved(leaf, CPU)
         elif isinstance(leaf, torch.device) and leaf.type == NAME:
             leaves[at] = torch.device("cpu")
@@ -109,7 +109,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         return args[1]
     found = op(*own_args, **own_kwargs)
     for at, host in hosts.items():
-        if kwargs.get("out") is given[at] or name == "resize_":
+        if _grows(given[at], name, kwargs):
             given[at].data = _moved(host, EXTENSION)
     results = found if isinstance(found, tuple) else (found,)
     ours = []
@@ -121,6 +121,11 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(found, tuple):
         return ours[0] if ours else None
     return tuple(ours)
+
+
+def _grows(tensor: Tensor, name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether the operation may resize the tensor, which is then no view of another."""
+    return name == "resize_" or (kwargs.get("out") is tensor and tensor.numel() == 0)
 
 
 @cache
