@@ -21,7 +21,8 @@ from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import cpu_backends, forward, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.forward import LeanForward, PackedTree, _Norm, _Rotate, _SwiGLU
+from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
+from mrlm.learn.fast.forward import LeanForward, PackedTree
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
     NotLean,
@@ -380,34 +381,34 @@ def test_places_turn_heads_by_their_angles(shape: tuple[int, ...]) -> None:
     a, b = x[..., :half], x[..., half:]
     c, s = angle.cos()[:, None], angle.sin()[:, None]
     wanted = torch.cat([a * c - b * s, b * c + a * s], -1)
-    torch.testing.assert_close(_Rotate.apply(x, cos, sin), wanted)
-    assert torch.autograd.gradcheck(lambda x: _Rotate.apply(x, cos, sin), (x,))
+    torch.testing.assert_close(Rotate.apply(x, cos, sin), wanted)
+    assert torch.autograd.gradcheck(lambda x: Rotate.apply(x, cos, sin), (x,))
 
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_gate_opens_what_comes_up(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrlm.learn.fast.forward.CACHED", 10)  # two rows at a time
+    monkeypatch.setattr("mrlm.learn.fast.elementwise.CACHED", 10)  # two rows at a time
     generator = torch.Generator().manual_seed(0)
     gate, up = (
         torch.randn(rows, 5, generator=generator, dtype=torch.float64).requires_grad_()
         for _ in range(2)
     )
-    torch.testing.assert_close(_SwiGLU.apply(gate, up), F.silu(gate) * up)
-    assert torch.autograd.gradcheck(_SwiGLU.apply, (gate, up))
+    torch.testing.assert_close(SwiGLU.apply(gate, up), F.silu(gate) * up)
+    assert torch.autograd.gradcheck(SwiGLU.apply, (gate, up))
     wide = [torch.randn(2, 12, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    assert torch.autograd.gradcheck(_SwiGLU.apply, wide), "wider than the cache"
+    assert torch.autograd.gradcheck(SwiGLU.apply, wide), "wider than the cache"
 
 
 @pytest.mark.parametrize("cached", [16, 4])
 def test_a_norm_of_rows_that_lie_otherwise_in_memory(
     cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrlm.learn.fast.forward.CACHED", cached)
+    monkeypatch.setattr("mrlm.learn.fast.elementwise.CACHED", cached)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, 3, 8, generator=generator).bfloat16().transpose(0, 1).requires_grad_()
     weight = torch.rand(8, generator=generator).bfloat16().requires_grad_()
     back = torch.randn(3, 5, 8, generator=generator).bfloat16()
-    _Norm.apply(x, weight, 1e-3).backward(back)
+    Norm16.apply(x, weight, 1e-3).backward(back)
     exact = [each.detach().double().requires_grad_() for each in (x, weight)]
     F.rms_norm(exact[0], (8,), exact[1], 1e-3).backward(back.double())
     for ours, theirs in zip((x, weight), exact, strict=True):

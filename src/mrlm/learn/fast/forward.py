@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +13,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.fast.attention import attention
+from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, Lora, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
 
-CACHED = 1 << 18
-"""Numbers that fit into a CPU cache several times over."""
 WASTE = 2
 """Adapters are computed in one product where padding to equal numbers of tokens makes the tokens at
 most this many times as many."""
@@ -125,7 +123,7 @@ class LeanForward:
         if layer.norm_q is not None and layer.norm_k is not None:
             queries = self._norm(queries, layer.norm_q)
             keys = self._norm(keys, layer.norm_k)
-        queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
+        queries, keys = Rotate.apply(queries, *rotary), Rotate.apply(keys, *rotary)
         flat = (queries.flatten(1), keys.flatten(1), values)
         found: list[Tensor] = []
         for each, tree, mask in zip(owned.parts, trees, masks, strict=True):
@@ -142,7 +140,7 @@ class LeanForward:
         gate = self._apply(normed, layer.gate, left)
         up = self._apply(normed, layer.up, left)
         if anatomy.activation is F.silu:
-            opened = _SwiGLU.apply(gate, up)
+            opened = SwiGLU.apply(gate, up)
         else:
             opened = anatomy.activation(gate) * up
         added = self._apply(opened, layer.down, left)
@@ -201,7 +199,7 @@ class LeanForward:
     def _norm(self, x: Tensor, module: nn.Module) -> Tensor:
         weight = self.anatomy.norm_weight(module)
         if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
-            return _Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
+            return Norm16.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
     def _apply(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor:
@@ -261,80 +259,3 @@ def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> _Owners:
         device = forest[0].tree.ids.device
         grid = _Grid((len(sizes), max(sizes)), place.to(device), kept.to(device))
     return _Owners(tuple(found), grid)
-
-
-class _Rotate(torch.autograd.Function):
-    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
-    2104.09864, in the variant that pairs the two halves of a head)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _rotated(x, cos, sin, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        cos, sin = ctx.saved_tensors
-        return _rotated(grads[0], cos, sin, -1), None, None
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
-    half = x.shape[-1] // 2
-    found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    cos, sin = cos[:, None, :half], sin[:, None, :half]
-    a, b = x[..., :half], x[..., half:]
-    torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
-    torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
-    return found
-
-
-class _Norm(torch.autograd.Function):
-    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a 16-bit type, with the
-    gradient computed in float32, a few rows at a time."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-        ctx.save_for_backward(x, weight, scale)
-        return torch.mul(x, scale.to(x.dtype)).mul_(weight)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, scale = ctx.saved_tensors
-        width = x.shape[-1]
-        back = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for_weight = torch.zeros(width, device=x.device)
-        rows = max(1, CACHED // width)
-        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
-        for part, own, grad, to_x in zip(*tall, strict=True):
-            normed, grad = part.float().mul_(own), grad.float()
-            for_weight += (normed * grad).sum(0)
-            slope = grad.mul_(weight)
-            along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
-            to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
-        return back, for_weight.to(weight.dtype), None
-
-
-class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), with backward in few rows at a time, for the cache."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gate, up = ctx.saved_tensors
-        for_gate, for_up = torch.empty_like(gate), torch.empty_like(up)
-        rows = max(1, CACHED // gate.shape[1])
-        pieces = (x.split(rows) for x in (gate, up, grads[0], for_gate, for_up))
-        for g, u, grad, to_gate, to_up in zip(*pieces, strict=True):
-            share = torch.sigmoid(g)
-            opened = torch.mul(share, g, out=to_up)
-            # derivative of silu: s + x s (1 - s)
-            torch.addcmul(opened, opened, share, value=-1, out=to_gate)
-            to_gate.add_(share).mul_(u).mul_(grad)
-            to_up.mul_(grad)
-        return for_gate, for_up
