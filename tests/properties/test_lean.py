@@ -255,7 +255,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
 ) -> None:
     """Logits for all tokens, for a few units, or for less than one unit."""
     if held is not None:
-        monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: held)
+        monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: held)
     samples = conversations(siblings=2)[:6]
     if algorithm.spec.unit == "pair":
         samples = [s for s in samples if len(s.turns) == 1 or s.unit % 2]
@@ -460,7 +460,7 @@ class Largest(TorchDispatchMode):
 def test_logits_of_all_tokens_never_exist(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = conversations(groups=8)
     batch = pack(samples)
-    monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: 30)
+    monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: 30)
     policy = Policy("policy", family("llama"), tokenizer)
     assert policy.packed
     weights = {tuple(weight.shape) for weight in policy.parameters()}

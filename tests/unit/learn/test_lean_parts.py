@@ -476,7 +476,7 @@ def test_scores_and_their_gradients(
     cap: float | None, same: bool, by_entropy: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tokens at a time, the last stretch shorter."""
-    monkeypatch.setattr(lm_head, "rows_at_once", lambda _: 2)
+    monkeypatch.setattr(lm_head, "rows_at_once", lambda *_: 2)
     hidden, weight, tokens, temperature = drawn(5, same)
     by_logprob = torch.linspace(-1.0, 2.0, 5)
     slopes = []
@@ -529,7 +529,7 @@ def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPat
     own, reference = LeanPass(model, None), LeanPass(other, None)
     batch = pack(conversations())
     whole = packed_pass.full_kl(own, reference, batch)
-    monkeypatch.setattr(lm_head, "rows_at_once", lambda _: 7)
+    monkeypatch.setattr(lm_head, "rows_at_once", lambda *_: 7)
     torch.testing.assert_close(packed_pass.full_kl(own, reference, batch), whole)
     general = Policy("p", model, tokenizer, reference=other, lean=False).full_kl(batch)
     torch.testing.assert_close(whole, general, atol=1e-4, rtol=1e-3)
@@ -552,7 +552,7 @@ def test_a_loss_through_the_head_by_hand(
     limit: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Units of 1 to 7 tokens, with logits for so many at once: value, gradients and metrics."""
-    monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: limit)
+    monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: limit)
     model = family("llama")
     model.lm_head.weight.requires_grad_(trained)
     lean, batch = LeanPass(model, None), pack(unit(1, 7, 2, 4))
