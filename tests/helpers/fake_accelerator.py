@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -94,12 +94,13 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     _check(op, name, leaves, args)
     _count(op, name, leaves, args, kwargs)
     written = _written(op)
-    hosts: dict[int, Tensor] = {}
+    grown: list[tuple[Tensor, Tensor]] = []
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and leaf.device.type == NAME:
-            # a tensor of the device cannot be resized in place
-            grows = _grows(leaf, name, kwargs)
-            hosts[at] = leaves[at] = _moved(leaf, CPU).clone() if grows else _moved(leaf, CPU)
+            leaves[at] = _moved(leaf, CPU)
+            if leaf.numel() == 0 and leaf is kwargs.get("out") or name == "resize_":
+                leaves[at] = leaves[at].clone()  # memory of the device cannot be resized
+                grown.append((leaf, leaves[at]))
         elif isinstance(leaf, torch.device) and leaf.type == NAME:
             leaves[at] = torch.device("cpu")
     own_args, own_kwargs = pytree.tree_unflatten(leaves, form)
@@ -108,24 +109,31 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         own_args[1].copy_(own_args[0])
         return args[1]
     found = op(*own_args, **own_kwargs)
-    for at, host in hosts.items():
-        if _grows(given[at], name, kwargs):
-            given[at].data = _moved(host, EXTENSION)
+    for leaf, host in grown:
+        leaf.data = _moved(host, EXTENSION)
     results = found if isinstance(found, tuple) else (found,)
     ours = []
     for result, source in zip(results, written, strict=False):
         if source is not None:
             ours.append(kwargs[source] if source in kwargs else args[_place(op, source)])
         else:
-            ours.append(pytree.tree_map_only(Tensor, lambda x: _moved(x, EXTENSION), result))
+            with _kind_of(op, given):
+                ours.append(pytree.tree_map_only(Tensor, lambda x: _moved(x, EXTENSION), result))
     if not isinstance(found, tuple):
         return ours[0] if ours else None
     return tuple(ours)
 
 
-def _grows(tensor: Tensor, name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether the operation may resize the tensor, which is then no view of another."""
-    return name == "resize_" or (kwargs.get("out") is tensor and tensor.numel() == 0)
+def _kind_of(op: Any, given: list[Any]) -> Any:
+    """The mode in which a result is made: a view is an inference tensor if its base is one."""
+    if not _views(op):
+        return nullcontext()
+    (base, *_) = (each for each in given if isinstance(each, Tensor))
+    return torch.inference_mode(base.is_inference())
+
+
+def _views(op: Any) -> bool:
+    return any(each.alias_info and not each.alias_info.is_write for each in op._schema.returns)
 
 
 @cache
@@ -173,7 +181,6 @@ def _check(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...]) -> None
 def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs: Any) -> None:
     if not _counted:
         return
-    views = any(each.alias_info and not each.alias_info.is_write for each in op._schema.returns)
     tensors = [each for each in leaves if isinstance(each, Tensor)]
     mixed = len({each.device.type for each in tensors if each.ndim or name in COPIES}) > 1
     asynchronous = name in COPIES and True in (kwargs.get("non_blocking"), *args[2:3])
@@ -183,7 +190,7 @@ def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs:
     waits = name in WAITS or masks or (mixed and not asynchronous)
     where = f"{name} {_line()}" if waits else ""
     for found in _counted:
-        if not views and name not in ALLOCATES:
+        if not _views(op) and name not in ALLOCATES:
             found.kernels[name] += 1
         if waits:
             found.waits[where] += 1
