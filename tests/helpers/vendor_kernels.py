@@ -19,6 +19,7 @@ from mrlm.learn.fast import forward
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 _library: list[torch.library.Library] = []
+_own: list[torch.library.Library] = []
 _FORMS = (
     "rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
     "rms_norm_backward(Tensor grad, Tensor x, Tensor scale, Tensor weight) -> (Tensor, Tensor)",
@@ -44,17 +45,13 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> torch.device:
         torch.fake.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]  # type: ignore
         rest = torch.library.Library("_", "IMPL")
         rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-        own = torch.library.Library("vendor", "DEF")
-        for form in _FORMS:
-            own.define(form)
-            name = form.partition("(")[0]
-            own.impl(name, globals()[f"_{name}"], "CPU")
+        define()
         several = torch.library.Library("aten", "IMPL")
         for op in _SEVERAL:
             name = op._schema.name + (f".{op._overloadname}" if op._overloadname else "")
             name = name.removeprefix("aten::").removesuffix(".default")
             several.impl(name, functools.partial(fake_accelerator._run, op), "PrivateUse1")
-        _library.extend((rest, own, several))
+        _library.extend((rest, several))
     composed = _COMPOSED
 
     def rms_norm(x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
@@ -83,6 +80,17 @@ class AttentionKernel:
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         ends = paths.ends_q, paths.ends_k, scale, -1 if window is None else window
         return torch.ops.vendor.attention_backward(grad, q, k, v, *kept, *ends)
+
+
+def define() -> None:
+    """Define the operations, once in a process."""
+    if _own:
+        return
+    _own.append(torch.library.Library("vendor", "DEF"))
+    for form in _FORMS:
+        _own[0].define(form)
+        name = form.partition("(")[0]
+        _own[0].impl(name, globals()[f"_{name}"], "CPU")
 
 
 class _FusedNorm(torch.autograd.Function):

@@ -518,10 +518,24 @@ def test_a_stretch_of_huge_logits_stays_finite() -> None:
 
 def test_how_many_tokens_are_scored_at_once() -> None:
     """About four million logits, but never fewer than 256 rows."""
-    assert [rows_at_once(size) for size in (1 << 12, 1 << 14, 1 << 15, 1 << 20)] == [
+    cpu, other = torch.device("cpu"), torch.device("meta")
+    assert [rows_at_once(size, cpu) for size in (1 << 12, 1 << 14, 1 << 15, 1 << 20)] == [
         1024, 256, 256, 256,
     ]  # fmt: skip
-    assert rows_at_once(3) == (1 << 22) // 3
+    assert rows_at_once(3, cpu) == (1 << 22) // 3
+    # elsewhere a 64th of the memory, at 12 bytes a logit
+    assert rows_at_once(1 << 12, other) == (16 << 30) // 64 // 12 // (1 << 12) == 5461
+    assert rows_at_once(1 << 20, other) == 256
+
+
+@pytest.mark.parametrize(("gib", "rows"), [(24, 220), (80, 735), (141, 1177), (1000, 1177)])
+def test_how_many_tokens_a_gpu_scores_at_once(
+    gib: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary of 152,000: at most 2 GiB, at least 256 rows."""
+    found = SimpleNamespace(total_memory=gib << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    assert rows_at_once(152_000, torch.device("cuda", 0)) == max(256, rows)
 
 
 def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mrlm.core.types import Column, Turn
-from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix
+from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix, to_device
 
 
 @dataclass(slots=True)
@@ -162,9 +161,7 @@ class Batch:
         at = self.host["place"] + shifts[self.host["sequence"]]
         keep, column = np.unique(at, return_inverse=True)
         device = self.tokens.device
-        return Grid(
-            *(torch.as_tensor(x, device=device) for x in (ids, mask, positions, keep, column))
-        )
+        return Grid(*(to_device(x, device) for x in (ids, mask, positions, keep, column)))
 
     @cached_property
     def tree(self) -> PrefixTree:
@@ -357,7 +354,7 @@ def pack(
             turns.append(turn)
     flat = {name: np.concatenate(parts) for name, parts in pieces.items()}
     flat |= {name: np.repeat(np.asarray(one), counts) for name, one in numbers.items()}
-    tensors = {name: torch.as_tensor(array, device=device) for name, array in flat.items()}
+    tensors = {name: to_device(array, device) for name, array in flat.items()}
     floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
         samples=list(samples),
@@ -381,7 +378,7 @@ _FLOATS = (
     "ref_logprobs",
 )
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
-HOST = ("sequence", "turn", "unit", "place", "temperature")
+HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
 _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
 """Columns with one value per turn."""
 

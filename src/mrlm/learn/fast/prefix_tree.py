@@ -106,10 +106,15 @@ class PrefixTree:
         keys = None
         if sizes != reaches:
             found = [_places(self.chunks, _path(self.chunks, index)) for index in order]
-            keys = torch.as_tensor(np.concatenate(found), device=self.ids.device)
+            keys = to_device(np.concatenate(found), self.ids.device)
         ends = np.cumsum([[0, 0], *zip(sizes, reaches, strict=True)], axis=0, dtype=np.int32)
-        columns = torch.as_tensor(np.ascontiguousarray(ends.T), device=self.ids.device)
+        columns = to_device(np.ascontiguousarray(ends.T), self.ids.device)
         return KeyPaths(keys, columns[0], columns[1], (max(sizes), max(reaches)))
+
+
+def to_device(array: np.ndarray, device: Any) -> Tensor:
+    """An array as a tensor of the device; the host does not wait for what the device computes."""
+    return torch.as_tensor(array).to(device, non_blocking=True)
 
 
 def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
@@ -143,9 +148,7 @@ def plant(
     offsets = np.cumsum([0, *map(len, whole)])
     predictors = np.concatenate(whole)[offsets[sample] + place]
     columns = (ids, positions, predictors, *np.unique(predictors, return_inverse=True))
-    return PrefixTree(
-        *(torch.as_tensor(column, device=device) for column in columns), stretches, groups
-    )
+    return PrefixTree(*(to_device(column, device) for column in columns), stretches, groups)
 
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
@@ -236,21 +239,21 @@ def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) 
     if (sizes != asking).any():
         first = np.array([each.place for each in chosen])[:, None]
         real = column < sizes[:, None]
-        rows = torch.as_tensor(np.where(real, first + column, first), device=device)
-        inside = torch.as_tensor(np.flatnonzero(real.reshape(-1)), device=device)
+        rows = to_device(np.where(real, first + column, first), device)
+        inside = to_device(np.flatnonzero(real.reshape(-1)), device)
     if before.any():
         table = np.zeros((len(chosen), known), dtype=np.int64)
         for row, index in enumerate(group):
             places = _places(stretches, _path(stretches, index))
             table[row, : len(places)] = places
             table[row, len(places) :] = places[0]
-        keys = torch.as_tensor(table, device=device)
+        keys = to_device(table, device)
     return PrefixPiece(
         start,
         start + int(sizes.sum()),
         rows,
         inside,
         keys,
-        torch.as_tensor(np.stack([before, sizes], axis=1), device=device),
+        to_device(np.stack([before, sizes], axis=1), device),
         (len(chosen), asking, known),
     )
