@@ -14,6 +14,7 @@ from mrlm.build.async_play import describe
 from mrlm.build.folder import run_folder, set_aside
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
 from mrlm.build.policies import LiveObjects
+from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import defaults_that_matter, first_prompts, settings_set
 from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
@@ -138,6 +139,7 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
             plan = plan_of(stage, LiveObjects())
             text += defaults_that_matter(plan, shown)
             text.append(f"{title}{plan.assignment}\nschedule: {plan.schedule}")
+            text.append(precision_text(stage, plan.config))
             text += describe(plan)
             text.append(str(arithmetic_of(plan)))
             given.append(verdicts(plan))
@@ -200,7 +202,14 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     known = place / "config.yaml"
     if not known.is_file():
         raise ConfigError(f"{folder}: it has no config.yaml, so it is not a run folder")
-    changes = diff(load_config(known), config)
+    changes = diff(with_precision(load_config(known)), with_precision(config))
+    if config.training.precision == "auto":
+        changes = [
+            f"{each}: auto decides by the machine; set it, or resume on one like the first"
+            if each.startswith("training.precision:")
+            else each
+            for each in changes
+        ]
     if changes:
         raise ConfigError(
             f"{folder} was started with another config, so it cannot be resumed with this one:\n  "

@@ -26,7 +26,8 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, merge, pack, split
 from mrlm.learn.fast import cpu_backends, matmul, packed_pass
-from mrlm.learn.fast.forward import LeanForward, _Norm
+from mrlm.learn.fast.elementwise import Norm16
+from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of
 from mrlm.learn.fast.prefix_tree import plant
 from mrlm.learn.joint_update import Work, accumulate, update_together
@@ -254,7 +255,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
 ) -> None:
     """Logits for all tokens, for a few units, or for less than one unit."""
     if held is not None:
-        monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: held)
+        monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: held)
     samples = conversations(siblings=2)[:6]
     if algorithm.spec.unit == "pair":
         samples = [s for s in samples if len(s.turns) == 1 or s.unit % 2]
@@ -459,7 +460,7 @@ class Largest(TorchDispatchMode):
 def test_logits_of_all_tokens_never_exist(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = conversations(groups=8)
     batch = pack(samples)
-    monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: 30)
+    monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: 30)
     policy = Policy("policy", family("llama"), tokenizer)
     assert policy.packed
     weights = {tuple(weight.shape) for weight in policy.parameters()}
@@ -560,7 +561,7 @@ def test_the_norm_of_a_short_type_has_the_gradient_of_the_long_one(shape: tuple[
     back = torch.randn(shape, generator=generator).bfloat16()
     wanted = F.rms_norm(exact[0], weight.shape, exact[1], 1e-6)
     wanted.backward(back.double())
-    found = _Norm.apply(x, weight, 1e-6)
+    found = Norm16.apply(x, weight, 1e-6)
     found.backward(back)
     for ours, theirs in (
         (found.detach(), wanted.detach()),

@@ -110,7 +110,7 @@ class MARFT(PPO):
     def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
         if self.level == "token":
             return super()._ratio(batch, logprobs, difference)
-        sizes = difference.new_tensor([self._size(turn) for turn in batch.turns])
+        sizes = ops.numbers([self._size(turn) for turn in batch.turns], difference)
         total = ops.segment_sum(difference, batch.turn, batch.num_turns) / sizes
         limit = ops.LOG_RATIO_LIMIT
         return total.clamp(-limit, limit).exp()[batch.turn], batch.advantages

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mrlm.build.precision import use_tensor_cores
 from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
@@ -245,8 +246,11 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
     for key, live in given.items():
         _note_copies(live, taken[key] - 1)
-    if all(policy.device.type == "cpu" for policy in policies.values()):
+    kinds = {policy.device.type for policy in policies.values()}
+    if kinds <= {"cpu"}:
         keep_freed_memory()
+    elif "cuda" in kinds and config.training.precision == "bf16":
+        use_tensor_cores()
     return {name: policies[name] for name in plan.assignment.policies if name in policies}
 
 

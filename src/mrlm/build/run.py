@@ -29,6 +29,7 @@ from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
+from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
@@ -78,6 +79,7 @@ def build(
     if checked and resume is None:
         refuse_idle(verdicts(plan))
     log.info("%s", plan.assignment)
+    log.info("%s", precision_text(config, plan.config))
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
     return _assembled(plan, resume)
@@ -200,6 +202,7 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) 
     Raises:
         ConfigError: something requested does not exist or does not fit.
     """
+    config = with_precision(config, parts.models)
     algorithm = config.algorithm_settings()
     environments = make_environments(config, parts)
     rows = rows_of(config, parts, algorithm.spec)
@@ -258,6 +261,7 @@ def arithmetic_of(
         trained_agents=len(assignment.trained),
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
+        accelerated=device_type(config) != "cpu",
         parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
         policies=assignment.policies,

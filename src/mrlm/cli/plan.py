@@ -11,6 +11,7 @@ from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
+    from mrlm.planning.devices import Device
     from mrlm.planning.layout import Place
     from mrlm.planning.plan import Plan
     from mrlm.planning.timing import Lengths
@@ -55,7 +56,7 @@ def plan(
     given = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
     found: list[Any] = []
     for name, stage in loaded.stage_configs():
-        counts, lengths, needs = _counts(stage, engine, *given)
+        counts, lengths, needs = _counts(stage, what, engine, *given)
         lag = stage.training.max_lag if max_lag is None else max_lag
         asked = (counts, lengths, what, strategy, devices, many, needs, lag)
         rows = estimate.sweep(*asked)
@@ -87,7 +88,7 @@ def memory_of(stage: ExperimentConfig, device: str) -> str:
     from mrlm.planning.devices import find_device
 
     what = find_device(device)
-    counts, lengths, needs = _counts(stage, None, (None, None, 0.0), (None, None, None, None))
+    counts, lengths, needs = _counts(stage, what, None, (None, None, 0.0), (None, None, None, None))
     lag = stage.training.max_lag
     chosen = estimate.best(counts, lengths, what, "auto", 1, 1, needs, lag)
     return report.memory_text(counts, what, chosen)
@@ -103,12 +104,14 @@ def _overrides(stage: ExperimentConfig, lag: int, place: Place) -> list[str]:
 
 def _counts(
     stage: ExperimentConfig,
+    device: Device,
     engine: str | None,
     said: tuple[int | None, int | None, float],
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
     """The counts of a stage, its assumed text lengths, and the needs of its algorithm."""
     from mrlm.build.policies import LiveObjects
+    from mrlm.build.precision import decided
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
     from mrlm.planning.model_shape import parameters_of, shape_of_size, similar
@@ -124,6 +127,7 @@ def _counts(
     assumed = prompt is None and generation.max_prompt_tokens is None
     prompt = prompt or generation.max_prompt_tokens or PROMPT
     stage = stage.merged({"generation.max_prompt_tokens": prompt})
+    stage = decided(stage, "cpu" if device.shared else "cuda")
     size, layers, hidden, vocab = model
     if size is None and any(each is not None for each in (layers, hidden, vocab)):
         raise ConfigError("--layers, --hidden and --vocab describe the model of --params; set it")

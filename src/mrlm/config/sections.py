@@ -92,8 +92,9 @@ class TrainingConfig(Section):
     """Iterations over which the learning rate rises to its peak."""
     warmup_ratio: Share | None = None
     """Warm-up as a fraction of the run, instead of `warmup_steps`."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Compute type of forward passes in training; weights keep their own type."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Compute type of forward passes in training; weights keep their own type. `auto`: bf16 on a
+    CUDA device that has it, else fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of storing them."""
     seed: Whole = 0

@@ -12,12 +12,14 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.owners import agent_label
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
 from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.fast.prefix_tree import to_device
 
 BY_AGENT = "by_agent:"
 """Prefix of entries in the metrics of an update; a name and an agent follow."""
@@ -54,7 +56,8 @@ class AgentNumbers:
         columns = {name: x.detach() for name, x in loss.tokens.items()}
         ones = torch.ones_like(next(iter(columns.values())))
         stacked = torch.stack([ones, *columns.values()]).double()
-        stacked /= stacked.new_tensor([[1 if x == PART else seen] for x in (_SHARE, *columns)])
+        divisors = np.array([[1.0 if x == PART else seen] for x in (_SHARE, *columns)])
+        stacked /= to_device(divisors, stacked.device)
         sums = stacked.new_zeros(len(stacked), len(agents)).index_add_(1, batch.agent, stacked)
         key = ((_SHARE, *columns), agents)
         self._sums[key] = self._sums[key] + sums if key in self._sums else sums

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
 from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.policy import Policy
 
@@ -64,12 +65,12 @@ class FirstLook:
         ]
         if not any(turns):
             return
-        counted = torch.tensor(turns, device=logprobs.device)[batch.turn]
-        found = divergence(batch.behaviour_logprobs, logprobs)[counted]
-        agents = batch.agent[counted]
+        counted = np.array(turns)[batch.host["turn"]]
+        found = divergence(batch.behaviour_logprobs, logprobs)
         for number, agent in enumerate(batch.agents):
-            own = found[agents == number]
-            for name, value in ((SUM + agent, own.sum()), (COUNT + agent, len(own))):
+            own = np.flatnonzero(counted & (batch.host["agent"] == number))
+            total = found[to_device(own, found.device)].sum()
+            for name, value in ((SUM + agent, total), (COUNT + agent, len(own))):
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
     def numbers(self) -> dict[str, float]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mrlm.learn.data.batch import Batch
+from mrlm.learn.fast.prefix_tree import to_device
 
 Aggregation = Literal[
     "token_mean",
@@ -94,15 +95,20 @@ def token_weights(
         if constant_length is not None:
             return sequences / constant_length
         allowed = [float(turn.sampling.max_new_tokens) for turn in batch.turns]
-        return sequences / ones.new_tensor(allowed)[batch.turn]
+        return sequences / numbers(allowed, ones)[batch.turn]
     if mode == "agent_balanced":
         counts = [float(totals.tokens_by_agent[agent]) for agent in batch.agents]
-        return ones / ones.new_tensor(counts)[batch.agent] / len(totals.tokens_by_agent)
+        return ones / numbers(counts, ones)[batch.agent] / len(totals.tokens_by_agent)
     in_turn = _counts(ones, batch.turn, batch.num_turns)[batch.turn]
     if mode == "turn_mean":
         return ones / in_turn / totals.turns
     turns = segment_sum(ones / in_turn, batch.sequence, batch.num_sequences)[batch.sequence]
     return sequences / in_turn / turns
+
+
+def numbers(values: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers of the host in the type and on the device of `like`, which is not waited for."""
+    return to_device(np.array(values), like.device).to(like.dtype)
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ def placed_memory(
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     reduces = members == 1 and ring.members > 1
     job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
+    job = replace(job, accelerated=not device.shared)
     memory = {each.name: parts_of(each, job, members, reduces) for each in plan.weights}
     if job.plays:
         _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)

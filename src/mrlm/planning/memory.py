@@ -14,8 +14,10 @@ BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 ADAPTER_BYTES = 4
 """Bytes of an adapter's weight: PEFT keeps adapters in float32 on a base of any type."""
 CELLS, LEAST_ROWS = 1 << 22, 256
-"""Approximate number of logits that the library's own head computes at once, and its least number
-of tokens (see `learn/fast/lm_head.py`)."""
+"""Approximate number of logits that the library's own head computes at once on a CPU, and its least
+number of tokens (see `learn/fast/lm_head.py`)."""
+LOGIT_BYTES = 2 << 30
+"""Most bytes of the logits on an accelerator, of whose memory they take a 64th."""
 COPIES_OF_LOGITS = {True: 3, False: 2}
 """The logits in float32 and their gradient, and in the library's own head their exponentials."""
 LEARNING = ("activations", "logits", "casts", "gathered")
@@ -45,6 +47,7 @@ class MemoryLoad:
         length: tokens of the longest of them.
         kept: bytes of the engine's prefix cache.
         agents: number of agents.
+        accelerated: whether the device is not a CPU.
     """
 
     width: int = 4
@@ -58,6 +61,7 @@ class MemoryLoad:
     length: int = 0
     kept: int = 0
     agents: int = 1
+    accelerated: bool = False
 
 
 def parts_of(
@@ -116,11 +120,24 @@ def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bo
     return tokens * computed * block * shape.layers
 
 
-def logits(shape: ModelShape, tokens: int, lean: bool) -> int:
+def logits(shape: ModelShape, tokens: int, lean: bool, accelerated: bool = False) -> int:
     """Bytes of the logits that exist at the same time."""
-    if lean:
+    each = COPIES_OF_LOGITS[lean] * 4 * shape.vocab
+    if lean and accelerated:
+        tokens = min(tokens, max(LEAST_ROWS, LOGIT_BYTES // each))
+    elif lean:
         tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
-    return COPIES_OF_LOGITS[lean] * tokens * shape.vocab * 4
+    return each * tokens
+
+
+def casts(shape: ModelShape, job: MemoryLoad) -> int:
+    """Bytes of weights in the type they are computed in: on a CPU all of them until the backward
+    pass, on an accelerator one block's, and the head's."""
+    if job.computed >= job.width:
+        return 0
+    if job.lean and job.accelerated:
+        return (shape.body // shape.layers + shape.vocab * shape.hidden) * job.computed
+    return 0 if job.checkpointing else shape.body * job.computed
 
 
 def key_bytes(shape: ModelShape, computed: int) -> int:
@@ -142,9 +159,9 @@ def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: i
     parts: Parts = {}
     if weights.trainable:
         parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
-        parts["logits"] = logits(shape, job.tokens, job.lean)
-        if job.computed < job.width and not job.checkpointing:
-            parts["casts"] = shape.body * job.computed  # kept for the backward pass
+        parts["logits"] = logits(shape, job.tokens, job.lean, job.accelerated)
+        if extra := casts(shape, job):
+            parts["casts"] = extra
         if shards > 1:
             # a block, the next one in transfer, and embedding and head
             ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)

@@ -23,7 +23,8 @@ MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
     "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
-    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in) + "
+    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in: all on a "
+    "processor, one block and the head on a GPU) + "
     "kv_cache rows*tokens*2*kv_width*layers*c + prefixes engine.cache_mib; N weights, T trained "
     "ones, A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
     "micro-batch. The temporary memory of training and sampling is not needed at the same time"
@@ -200,6 +201,7 @@ def arithmetic(
     shapes: Mapping[str, ModelShape] | None = None,
     policies: Mapping[str, PolicyConfig] | None = None,
     agents_per_policy: Mapping[str, int] | None = None,
+    accelerated: bool = False,
 ) -> Plan:
     """Count the work of one stage of an experiment.
 
@@ -212,6 +214,7 @@ def arithmetic(
         shapes: policy -> shape; by default read from the models' folders, or known by their names.
         policies: the policies of the run; by default those of the config.
         agents_per_policy: policy -> number of agents that use it; by default one each.
+        accelerated: whether the models are on a device that is not a CPU.
     """
     algorithm = config.algorithm_settings()
     plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
@@ -222,7 +225,7 @@ def arithmetic(
     plan.weights, unknown = weights_of(
         config, algorithm.spec, policies, agents_per_policy, parameters or {}, shapes
     )
-    plan.job = _job_of(config, plan)
+    plan.job = _job_of(config, plan, accelerated)
     plan.record = _record_of(config, plan, algorithm.spec)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown
@@ -246,9 +249,9 @@ def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize |
     )
 
 
-def _job_of(config: ExperimentConfig, plan: Plan) -> MemoryLoad:
+def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLoad:
     training = config.training
-    precise = training.precision == "fp32"
+    precise = training.precision in ("auto", "fp32")
     width = BYTES[config.model.torch_dtype]
     several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
     return MemoryLoad(
@@ -263,6 +266,7 @@ def _job_of(config: ExperimentConfig, plan: Plan) -> MemoryLoad:
         length=plan.tokens,
         kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
         agents=plan.agents,
+        accelerated=accelerated,
     )
 
 

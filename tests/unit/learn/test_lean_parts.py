@@ -21,7 +21,8 @@ from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import cpu_backends, forward, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.forward import LeanForward, PackedTree, _Norm, _Rotate, _SwiGLU
+from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
+from mrlm.learn.fast.forward import LeanForward, PackedTree
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
     NotLean,
@@ -380,34 +381,34 @@ def test_places_turn_heads_by_their_angles(shape: tuple[int, ...]) -> None:
     a, b = x[..., :half], x[..., half:]
     c, s = angle.cos()[:, None], angle.sin()[:, None]
     wanted = torch.cat([a * c - b * s, b * c + a * s], -1)
-    torch.testing.assert_close(_Rotate.apply(x, cos, sin), wanted)
-    assert torch.autograd.gradcheck(lambda x: _Rotate.apply(x, cos, sin), (x,))
+    torch.testing.assert_close(Rotate.apply(x, cos, sin), wanted)
+    assert torch.autograd.gradcheck(lambda x: Rotate.apply(x, cos, sin), (x,))
 
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_gate_opens_what_comes_up(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrlm.learn.fast.forward.CACHED", 10)  # two rows at a time
+    monkeypatch.setattr("mrlm.learn.fast.elementwise.CACHED", 10)  # two rows at a time
     generator = torch.Generator().manual_seed(0)
     gate, up = (
         torch.randn(rows, 5, generator=generator, dtype=torch.float64).requires_grad_()
         for _ in range(2)
     )
-    torch.testing.assert_close(_SwiGLU.apply(gate, up), F.silu(gate) * up)
-    assert torch.autograd.gradcheck(_SwiGLU.apply, (gate, up))
+    torch.testing.assert_close(SwiGLU.apply(gate, up), F.silu(gate) * up)
+    assert torch.autograd.gradcheck(SwiGLU.apply, (gate, up))
     wide = [torch.randn(2, 12, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    assert torch.autograd.gradcheck(_SwiGLU.apply, wide), "wider than the cache"
+    assert torch.autograd.gradcheck(SwiGLU.apply, wide), "wider than the cache"
 
 
 @pytest.mark.parametrize("cached", [16, 4])
 def test_a_norm_of_rows_that_lie_otherwise_in_memory(
     cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrlm.learn.fast.forward.CACHED", cached)
+    monkeypatch.setattr("mrlm.learn.fast.elementwise.CACHED", cached)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, 3, 8, generator=generator).bfloat16().transpose(0, 1).requires_grad_()
     weight = torch.rand(8, generator=generator).bfloat16().requires_grad_()
     back = torch.randn(3, 5, 8, generator=generator).bfloat16()
-    _Norm.apply(x, weight, 1e-3).backward(back)
+    Norm16.apply(x, weight, 1e-3).backward(back)
     exact = [each.detach().double().requires_grad_() for each in (x, weight)]
     F.rms_norm(exact[0], (8,), exact[1], 1e-3).backward(back.double())
     for ours, theirs in zip((x, weight), exact, strict=True):
@@ -475,7 +476,7 @@ def test_scores_and_their_gradients(
     cap: float | None, same: bool, by_entropy: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tokens at a time, the last stretch shorter."""
-    monkeypatch.setattr(lm_head, "rows_at_once", lambda _: 2)
+    monkeypatch.setattr(lm_head, "rows_at_once", lambda *_: 2)
     hidden, weight, tokens, temperature = drawn(5, same)
     by_logprob = torch.linspace(-1.0, 2.0, 5)
     slopes = []
@@ -517,10 +518,24 @@ def test_a_stretch_of_huge_logits_stays_finite() -> None:
 
 def test_how_many_tokens_are_scored_at_once() -> None:
     """About four million logits, but never fewer than 256 rows."""
-    assert [rows_at_once(size) for size in (1 << 12, 1 << 14, 1 << 15, 1 << 20)] == [
+    cpu, other = torch.device("cpu"), torch.device("meta")
+    assert [rows_at_once(size, cpu) for size in (1 << 12, 1 << 14, 1 << 15, 1 << 20)] == [
         1024, 256, 256, 256,
     ]  # fmt: skip
-    assert rows_at_once(3) == (1 << 22) // 3
+    assert rows_at_once(3, cpu) == (1 << 22) // 3
+    # elsewhere a 64th of the memory, at 12 bytes a logit
+    assert rows_at_once(1 << 12, other) == (16 << 30) // 64 // 12 // (1 << 12) == 5461
+    assert rows_at_once(1 << 20, other) == 256
+
+
+@pytest.mark.parametrize(("gib", "rows"), [(24, 220), (80, 735), (141, 1177), (1000, 1177)])
+def test_how_many_tokens_a_gpu_scores_at_once(
+    gib: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary of 152,000: at most 2 GiB, at least 256 rows."""
+    found = SimpleNamespace(total_memory=gib << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    assert rows_at_once(152_000, torch.device("cuda", 0)) == max(256, rows)
 
 
 def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,7 +543,7 @@ def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPat
     own, reference = LeanPass(model, None), LeanPass(other, None)
     batch = pack(conversations())
     whole = packed_pass.full_kl(own, reference, batch)
-    monkeypatch.setattr(lm_head, "rows_at_once", lambda _: 7)
+    monkeypatch.setattr(lm_head, "rows_at_once", lambda *_: 7)
     torch.testing.assert_close(packed_pass.full_kl(own, reference, batch), whole)
     general = Policy("p", model, tokenizer, reference=other, lean=False).full_kl(batch)
     torch.testing.assert_close(whole, general, atol=1e-4, rtol=1e-3)
@@ -551,7 +566,7 @@ def test_a_loss_through_the_head_by_hand(
     limit: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Units of 1 to 7 tokens, with logits for so many at once: value, gradients and metrics."""
-    monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: limit)
+    monkeypatch.setattr(packed_pass, "rows_at_once", lambda *_: limit)
     model = family("llama")
     model.lm_head.weight.requires_grad_(trained)
     lean, batch = LeanPass(model, None), pack(unit(1, 7, 2, 4))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
@@ -19,6 +20,7 @@ from mrlm.learn.bases.spec import ColumnName, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
 from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.fast.prefix_tree import to_device
 
 SAME = {"dapo": "ppo", "bnpo": "ppo"}
 """Aliases of losses."""
@@ -340,7 +342,7 @@ class PolicyGradient(Algorithm):
         if not any(cut):
             return None
         weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
-        return torch.where(torch.tensor(cut, device=weights.device)[batch.turn], weights, 1.0)
+        return torch.where(to_device(np.array(cut), weights.device)[batch.turn], weights, 1.0)
 
 
 def _token_mean(x: Tensor, batch: Batch) -> Tensor:

@@ -15,11 +15,10 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mrlm.core.types import Column, Turn
-from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix
+from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix, to_device
 
 
 @dataclass(slots=True)
@@ -100,6 +99,7 @@ class Batch:
         advantages, returns, values, ref_logprobs: (N,) credit columns; zeros where not computed.
         turns: the turns, in order of `turn`.
         totals: denominators over the whole optimiser batch.
+        host: (N,) columns in `HOST` as arrays of the host, so that it need not wait for a device.
     """
 
     samples: list[Sample]
@@ -121,6 +121,7 @@ class Batch:
     turns: list[Turn]
     agents: list[str]
     totals: Totals
+    host: dict[str, np.ndarray]
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -155,24 +156,26 @@ class Batch:
             ids[row, here] = sample.ids
             mask[row, here] = 1
             positions[row, here] = np.arange(len(sample.ids))
-        at = self.place.cpu().numpy() + shifts[self.sequence.cpu().numpy()]
+        at = self.host["place"] + shifts[self.host["sequence"]]
         keep, column = np.unique(at, return_inverse=True)
         device = self.tokens.device
-        return Grid(
-            *(torch.as_tensor(x, device=device) for x in (ids, mask, positions, keep, column))
-        )
+        return Grid(*(to_device(x, device) for x in (ids, mask, positions, keep, column)))
 
     @cached_property
     def tree(self) -> PrefixTree:
         """The samples packed without padding, with each shared prefix stored once."""
         ids = [sample.ids for sample in self.samples]
-        sample, place = self.sequence.cpu().numpy(), self.place.cpu().numpy()
-        return plant(ids, sample, place, self.tokens.device)
+        return plant(ids, self.host["sequence"], self.host["place"], self.tokens.device)
+
+    @property
+    def divisors(self) -> Tensor | None:
+        """The temperatures, if one of them is not 1."""
+        return None if bool((self.host["temperature"] == 1.0).all()) else self.temperature
 
     def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
         """Splits the batch into parts of about `size` trained tokens without splitting units;
         yields the token slice and the part. The losses of the parts sum to that of the batch."""
-        units = self.unit.cpu().numpy()
+        units = self.host["unit"]
         ends = np.flatnonzero(np.diff(units, append=-1)) + 1
         start = 0
         for end, after in zip(ends, [*ends[1:], None], strict=True):
@@ -185,14 +188,15 @@ class Batch:
             return self
         here = slice(start, end)
         columns = {name: getattr(self, name)[here] for name in _COLUMNS}
+        host = {name: column[here] for name, column in self.host.items()}
         (first, last), (opening, closing) = (
-            (int(column[0]), int(column[-1]) + 1)
-            for column in (columns["sequence"], columns["turn"])
+            (int(host[name][0]), int(host[name][-1]) + 1) for name in ("sequence", "turn")
         )
-        columns["sequence"] = columns["sequence"] - first
-        columns["turn"] = columns["turn"] - opening
+        for name, begin in (("sequence", first), ("turn", opening)):
+            columns[name] = columns[name] - begin
+            host[name] = host[name] - begin
         turns, samples = self.turns[opening:closing], self.samples[first:last]
-        return replace(self, samples=samples, turns=turns, **columns)
+        return replace(self, samples=samples, turns=turns, host=host, **columns)
 
     def trained_token_ids(self) -> list[list[int]]:
         """The trained token ids, one list per turn."""
@@ -348,7 +352,7 @@ def pack(
     flat["tokens"] = np.array([*ids], dtype=np.int64)
     for name, column in zip(_NUMBERS, zip(*numbers, strict=True), strict=True):
         flat[name] = np.repeat(np.asarray(column), counts)
-    tensors = {name: torch.as_tensor(array, device=device) for name, array in flat.items()}
+    tensors = {name: to_device(array, device) for name, array in flat.items()}
     floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
         samples=list(samples),
@@ -356,6 +360,7 @@ def pack(
         turns=turns,
         agents=list(agents),
         totals=totals or Totals.of(samples),
+        host={name: flat[name] for name in HOST},
         **tensors,
         **floats,
     )
@@ -367,6 +372,7 @@ _CREDIT = (
 )
 _FLOATS = ("temperature", *_CREDIT)
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
+HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
 _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
 """Columns with one value per turn."""
 

@@ -33,9 +33,11 @@ class Trace:
 
     @torch.no_grad()
     def _add(self, batch: Batch, outputs: Outputs) -> None:
-        for number, turn in enumerate(batch.turns):
+        stop = 0
+        for turn in batch.turns:
+            start, stop = stop, stop + len(turn)
             if id(turn) in self._turns:
-                own = batch.turn == number
+                own = slice(start, stop)
                 columns = torch.stack([outputs.logprobs[own], outputs.entropy[own]])
                 self._seen.setdefault(id(turn), []).append(columns.float())
 

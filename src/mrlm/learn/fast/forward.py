@@ -14,11 +14,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.fast.attention import attention
+from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
+from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, Lora, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
+from mrlm.learn.fast.varlen_attention import (
+    Kernel,
+    KeyPaths,
+    Shape,
+    attend,
+    join,
+    kernel_for,
+)
 
-CACHED = 1 << 18
-"""Numbers that fit into a CPU cache several times over."""
 WASTE = 2
 """Adapters are computed in one product where padding to equal numbers of tokens makes the tokens at
 most this many times as many."""
@@ -63,6 +71,29 @@ class _Owners:
     grid: _Grid | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What all blocks of a pass read.
+
+    Args:
+        trees, owned: the packed tokens.
+        rotary: cosines and sines by rotary table.
+        masks: of each tree, for attention piece by piece.
+        paths, kernels: for attention in one kernel, by window, where the device has one.
+        norms: factors of norms in the compute type, by module; others are read from the model.
+        direct: whether backward adds to `grad` of the weights itself.
+    """
+
+    trees: Sequence[PrefixTree]
+    owned: _Owners
+    rotary: Rotary
+    masks: Sequence[Masks]
+    paths: KeyPaths | None
+    kernels: Mapping[int | None, Kernel]
+    norms: Mapping[nn.Module, Tensor]
+    direct: bool
+
+
 @dataclass(eq=False)
 class LeanForward:
     """Computes hidden states of packed tokens in `dtype`; weights keep their own. Trees of several
@@ -72,83 +103,158 @@ class LeanForward:
     anatomy: Anatomy
     dtype: torch.dtype
 
-    def hidden(self, forest: Sequence[PackedTree], checkpointing: bool = False) -> list[Tensor]:
+    def hidden(
+        self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
+    ) -> list[Tensor]:
         """Hidden states (N, H) that the head reads at each tree's `predictors`. With
-        `checkpointing`, each block is recomputed in backward instead of keeping its activations."""
+        `checkpointing`, each block is recomputed in backward instead of keeping its activations;
+        with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
         trees = [plot.tree for plot in forest]
         ids = torch.cat([tree.ids for tree in trees])
         stream = F.embedding(ids, anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
-            scale = torch.tensor(anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
+            scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        positions = torch.cat([tree.positions for tree in trees])
-        rotary = anatomy.rotary(positions, self.dtype)
-        masks = [self._masks(tree) for tree in trees]
-        needed = [torch.unique(tree.predictors, return_inverse=True) for tree in trees]
-        owned = _owners(forest, [len(tree.ids) for tree in trees])
-        ends = _owners(forest, [len(rows) for rows, _ in needed])
-        pairs = zip(owned.parts, needed, strict=True)
-        rows = torch.cat([each.start + rows for each, (rows, _) in pairs])
+        shared = self._shared(forest, direct)
+        ends = _owners(forest, [len(tree.needed) for tree in trees])
+        pairs = zip(shared.owned.parts, trees, strict=True)
+        rows = torch.cat([each.start + tree.needed for each, tree in pairs])
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
-            kept, left = (rows, ends) if number == last else (None, owned)
-            arguments = (stream, layer, trees, owned, rotary[layer.rope], masks, kept, left)
+            kept, left = (rows, ends) if number == last else (None, shared.owned)
+            arguments = (stream, layer, shared, kept, left)
             if checkpointing and torch.is_grad_enabled():
                 stream = checkpoint(self._block, *arguments, use_reentrant=False)
             else:
                 stream = self._block(*arguments)
-        stream = self._norm(stream, anatomy.final_norm)
+        stream = self._norm(stream, anatomy.final_norm, shared)
         return [
-            F.embedding(which, stream[each.start : each.stop])
-            for each, (_, which) in zip(ends.parts, needed, strict=True)
+            F.embedding(tree.which, stream[each.start : each.stop])
+            for each, tree in zip(ends.parts, trees, strict=True)
         ]
+
+    def _shared(self, forest: Sequence[PackedTree], direct: bool) -> _Pass:
+        trees = [plot.tree for plot in forest]
+        sizes = [len(tree.ids) for tree in trees]
+        positions = torch.cat([tree.positions for tree in trees])
+        kernels = self._kernels(positions.device)
+        return _Pass(
+            trees,
+            _owners(forest, sizes),
+            self.anatomy.rotary(positions, self.dtype),
+            [] if kernels else [self._masks(tree) for tree in trees],
+            join([tree.paths for tree in trees], sizes) if kernels else None,
+            kernels,
+            self._cast_norms(positions.device),
+            direct,
+        )
+
+    def _kernels(self, device: torch.device) -> dict[int | None, Kernel]:
+        """Kernels for attention along paths, by window; none if one of them is missing."""
+        anatomy = self.anatomy
+        if device.type == "cpu" or anatomy.attention_softcap is not None:
+            return {}
+        sizes = anatomy.heads, anatomy.kv_heads, anatomy.head_dim
+        windows = {layer.window for layer in anatomy.layers}
+        found = {each: kernel_for(device, Shape(self.dtype, *sizes, each)) for each in windows}
+        known = {window: kernel for window, kernel in found.items() if kernel is not None}
+        return known if len(known) == len(found) else {}
+
+    def _cast_norms(self, device: torch.device) -> dict[nn.Module, Tensor]:
+        """Factors of all norms in the compute type, in few kernels."""
+        norms = [norm for layer in self.anatomy.layers for norm in layer.norms]
+        norms.append(self.anatomy.final_norm)
+        weights: list[Any] = [norm.weight for norm in norms]
+        if device.type == "cpu" or all(weight.dtype == self.dtype for weight in weights):
+            return {}
+        cast = CastAll.apply(self.dtype, 1.0 if self.anatomy.unit_offset else 0.0, *weights)
+        return dict(zip(norms, cast, strict=True))  # pyright: ignore
 
     def _block(
         self,
         stream: Tensor,
         layer: Layer,
-        trees: Sequence[PrefixTree],
-        owned: _Owners,
-        rotary: tuple[Tensor, Tensor],
-        masks: Sequence[Masks],
+        shared: _Pass,
         rows: Tensor | None,
         left: _Owners,
     ) -> Tensor:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
-        anatomy = self.anatomy
-        normed = self._norm(stream, layer.norm_attention)
-        queries = self._apply(normed, layer.q, owned).unflatten(1, (anatomy.heads, -1))
-        keys = self._apply(normed, layer.k, owned).unflatten(1, (anatomy.kv_heads, -1))
-        values = self._apply(normed, layer.v, owned)
-        if layer.norm_q is not None and layer.norm_k is not None:
-            queries = self._norm(queries, layer.norm_q)
-            keys = self._norm(keys, layer.norm_k)
-        queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
-        flat = (queries.flatten(1), keys.flatten(1), values)
-        found: list[Tensor] = []
-        for each, tree, mask in zip(owned.parts, trees, masks, strict=True):
-            q, k, v = (x[each.start : each.stop] for x in flat)
-            found += self._attend(q, k, v, layer, tree.pieces, mask)
-        mixed = found[0] if len(found) == 1 else torch.cat(found)
+        weights = None
+        if stream.device.type != "cpu":
+            weights = BlockWeights(layer.groups, self.dtype)
+        normed = self._norm(stream, layer.norm_attention, shared)
+        mixed = self._mixed(normed, layer, shared, weights)
         if rows is not None:
             mixed, stream = mixed[rows], stream[rows]
-        added = self._apply(mixed, layer.o, left)
+        added = self._product(mixed, layer, 1, left, shared, weights)
         if layer.norm_after_attention is not None:
-            added = self._norm(added, layer.norm_after_attention)
+            added = self._norm(added, layer.norm_after_attention, shared)
         stream = stream + added
-        normed = self._norm(stream, layer.norm_mlp)
-        gate = self._apply(normed, layer.gate, left)
-        up = self._apply(normed, layer.up, left)
-        if anatomy.activation is F.silu:
-            opened = _SwiGLU.apply(gate, up)
-        else:
-            opened = anatomy.activation(gate) * up
-        added = self._apply(opened, layer.down, left)
+        normed = self._norm(stream, layer.norm_mlp, shared)
+        opened = self._opened(normed, layer, left, shared, weights)
+        added = self._product(opened, layer, 3, left, shared, weights)
+        if weights is not None:
+            weights.release()
         if layer.norm_after_mlp is not None:
-            added = self._norm(added, layer.norm_after_mlp)
+            added = self._norm(added, layer.norm_after_mlp, shared)
         return stream + added
+
+    def _opened(
+        self, x: Tensor, layer: Layer, left: _Owners, shared: _Pass, weights: BlockWeights | None
+    ) -> Tensor:
+        """The inner activations of the MLP."""
+        activation = self.anatomy.activation
+        if weights is None:
+            gate, up = (self._apply(x, each, left) for each in (layer.gate, layer.up))
+            if activation is F.silu:
+                return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
+            return activation(gate) * up
+        both = self._product(x, layer, 2, left, shared, weights)
+        if activation is F.silu:
+            return JoinedSwiGLU.apply(both)  # pyright: ignore[reportReturnType]
+        gate, up = both.chunk(2, 1)
+        return activation(gate) * up
+
+    def _mixed(
+        self, x: Tensor, layer: Layer, shared: _Pass, weights: BlockWeights | None
+    ) -> Tensor:
+        """Attention outputs (P, heads * head_dim) of the block's normed input."""
+        heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
+        cos_sin = shared.rotary[layer.rope]
+        if weights is None:
+            queries, keys, values = (
+                self._apply(x, each, shared.owned) for each in (layer.q, layer.k, layer.v)
+            )
+        else:
+            width = heads * self.anatomy.head_dim
+            narrow = kv_heads * self.anatomy.head_dim
+            every = self._product(x, layer, 0, shared.owned, shared, weights)
+            both, values = every.split([width + narrow, narrow], 1)
+            values = values.contiguous()  # so that the rest is freed
+            queries, keys = both.split([width, narrow], 1)
+        queries, keys = queries.unflatten(1, (heads, -1)), keys.unflatten(1, (kv_heads, -1))
+        if layer.norm_q is not None and layer.norm_k is not None:
+            queries = self._norm(queries, layer.norm_q, shared)
+            keys = self._norm(keys, layer.norm_k, shared)
+            together = None if weights is None else torch.cat([queries, keys], 1)
+        else:
+            together = None if weights is None else both.unflatten(1, (heads + kv_heads, -1))
+        if together is None:
+            queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
+        else:
+            queries, keys = Rotate.apply(together, *cos_sin).split([heads, kv_heads], 1)
+        if shared.paths is not None:
+            values = values.unflatten(1, (kv_heads, -1))
+            how = shared.paths, shared.kernels[layer.window], self.anatomy.scale, layer.window
+            return attend(queries, keys, values, *how).flatten(1)
+        flat = (queries.flatten(1), keys.flatten(1), values)
+        found: list[Tensor] = []
+        for each, tree, mask in zip(shared.owned.parts, shared.trees, shared.masks, strict=True):
+            q, k, v = (x[each.start : each.stop] for x in flat)
+            found += self._attend(q, k, v, layer, tree.pieces, mask)
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def _attend(
         self,
@@ -198,31 +304,63 @@ class LeanForward:
                 masks[number, window] = zeros.masked_fill_(~seen, -torch.inf)
         return masks
 
-    def _norm(self, x: Tensor, module: nn.Module) -> Tensor:
-        weight = self.anatomy.norm_weight(module)
+    def _norm(self, x: Tensor, module: nn.Module, shared: _Pass) -> Tensor:
+        weight = shared.norms.get(module)
+        if weight is None:
+            weight = self.anatomy.norm_weight(module)
         if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
-            return _Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
+            return Norm16.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
+
+    def _product(
+        self,
+        x: Tensor,
+        layer: Layer,
+        number: int,
+        owned: _Owners,
+        shared: _Pass,
+        weights: BlockWeights | None,
+    ) -> Tensor:
+        """A group of linear modules of a block: the outputs (N, out), side by side."""
+        modules = layer.grouped[number]
+        if weights is None:
+            (module,) = modules
+            return self._apply(x, module, owned)
+        y = joined_linear(x, weights, number, shared.direct)
+        parts = [
+            (self._update(x, each, owned), len(base.weight))
+            for each, base in zip(modules, weights.groups[number], strict=True)
+        ]
+        if all(update is None for update, _ in parts):
+            return y
+        updates = [y.new_zeros(len(y), size) if u is None else u for u, size in parts]
+        return y + (updates[0] if len(updates) == 1 else torch.cat(updates, 1))
 
     def _apply(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor:
         """A linear module: the base product for all rows, and each adapter's share for its rows."""
         linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
         y = F.linear(x, linear.weight.to(x.dtype), bias)
+        update = self._update(x, module, owned)
+        return y if update is None else y + update
+
+    def _update(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor | None:
+        """What the adapters of a linear module add (N, out), each for its rows."""
         loras = loras_of(module, [each.adapter for each in owned.parts])
         known = [lora for lora in loras if lora is not None]
         if not known:
-            return y
+            return None
         one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
         if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
-            return y + _batched(x, known, owned.grid)
+            return _batched(x, known, owned.grid)
+        out = len(known[0].up)
         rows = [
-            y.new_zeros(each.stop - each.start, y.shape[1])
+            x.new_zeros(each.stop - each.start, out)
             if lora is None
             else _added(x[each.start : each.stop], lora)
             for each, lora in zip(owned.parts, loras, strict=True)
         ]
-        return y + (rows[0] if len(rows) == 1 else torch.cat(rows))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _added(x: Tensor, lora: Lora) -> Tensor:
@@ -261,80 +399,3 @@ def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> _Owners:
         device = forest[0].tree.ids.device
         grid = _Grid((len(sizes), max(sizes)), place.to(device), kept.to(device))
     return _Owners(tuple(found), grid)
-
-
-class _Rotate(torch.autograd.Function):
-    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
-    2104.09864, in the variant that pairs the two halves of a head)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _rotated(x, cos, sin, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        cos, sin = ctx.saved_tensors
-        return _rotated(grads[0], cos, sin, -1), None, None
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
-    half = x.shape[-1] // 2
-    found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    cos, sin = cos[:, None, :half], sin[:, None, :half]
-    a, b = x[..., :half], x[..., half:]
-    torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
-    torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
-    return found
-
-
-class _Norm(torch.autograd.Function):
-    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a 16-bit type, with the
-    gradient computed in float32, a few rows at a time."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-        ctx.save_for_backward(x, weight, scale)
-        return torch.mul(x, scale.to(x.dtype)).mul_(weight)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, scale = ctx.saved_tensors
-        width = x.shape[-1]
-        back = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for_weight = torch.zeros(width, device=x.device)
-        rows = max(1, CACHED // width)
-        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
-        for part, own, grad, to_x in zip(*tall, strict=True):
-            normed, grad = part.float().mul_(own), grad.float()
-            for_weight += (normed * grad).sum(0)
-            slope = grad.mul_(weight)
-            along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
-            to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
-        return back, for_weight.to(weight.dtype), None
-
-
-class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), with backward in few rows at a time, for the cache."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gate, up = ctx.saved_tensors
-        for_gate, for_up = torch.empty_like(gate), torch.empty_like(up)
-        rows = max(1, CACHED // gate.shape[1])
-        pieces = (x.split(rows) for x in (gate, up, grads[0], for_gate, for_up))
-        for g, u, grad, to_gate, to_up in zip(*pieces, strict=True):
-            share = torch.sigmoid(g)
-            opened = torch.mul(share, g, out=to_up)
-            # derivative of silu: s + x s (1 - s)
-            torch.addcmul(opened, opened, share, value=-1, out=to_gate)
-            to_gate.add_(share).mul_(u).mul_(grad)
-            to_up.mul_(grad)
-        return for_gate, for_up

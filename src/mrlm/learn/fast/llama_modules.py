@@ -117,6 +117,22 @@ class Layer:
     def linears(self) -> tuple[nn.Module, ...]:
         return (self.q, self.k, self.v, self.o, self.gate, self.up, self.down)
 
+    @property
+    def grouped(self) -> tuple[tuple[nn.Module, ...], ...]:
+        """The linear modules; those of one group read the same input."""
+        return (self.q, self.k, self.v), (self.o,), (self.gate, self.up), (self.down,)
+
+    @property
+    def groups(self) -> list[list[nn.Linear]]:
+        """The same, without adapters."""
+        return [[_base_of(each) for each in group] for group in self.grouped]
+
+    @property
+    def norms(self) -> list[nn.Module]:
+        found = (self.norm_attention, self.norm_mlp, self.norm_q, self.norm_k)
+        after = (self.norm_after_attention, self.norm_after_mlp)
+        return [norm for norm in (*found, *after) if norm is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:

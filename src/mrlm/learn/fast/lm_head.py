@@ -12,14 +12,29 @@ import torch
 from torch import Tensor
 
 CELLS = 1 << 22
-"""Approximate number of logits held at once; more for a vocabulary so large that matmuls would be
-inefficient."""
+"""Approximate number of logits held at once on a CPU, for its caches; more for a vocabulary so
+large that matmuls would be inefficient."""
 LEAST_ROWS = 256
+CELL_BYTES = 12
+"""Bytes per logit at the same time: logits and exponentials in float32, and in 16 bits the product
+and the gradient."""
+MEMORY_SHARE = 64
+"""The part of an accelerator's memory that the logits of one chunk may take, as a divisor."""
+MOST_BYTES = 2 << 30
+UNKNOWN_MEMORY = 16 << 30
+"""Assumed memory of an accelerator that does not tell its own."""
 
 
-def rows_at_once(vocabulary: int) -> int:
-    """Number of tokens scored together."""
-    return max(LEAST_ROWS, CELLS // vocabulary)
+def rows_at_once(vocabulary: int, device: torch.device) -> int:
+    """Number of tokens scored together: on an accelerator as many as a share of its memory holds,
+    for few kernels. Depends on the machine only, so that a resumed run computes the same bits."""
+    if device.type == "cpu":
+        return max(LEAST_ROWS, CELLS // vocabulary)
+    memory = UNKNOWN_MEMORY
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    cells = min(memory // MEMORY_SHARE, MOST_BYTES) // CELL_BYTES
+    return max(LEAST_ROWS, cells // vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +51,26 @@ class TokenChunk:
     Args:
         head: the head.
         hidden: (M, H).
-        tokens, temperature: (M,) sampled token ids, and divisors of the logits.
+        tokens, temperature: (M,) sampled token ids, and divisors of the logits (`None` for 1).
 
     `logprobs` and `entropy` are (M,) in float32.
     """
 
-    def __init__(self, head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> None:
+    def __init__(
+        self, head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor | None
+    ) -> None:
         self.head: Head = head
         self.hidden: Tensor = hidden
         self.tokens: Tensor = tokens
-        self.temperature: Tensor = temperature[:, None]
+        self.temperature: Tensor | None = None if temperature is None else temperature[:, None]
         logits = (hidden @ head.weight.t()).float()
         self.slope: Tensor | None = None
         if head.softcap is not None:
             bent = (logits / head.softcap).tanh_()
             self.slope = 1 - bent.square()
             logits = bent.mul_(head.softcap)
-        logits = logits.div_(self.temperature)
+        if self.temperature is not None:
+            logits = logits.div_(self.temperature)
         logits -= logits.amax(-1, keepdim=True)
         chosen = logits.gather(1, tokens[:, None])
         weights = logits.exp()
@@ -78,7 +96,7 @@ class TokenChunk:
         found.scatter_add_(1, self.tokens[:, None], slope)
         if self.slope is not None:
             found.mul_(self.slope)
-        if bool((self.temperature != 1).any()):
+        if self.temperature is not None:
             found.div_(self.temperature)
         return found.to(self.hidden.dtype)
 
@@ -88,22 +106,27 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Tensor, cap: Any
+        ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Any, cap: Any
     ) -> tuple[Tensor, Tensor]:
         head = Head(weight, cap)
         found = chunks(head, hidden, tokens, temperature)
         logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in found), strict=True)
         ctx.save_for_backward(hidden, weight, tokens, temperature)
+        ctx.set_materialize_grads(False)
         ctx.cap = cap
         return torch.cat(logprobs), torch.cat(entropies)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         by_logprob, by_entropy = grads
         hidden, weight, tokens, temperature = ctx.saved_tensors
+        if by_logprob is None:
+            by_logprob = torch.zeros_like(by_entropy)
         back = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         for_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        entropic = bool(by_entropy.any())
+        entropic = by_entropy is not None
+        if entropic and by_entropy.device.type == "cpu":
+            entropic = bool(by_entropy.any())  # an accelerator would be waited for
         start = 0
         for each in chunks(Head(weight, ctx.cap), hidden, tokens, temperature):
             stop = start + len(each.tokens)
@@ -117,16 +140,19 @@ class _Scores(torch.autograd.Function):
         return back, for_weight, None, None, None
 
 
-def chunks(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> Iterator[TokenChunk]:
+def chunks(
+    head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor | None
+) -> Iterator[TokenChunk]:
     """The distributions of tokens (N,) at hidden states (N, H), chunk by chunk."""
-    size = rows_at_once(head.weight.shape[0])
+    size = rows_at_once(head.weight.shape[0], hidden.device)
     for start in range(0, len(tokens), size):
         here = slice(start, start + size)
-        yield TokenChunk(head, hidden[here], tokens[here], temperature[here])
+        warmth = None if temperature is None else temperature[here]
+        yield TokenChunk(head, hidden[here], tokens[here], warmth)
 
 
 def scores(
-    head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor
+    head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Differentiable log-probs and entropies (N,) of `tokens` (N,) at `hidden` (N, H)."""
     weight = head.weight

@@ -56,7 +56,7 @@ class LeanPass:
     def outputs(self, batch: Batch, value_head: Any = None) -> Outputs:
         """Differentiable outputs for the trained tokens."""
         (hidden,) = hidden_states([(self, batch)])
-        logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.temperature)
+        logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.divisors)
         return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
 
     def through_head(
@@ -69,18 +69,18 @@ class LeanPass:
         back = torch.zeros_like(leaf)
         with torch.no_grad():
             head = self.head
-        limit = rows_at_once(head.weight.shape[0])
+        limit = rows_at_once(head.weight.shape[0], hidden.device)
         sums: dict[str, Tensor | float] = {}
         for here, part in batch.parts(limit):
             piece = leaf[here].detach().requires_grad_()
             values = None if value_head is None else value_head(piece)
             if len(part) > 2 * limit:
-                logprobs, entropy = scores(self.head, piece, part.tokens, part.temperature)
+                logprobs, entropy = scores(self.head, piece, part.tokens, part.divisors)
                 loss = loss_of(part, Outputs(logprobs, entropy, values))
                 loss.total.backward()
             else:
                 with torch.no_grad():
-                    chunk = TokenChunk(head, piece, part.tokens, part.temperature)
+                    chunk = TokenChunk(head, piece, part.tokens, part.divisors)
                 chunk.logprobs.requires_grad_()
                 chunk.entropy.requires_grad_(entropy_gradient)
                 loss = loss_of(part, Outputs(chunk.logprobs, chunk.entropy, values))
@@ -113,13 +113,14 @@ class LeanPass:
             own.grad.add_(step.t() @ chunk.hidden)
 
 
-def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
-    """Hidden states for batches of policies on one base, computed in one pass."""
+def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) -> list[Tensor]:
+    """Hidden states for batches of policies on one base, computed in one pass. With `direct`,
+    backward may add to `grad` of the weights itself, which only `Tensor.backward` allows."""
     first = jobs[0][0]
     model = first.anatomy.model
     again = model.training and is_checkpointing(model)
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
-    return first.forward.hidden(forest, checkpointing=again)
+    return first.forward.hidden(forest, checkpointing=again, direct=direct)
 
 
 @torch.no_grad()
@@ -127,7 +128,7 @@ def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
     """`sum_v p(v) (log p(v) - log q(v))` (N,) of a policy p and its reference q at the positions of
     the trained tokens, both at the sampling temperature of the token."""
     both = [
-        chunks(each.head, hidden_states([(each, batch)])[0], batch.tokens, batch.temperature)
+        chunks(each.head, hidden_states([(each, batch)])[0], batch.tokens, batch.divisors)
         for each in (own, reference)
     ]
     found: list[Tensor] = []

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from mrlm.learn.fast.varlen_attention import KeyPaths
 
 WASTE = 1.25
 """Largest ratio of an attention piece to its content, through padding."""
@@ -54,18 +57,6 @@ class PrefixPiece:
         return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixTree:
-    """The distinct tokens of some samples: (P,) packed ids and positions in their sequences; pieces
-    of attention, which together hold every token once as a query, in order; and the (N,) packed
-    indices whose outputs predict the trained tokens."""
-
-    ids: Tensor
-    positions: Tensor
-    pieces: tuple[PrefixPiece, ...]
-    predictors: Tensor
-
-
 @dataclass(slots=True)
 class _TokenChunk:
     """Tokens `start:stop` of a sample that no earlier sample shares."""
@@ -79,6 +70,51 @@ class _TokenChunk:
     @property
     def size(self) -> int:
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """The distinct tokens of some samples.
+
+    Args:
+        ids, positions: (P,) packed ids, and their positions in the sequences.
+        predictors: (N,) packed indices whose outputs predict the trained tokens.
+        needed: (R,) the distinct ones of these, in order.
+        which: (N,) index into `needed` of each.
+        chunks, groups: the tokens that samples share, and those of similar length.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    predictors: Tensor
+    needed: Tensor
+    which: Tensor
+    chunks: Sequence[_TokenChunk]
+    groups: Sequence[Sequence[int]]
+
+    @cached_property
+    def pieces(self) -> tuple[PrefixPiece, ...]:
+        """Pieces of attention, which together hold every token once as a query, in order."""
+        return tuple(_piece(self.chunks, group, self.ids.device) for group in self.groups)
+
+    @cached_property
+    def paths(self) -> KeyPaths:
+        """The same for one kernel."""
+        order = [index for group in self.groups for index in group]
+        sizes = [self.chunks[index].size for index in order]
+        reaches = [self.chunks[index].stop for index in order]
+        keys = None
+        if sizes != reaches:
+            found = [_places(self.chunks, _path(self.chunks, index)) for index in order]
+            keys = to_device(np.concatenate(found), self.ids.device)
+        ends = np.cumsum([[0, 0], *zip(sizes, reaches, strict=True)], axis=0, dtype=np.int32)
+        columns = to_device(np.ascontiguousarray(ends.T), self.ids.device)
+        return KeyPaths(keys, columns[0], columns[1], (max(sizes), max(reaches)))
+
+
+def to_device(array: np.ndarray, device: Any) -> Tensor:
+    """An array as a tensor of the device; the host does not wait for what the device computes."""
+    return torch.as_tensor(array).to(device, non_blocking=True)
 
 
 def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
@@ -111,12 +147,8 @@ def plant(
     whole = [_places(stretches, path) for path in paths]
     offsets = np.cumsum([0, *map(len, whole)])
     predictors = np.concatenate(whole)[offsets[sample] + place]
-    return PrefixTree(
-        torch.as_tensor(ids, device=device),
-        torch.as_tensor(positions, device=device),
-        tuple(_piece(stretches, group, device) for group in groups),
-        torch.as_tensor(predictors, device=device),
-    )
+    columns = (ids, positions, predictors, *np.unique(predictors, return_inverse=True))
+    return PrefixTree(*(to_device(column, device) for column in columns), stretches, groups)
 
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
@@ -166,6 +198,14 @@ def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray
     return np.concatenate([np.arange(each.place, each.place + each.size) for each in chosen])
 
 
+def _path(stretches: Sequence[_TokenChunk], index: int) -> list[int]:
+    """The chunks from the root to one of them."""
+    path = [index]
+    while stretches[path[0]].parent >= 0:
+        path.insert(0, stretches[path[0]].parent)
+    return path
+
+
 def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
     """Groups of chunks that can be computed together with little padding."""
     order = sorted(
@@ -199,24 +239,21 @@ def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) 
     if (sizes != asking).any():
         first = np.array([each.place for each in chosen])[:, None]
         real = column < sizes[:, None]
-        rows = torch.as_tensor(np.where(real, first + column, first), device=device)
-        inside = torch.as_tensor(np.flatnonzero(real.reshape(-1)), device=device)
+        rows = to_device(np.where(real, first + column, first), device)
+        inside = to_device(np.flatnonzero(real.reshape(-1)), device)
     if before.any():
         table = np.zeros((len(chosen), known), dtype=np.int64)
         for row, index in enumerate(group):
-            path = [index]
-            while stretches[path[0]].parent >= 0:
-                path.insert(0, stretches[path[0]].parent)
-            places = _places(stretches, path)
+            places = _places(stretches, _path(stretches, index))
             table[row, : len(places)] = places
             table[row, len(places) :] = places[0]
-        keys = torch.as_tensor(table, device=device)
+        keys = to_device(table, device)
     return PrefixPiece(
         start,
         start + int(sizes.sum()),
         rows,
         inside,
         keys,
-        torch.as_tensor(np.stack([before, sizes], axis=1), device=device),
+        to_device(np.stack([before, sizes], axis=1), device),
         (len(chosen), asking, known),
     )

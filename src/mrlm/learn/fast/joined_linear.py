@@ -1,0 +1,169 @@
+"""Linear maps of one block on an accelerator: those that read the same input are one product, and
+weights in another type are cast for one block at a time, not kept for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class BlockWeights:
+    """The weights of a block in the compute type.
+
+    Args:
+        groups: linear modules that read the same input, group by group.
+        dtype: the compute type.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[nn.Linear]], dtype: torch.dtype) -> None:
+        self.groups = groups
+        self.dtype = dtype
+        self._cast: list[tuple[Tensor, Tensor | None]] | None = None
+
+    def parts(self, number: int) -> list[tuple[Tensor, Tensor | None]]:
+        """Weights (out, in) and biases of a group, whose outputs follow each other: one if they had
+        to be cast, else those of the modules."""
+        group = self.groups[number]
+        if all(each.weight.dtype == self.dtype for each in group):
+            return [(each.weight, _typed(each.bias, self.dtype)) for each in group]
+        if self._cast is None:
+            self._cast = self._casts()
+        return [self._cast[number]]
+
+    def release(self) -> None:
+        """Drops the cast weights; they are cast again where they are needed."""
+        self._cast = None
+
+    def _casts(self) -> list[tuple[Tensor, Tensor | None]]:
+        """All groups in one kernel."""
+        found: list[tuple[Tensor, Tensor | None]] = []
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for group in self.groups:
+            first = group[0].weight
+            sizes = [len(each.weight) for each in group]
+            joined = first.new_empty((sum(sizes), first.shape[1]), dtype=self.dtype)
+            targets += joined.split(sizes)
+            sources += [each.weight for each in group]
+            bias = None
+            if any(each.bias is not None for each in group):
+                make = (
+                    first.new_empty if all(x.bias is not None for x in group) else first.new_zeros
+                )
+                bias = make(sum(sizes), dtype=self.dtype)
+                pairs = zip(bias.split(sizes), (each.bias for each in group), strict=True)
+                known = [(to, own) for to, own in pairs if own is not None]
+                targets += [to for to, _ in known]
+                sources += [own for _, own in known]
+            found.append((joined, bias))
+        torch._foreach_copy_(targets, sources)
+        return found
+
+
+def joined_linear(x: Tensor, weights: BlockWeights, number: int, direct: bool) -> Tensor:
+    """The outputs (N, out) of a group of `weights`, side by side, for x (N, in). With `direct`,
+    backward adds to `grad` of the weights itself, in fewer kernels."""
+    group = weights.groups[number]
+    leaves = [x for each in group for x in (each.weight, each.bias)]
+    return _JoinedLinear.apply(x, weights, number, direct, *leaves)  # pyright: ignore
+
+
+class _JoinedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weights: BlockWeights, number: int, direct: bool, *leaves: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.how = weights, number, direct, leaves
+        parts = weights.parts(number)
+        sizes = [len(weight) for weight, _ in parts]
+        found = x.new_empty((len(x), sum(sizes)))
+        for y, (weight, bias) in zip(found.split(sizes, 1), parts, strict=True):
+            if bias is None:
+                torch.mm(x, weight.t(), out=y)
+            else:
+                torch.addmm(bias, x, weight.t(), out=y)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        weights, number, direct, leaves = ctx.how
+        (grad,) = grads
+        parts = weights.parts(number)
+        sizes = [len(weight) for weight, _ in parts]
+        slices = grad.split(sizes, 1)
+        back = None
+        if ctx.needs_input_grad[0]:
+            for y, (weight, _) in zip(slices, parts, strict=True):
+                back = torch.mm(y, weight) if back is None else back.addmm_(y, weight)
+        if number == 0:
+            weights.release()
+        needed = ctx.needs_input_grad[4:]
+        found: list[Tensor | None] = [None] * len(leaves)
+        if any(needed):
+            found = _by_leaves(grad, slices, x, leaves, needed, direct)
+        return back, None, None, None, *found
+
+
+def _by_leaves(
+    grad: Tensor,
+    slices: Sequence[Tensor],
+    x: Tensor,
+    leaves: Sequence[Tensor],
+    needed: Sequence[bool],
+    direct: bool,
+) -> list[Tensor | None]:
+    """Gradients by weights and biases (weight, bias, weight, ...); `None` for those that were added
+    to `grad` of the leaf."""
+    own = leaves[::2]
+    sizes = [len(weight) for weight in own]
+    columns = grad.split(sizes, 1)
+    found: list[Tensor | None] = [None] * len(leaves)
+    if len(slices) == 1 < len(own) and all(needed[::2]):
+        rows = _as_leaf(slices[0].t() @ x, own, direct)
+        found[::2] = rows.split(sizes)
+    else:
+        for place, (column, weight) in enumerate(zip(columns, own, strict=True)):
+            if not needed[2 * place]:
+                continue
+            known = weight.grad
+            if direct and known is not None and known.dtype == x.dtype:
+                known.addmm_(column.t(), x)
+            else:
+                found[2 * place] = _as_leaf(column.t() @ x, [weight], direct)
+    if any(needed[1::2]):
+        sums = grad.sum(0, dtype=torch.float32).split(sizes)
+        found[1::2] = [
+            total if wanted else None for total, wanted in zip(sums, needed[1::2], strict=True)
+        ]
+    return _added(leaves, found) if direct else found
+
+
+def _as_leaf(found: Tensor, leaves: Sequence[Tensor], direct: bool) -> Tensor:
+    """A gradient in the type of its leaves, unless it is added to existing ones."""
+    if direct and all(leaf.grad is not None for leaf in leaves):
+        return found
+    return found.to(leaves[0].dtype)
+
+
+@torch.no_grad()
+def _added(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Adds gradients to those of their leaves; nothing is left for autograd."""
+    pairs = [(leaf, x) for leaf, x in zip(leaves, found, strict=True) if x is not None]
+    same = [(leaf.grad, x) for leaf, x in pairs if leaf.grad is not None and leaf.dtype == x.dtype]
+    if same:
+        torch._foreach_add_([grad for grad, _ in same], [x for _, x in same])
+    for leaf, x in pairs:
+        if leaf.grad is None:
+            leaf.grad = x.to(leaf.dtype)
+        elif leaf.dtype != x.dtype:
+            leaf.grad.add_(x)
+    return [None] * len(leaves)
+
+
+def _typed(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if x is None else x.to(dtype)

@@ -1,0 +1,260 @@
+"""Learning on an accelerator: what is computed equals the CPU's, in few kernels, without waiting
+and without large tensors. One process learns on a fake device; tests read what it counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import ranks
+from families import family
+from forking import Launcher
+from mrlm.algorithms.grpo import GRPO
+from mrlm.core.types import Turn
+from mrlm.learn.agent_numbers import AgentNumbers
+from mrlm.learn.data.batch import Sample, merge, pack
+from mrlm.learn.data.trace import Trace
+from mrlm.learn.fast import varlen_attention
+from mrlm.learn.fast.varlen_attention import EfficientKernel, FlashKernel, Shape, disagreement
+from mrlm.learn.joint_update import Work, accumulate
+from mrlm.learn.mismatch import FirstLook
+from mrlm.learn.optimizer import training_mode
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
+
+EQUAL = ["llama", "llama-tied-biased", "mistral", "qwen2-windows", "qwen3", "gemma", "gemma2",
+         "gemma3"]  # fmt: skip
+WAYS = ["plain", "again", "lora", "loop"]
+"""A step; with recomputed activations; of two adapters; and `loss.backward()` of an own loop."""
+KERNELS = 60
+"""Most kernels of a layer and a micro-batch."""
+LORA_KERNELS = 18
+"""Most kernels of each linear map with an adapter besides."""
+
+
+class Tokenizer:
+    pad_token_id, eos_token_id = 0, 2
+
+
+def samples(prompt: int = 12, answers: int = 4, size: int = 9, prompts: int = 2) -> list[Sample]:
+    """Answers that share prompts, and one that shares the beginning of another."""
+    make, found = np.random.default_rng(0), []
+    for number in range(prompts):
+        begin = make.integers(3, 299, prompt + number).tolist()
+        for place in range(answers):
+            ids = make.integers(3, 299, size - place).tolist()
+            if place == 1:
+                ids = [*found[-1].turns[0].completion_ids[:3], *ids[3:]]
+            turn = Turn("ab"[place % 2], "policy", begin, ids, logprobs=[-5.0] * len(ids))
+            turn.advantages = np.linspace(-1.0, 1.0, len(ids))
+            turn.trace = {}
+            found += merge([turn], unit=len(found), rollout=len(found))
+    return found
+
+
+def policies(name: str, way: str, precision: Any, device: Any, **more: Any) -> list[Policy]:
+    model = family(name, **more)
+    names: Sequence[Any] = [None]
+    if way == "lora":
+        names = ["one", "two"]
+        shapes = ({"r": 2, "target_modules": "all-linear"}, {"r": 3, "target_modules": ["q_proj"]})
+        for adapter, shape in zip(names, shapes, strict=True):
+            model = add_adapter(model, adapter, {"alpha": 4, "dropout": 0.0, **shape})
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for key, weight in model.named_parameters():
+                if "lora_B" in key:
+                    weight.copy_(torch.randn(weight.shape) * 0.3)
+    model = model.to(device)
+    return [
+        Policy("policy", model, Tokenizer(), adapter=each, precision=precision, chat=object())  # type: ignore[arg-type]
+        for each in names
+    ]
+
+
+def step(owners: Sequence[Policy], rows: list[Sample], device: Any, way: str) -> float:
+    """The gradients of one micro-batch, added to `grad`; the loss."""
+    losses = GRPO().loss
+    if way == "loop":
+        batch = pack(rows, None, 0, device)
+        loss = losses(batch, owners[0].forward(batch)).total
+        loss.backward()
+        return loss
+    look, trace, numbers = FirstLook(0), Trace(rows), AgentNumbers()
+    loss_of = trace.at(numbers.at(look.at(losses)))
+    works = [
+        Work(owner, pack(rows, None, 0, device), loss_of, lambda loss: loss.backward())
+        for owner in owners
+    ]
+    return accumulate(works)[0].total
+
+
+def learned(name: str, way: str, device: Any) -> tuple[float, dict[str, Tensor]]:
+    """The loss of one of two micro-batches, and the gradients of both."""
+    owners = policies(name, way, "fp32", device)
+    assert all(owner.packed for owner in owners)
+    model = owners[0].model
+    with training_mode(model, way == "again"):
+        for _ in range(2):
+            loss = step(owners, samples(), device, way)
+    grads = {key: x.grad.cpu() for key, x in model.named_parameters() if x.grad is not None}
+    return float(loss), grads
+
+
+def gap(name: str, way: str, device: Any) -> float:
+    """Largest relative difference from the CPU."""
+    (loss, grads), (own, wanted) = learned(name, way, device), learned(name, way, "cpu")
+    assert grads.keys() == wanted.keys() and len(wanted) > 6
+    gaps = [float((grads[key] - x).norm() / (x.norm() + 1e-12)) for key, x in wanted.items()]
+    return max(*gaps, abs(loss - own) / abs(own))
+
+
+def counts(name: str, way: str, precision: str, device: Any) -> dict[str, Any]:
+    """Kernels of a layer and of the rest, in a first and in a later micro-batch; what was waited
+    for in the later one."""
+    import fake_accelerator
+
+    found: dict[int, list[int]] = {}
+    waits: dict[str, int] = {}
+    for layers in (3, 5):
+        owners = policies(name, way, precision, device, num_hidden_layers=layers)[:1]
+        assert owners[0].packed
+        for _ in range(2):
+            rows = samples(64, 4, 32)
+            with fake_accelerator.counted() as seen:
+                step(owners, rows, device, "plain")
+            found.setdefault(layers, []).append(sum(seen.kernels.values()))
+            waits = dict(seen.waits)
+    first, later = ((b - a) / 2 for a, b in zip(found[3], found[5], strict=True))
+    rest = found[3][1] - 3 * later
+    return {"first": first, "later": later, "rest": rest, "waits": waits}
+
+
+def largest(device: Any) -> int:
+    """Numbers of the largest tensor of a step over prompts of 1,024 tokens."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    sizes = [0]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            found = func(*args, **(kwargs or {}))
+            sizes.extend(x.numel() for x in tree_leaves(found) if isinstance(x, Tensor))
+            return found
+
+    owners = policies("llama", "plain", "fp32", device, max_position_embeddings=2048)
+    rows = samples(1024, 2, 8, prompts=1)
+    assert owners[0].packed
+    with Watch():
+        step(owners, rows, device, "plain")
+    return max(sizes)
+
+
+def main(path: Path) -> None:
+    """Everything on the fake accelerator, as one JSON file."""
+    import vendor_kernels
+
+    device = vendor_kernels.accelerator(pytest.MonkeyPatch())
+    found: dict[str, Any] = {"largest": largest(device)}
+    for name in EQUAL:
+        for way in WAYS if name in ("llama-tied-biased", "gemma2") else ["plain"]:
+            found[f"{name} {way}"] = gap(name, way, device)
+    for precision in ("fp32", "bf16"):
+        for name, way in (("llama", "plain"), ("qwen2", "plain"), ("llama", "lora")):
+            found[f"{name} {way} {precision}"] = counts(name, way, precision, device)
+    path.write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("accelerated")
+    path = folder / "found.json"
+    done = launcher.run([__file__, str(path)], folder, PYTHONPATH=ranks.IMPORTS)
+    assert done.code == 0, done.err[-3000:]
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_gradients_are_those_of_the_cpu(name: str, elsewhere: dict[str, Any]) -> None:
+    found = {key: gap for key, gap in elsewhere.items() if key.startswith(f"{name} ")}
+    gaps = {key: gap for key, gap in found.items() if isinstance(gap, float)}
+    assert gaps and max(gaps.values()) < 1e-5, gaps
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_a_layer_takes_few_kernels(name: str, precision: str, elsewhere: dict[str, Any]) -> None:
+    found = elsewhere[f"{name} plain {precision}"]
+    assert 30 < found["first"] <= found["later"] <= KERNELS, found
+    adapted = elsewhere[f"llama lora {precision}"]
+    assert adapted["later"] <= KERNELS + 7 * LORA_KERNELS, adapted
+
+
+def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:
+    found = [each["waits"] for each in elsewhere.values() if isinstance(each, dict)]
+    assert len(found) == 6 and not any(found), found
+
+
+def test_no_tensor_has_the_size_of_a_prompt_squared(elsewhere: dict[str, Any]) -> None:
+    assert 300 * 64 < elsewhere["largest"] < 1024**2
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
+    """The example that a GPU computes before it uses a kernel, here with kernels in Python."""
+    from vendor_kernels import AttentionKernel, define
+
+    define()
+    cpu, shape = torch.device("cpu"), Shape(torch.float32, 4, 2, 16, window)
+    assert disagreement(AttentionKernel(), cpu, shape) is None
+
+    class First(AttentionKernel):
+        """Sees one key too many."""
+
+        def forward(self, q: Any, k: Any, v: Any, paths: Any, scale: float, window: Any) -> Any:
+            return super().forward(q, k, v, paths, scale, 2)
+
+    class Deaf(AttentionKernel):
+        def backward(self, *inputs: Any) -> Any:
+            dq, dk, dv = super().backward(*inputs)
+            return dq, dk, dv * 1.5
+
+    assert "differs by" in str(disagreement(First(), cpu, shape))
+    assert "differs by" in str(disagreement(Deaf(), cpu, shape))
+    for kernel in (FlashKernel(), EfficientKernel()):  # which a CPU has not
+        assert "NotImplementedError" in str(disagreement(kernel, cpu, shape))
+    assert varlen_attention.kernel_for(cpu, shape) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head", [64, 128])
+def test_kernels_of_a_gpu_agree(dtype: torch.dtype, window: int | None, head: int) -> None:
+    device, shape = torch.device("cuda", 0), Shape(dtype, 8, 2, head, window)
+    kernels = [EfficientKernel(), *([FlashKernel()] if dtype == torch.bfloat16 else [])]
+    assert {type(x).__name__: disagreement(x, device, shape) for x in kernels} == {
+        type(x).__name__: None for x in kernels
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", EQUAL)
+def test_gradients_of_a_gpu_are_those_of_the_cpu(name: str, way: str) -> None:
+    assert gap(name, way, "cuda") < 1e-3
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
