@@ -20,10 +20,10 @@ from mrlm import Callback
 GROUP = 8
 STEP_TOKENS = 96
 """Tokens that every arm samples in an iteration, so that both make as many iterations."""
-BUDGET = 192 * STEP_TOKENS
+BUDGET = 128 * STEP_TOKENS
 POINTS = 8
 """Evaluations after the first one."""
-EPISODES = 192
+EPISODES = 128
 """Of an evaluation, on held-out tasks, sampled as in training."""
 TUNING = 100
 """First seed of the runs that choose the rate."""
