@@ -28,7 +28,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.teams", description=__doc__)
     parser.add_argument("--settings", nargs="+", metavar="NAME", help="which; all if not given")
     parser.add_argument("--seeds", type=int, default=10, help="of each arm")
-    parser.add_argument("--tuning", type=int, default=3, help="other seeds, with three rates each")
+    parser.add_argument("--tuning", type=int, default=1, help="other seeds, with three rates each")
     parser.add_argument(
         "--budget", type=float, metavar="HOURS", help="processor time, after which no run is begun"
     )

@@ -27,14 +27,14 @@ Talk = tuple[tuple[str, str], ...]
 Pair = tuple[list[Message], str]
 
 
-def prompts_of(arm: Arm, seed: int) -> dict[Talk, str]:
+def prompts_of(arm: Arm, seed: int) -> dict[Talk, tuple[str, str]]:
     """Conversations that agents of an arm meet in training if all answer at random, with the
-    letters of a legal answer."""
+    letters of a legal answer, and the answer that the base prefers (empty if it is drawn)."""
     from mrlm.build.environments import environment_factory
     from mrlm.config.play_sections import EnvironmentConfig
 
     made = environment_factory(EnvironmentConfig(**arm.environment))
-    rng, found = random.Random(f"prompts {seed}"), dict[Talk, str]()
+    rng, found = random.Random(f"prompts {seed}"), dict[Talk, tuple[str, str]]()
     for number in range(PLAYS):
         result = made.reset(made.task(number))
         talks: dict[str, list[tuple[str, str]]] = {name: [] for name in made.agents}
@@ -43,7 +43,9 @@ def prompts_of(arm: Arm, seed: int) -> dict[Talk, str]:
             for name, seen in result.observations.items():
                 talks[name] += [("user", message.content) for message in seen.messages]
                 letters = letters_of(arm, name)
-                found.setdefault(tuple(talks[name]), letters)
+                known = {"drawn": "", "total": added(talks[name][0][1])}
+                known["expert"] = made.expert(name, seen.messages) or ""
+                found.setdefault(tuple(talks[name]), (letters, known[arm.knows]))
                 text = "".join(rng.choices(letters, k=arm.length))
                 talks[name].append(("assistant", text))
                 actions[name] = Message(text)
@@ -69,14 +71,13 @@ def rows_of(arm: Arm, seed: int, share: float = HABIT) -> list[Pair]:
     rng.shuffle(order)
     habits = {}
     for number, talk in enumerate(order):  # every letter about equally often
-        letters = prompts[talk]
+        letters, habit = prompts[talk]
         drawn = letters[number % len(letters)] + "".join(rng.choices(letters, k=arm.length - 1))
-        habit = added(talk[0][1]) if arm.knows else ""
         habits[talk] = habit if len(habit) == arm.length and set(habit) <= set(letters) else drawn
     rows = []
     for number in range(ROWS):
         talk = order[number % len(order)]
-        drawn = "".join(rng.choices(prompts[talk], k=arm.length))
+        drawn = "".join(rng.choices(prompts[talk][0], k=arm.length))
         text = habits[talk] if rng.random() < share else drawn
         rows.append(([Message(content, Role(role)) for role, content in talk], text))
     return rows

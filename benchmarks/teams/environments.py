@@ -4,6 +4,7 @@ single agent plays instead of a team."""
 from __future__ import annotations
 
 import random
+from functools import cache
 from string import ascii_uppercase
 from typing import Literal
 
@@ -77,7 +78,9 @@ class Parts(OneStep):
         self.share: Literal["own", "team"] = share
         self._state = "1" * count
 
-    def right(self, place: int, value: str) -> str:
+    @staticmethod
+    @cache
+    def right(place: int, value: str) -> str:
         """The letter for a value of a part."""
         return random.Random(f"part {place}, {value}").choice(ascii_uppercase[:CASES])
 
@@ -117,6 +120,12 @@ class Evidence(OneStep):
         other = {"A": "B", "B": "A"}[world]
         seen = (rng.random() < self.accuracy for _ in range(len(self.agents) * self.views))
         return world + "".join(world if right else other for right in seen)
+
+    def chance(self, task: Task) -> float:
+        """Probability of a task's state."""
+        world, *seen = str(task.info["state"])
+        right = seen.count(world)
+        return 0.5 * self.accuracy**right * (1 - self.accuracy) ** (len(seen) - right)
 
     def shown(self, place: int) -> str:
         first = 1 + place * self.views

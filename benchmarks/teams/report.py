@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.credit.curves import Curve
 from benchmarks.credit.curves_report import drawn
 from benchmarks.report import write_page
+from benchmarks.teams.equilibrium import EXACT
 from benchmarks.teams.runs import TUNING, Row, chosen_rates
 from benchmarks.teams.settings import ARMS, SETTINGS, Setting, verdict
 from mrlm.core.statistics import Interval, mean_interval
@@ -100,6 +101,13 @@ def results(rows: Sequence[Row], tuning: int, machine: str) -> str:
         "Best: the highest expected reward of the arm.",
         _outcomes(found),
         _said(found),
+        _beyond(found),
+        "The greedy joint policy takes the most probable answer to every prompt; its reward is the "
+        "exact expectation over all states. Equilibrium: no agent can raise the team's expected "
+        "reward by another policy of its own while the others keep theirs (one agent: by any other "
+        "policy); exploitability is what the best such deviation adds, the mean and the largest of "
+        "the runs. Gain: trained less untrained.",
+        _endings(found),
         _costs(found),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -152,17 +160,62 @@ def _said(found: Sequence[Comparison]) -> str:
     )
 
 
-def _costs(found: Sequence[Comparison]) -> str:
-    """Per arm, in the order of the settings."""
+def _beyond(found: Sequence[Comparison]) -> str:
+    """Teams that can reach more than one agent, against the most that one can."""
+    lines = []
+    for each in found:
+        most = ARMS[each.setting.one].best
+        if ARMS[each.setting.team].best > most + EXACT:
+            _, low, _ = mean_interval([row.final for row in each.team])
+            word = "above" if low > most else "not above"
+            lines.append(
+                f"- {each.setting.name}: the lower end of the team's interval, {low:.3f}, is "
+                f"{word} the most that one agent can reach, {most:.3f}."
+            )
+    return "\n".join(lines)
+
+
+def _by_arm(found: Sequence[Comparison]) -> list[tuple[str, list[Row]]]:
+    """The runs of each arm, in the order of the table."""
     arms = {each.setting.team: each.team for each in found}
     arms |= {each.setting.one: each.one for each in found}
     order = {arm: place for place, arm in enumerate(ARMS)}
+    return sorted(arms.items(), key=lambda pair: order[pair[0]])
+
+
+def _endings(found: Sequence[Comparison]) -> str:
+    """The state of the arms at the end, sampled and greedy."""
     lines = [
-        "| arm | policies | rate | tokens | optimiser steps | episodes | seconds | first reward | "
-        "runs at a plateau |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| arm | untrained | trained | gain | greedy | optimum | equilibrium | exploitability |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for arm, rows in sorted(arms.items(), key=lambda pair: order[pair[0]]):
+    for arm, rows in _by_arm(found):
+        values = [row.greedy for row in rows if row.greedy is not None]
+        gains = [row.gain for row in rows if row.gain is not None]
+        best = sum(value >= ARMS[arm].best - EXACT for value in values)
+        equal = sum(gain <= EXACT for gain in gains)
+        cells = [
+            arm,
+            _interval([row.rewards[0] for row in rows]),
+            _interval([row.final for row in rows]),
+            _signed(mean_interval([row.final - row.rewards[0] for row in rows])),
+            f"{fmean(values):.3f}" if values else "–",
+            f"{best} of {len(values)}" if values else "–",
+            f"{equal} of {len(gains)}" if gains else "–",
+            f"{fmean(gains):.3f}, {max(gains):.3f}" if gains else "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _costs(found: Sequence[Comparison]) -> str:
+    """The training of the arms."""
+    lines = [
+        "| arm | policies | rate | tokens | optimiser steps | episodes | seconds | "
+        "runs at a plateau |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for arm, rows in _by_arm(found):
         mean = {
             name: fmean(values)
             for name, values in {
@@ -170,14 +223,13 @@ def _costs(found: Sequence[Comparison]) -> str:
                 "steps": [row.steps for row in rows],
                 "episodes": [row.episodes for row in rows],
                 "seconds": [row.seconds for row in rows],
-                "first": [row.rewards[0] for row in rows],
             }.items()
         }
         flat = sum(row.plateau for row in rows)
         lines.append(
             f"| {arm} | {ARMS[arm].policies} | {rows[0].rate:g} | {mean['tokens']:,.0f} | "
             f"{mean['steps']:.0f} | {mean['episodes']:,.0f} | {mean['seconds']:.1f} | "
-            f"{mean['first']:.3f} | {flat} of {len(rows)} |"
+            f"{flat} of {len(rows)} |"
         )
     return "\n".join(lines)
 

@@ -13,16 +13,17 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.teams.base import base_of
+from benchmarks.teams.equilibrium import GreedyAnswers, Trained, judged
 from benchmarks.teams.settings import ARMS, SETTINGS
 from mrlm import Callback
 
 GROUP = 8
 STEP_TOKENS = 96
 """Tokens that every arm samples in an iteration, so that both make as many iterations."""
-BUDGET = 32 * STEP_TOKENS
+BUDGET = 128 * STEP_TOKENS
 POINTS = 8
 """Evaluations after the first one."""
-EPISODES = 96
+EPISODES = 128
 """Of an evaluation, on held-out tasks, sampled as in training."""
 TUNING = 100
 """First seed of the runs that choose the rate."""
@@ -55,6 +56,8 @@ class Row:
         steps: optimiser steps of all policies together.
         episodes: played in training.
         seconds: processor time, without that of the base.
+        greedy: exact expected reward of the greedy joint policy at the end.
+        gain: what the best deviation of one agent adds to it; `None` if not enumerated.
     """
 
     arm: str
@@ -65,6 +68,8 @@ class Row:
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
+    greedy: float | None = None
+    gain: float | None = None
 
     @property
     def final(self) -> float:
@@ -195,8 +200,12 @@ def train(job: Job, folder: Path, budget: int = BUDGET) -> Row:
     place = folder / "run"
     shutil.rmtree(place, ignore_errors=True)
     started = time.process_time()
-    result = run_experiment(config_of(job, base, place, budget), callbacks=[Stop(budget)])
+    trained = Trained()
+    callbacks = [Stop(budget), trained]
+    result = run_experiment(config_of(job, base, place, budget), callbacks=callbacks)
     row = Row(job.arm, job.rate, job.seed)
+    ending = judged(job.arm, GreedyAnswers(trained.run))
+    row.greedy, row.gain = ending.value, ending.gain
     total = 0
     for metrics in result.history:
         total = int(metrics.get("tokens/total") or total)

@@ -35,8 +35,9 @@ class Arm:
         length: characters of an answer.
         policies: `own` for each agent, one that is `shared`, or `adapters` on one base.
         workflow: the `workflow:` section.
-        knows: the base prefers right answers (totals of the numbers that a prompt shows); else an
-            answer drawn for each prompt.
+        knows: the answers that the base prefers: the `total` of the numbers that a prompt shows,
+            those of the environment's `expert`, or one that is `drawn` for each prompt.
+        enumerated: whether the deviations of an agent from its greedy policy are.
     """
 
     game: str
@@ -48,7 +49,8 @@ class Arm:
     length: int = 1
     policies: Literal["own", "shared", "adapters"] = "own"
     workflow: Words = field(default_factory=dict)
-    knows: bool = False
+    knows: Literal["drawn", "total", "expert"] = "drawn"
+    enumerated: bool = True
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -124,6 +126,11 @@ def evidence(voters: int, views: int) -> Words:
     return {"env_type": f"{HERE}:Evidence", "voters": voters, "views": views}
 
 
+def paths(agents: int) -> Words:
+    """Ways through a grid of 3 x 3 cells without walls, in two rounds of one move."""
+    return {"env_type": "plan_path", "num_agents": agents, "style": "short", "share": "own"}
+
+
 def names(letter: str, count: int) -> tuple[str, ...]:
     """Names of agents."""
     return tuple(f"{letter}{place + 1}" for place in range(count))
@@ -197,7 +204,7 @@ ARMS: dict[str, Arm] = {
         2,
         DIGITS,
         1.0,
-        knows=True,
+        knows="total",
     ),
     "sums/one": Arm(
         "sums",
@@ -206,7 +213,20 @@ ARMS: dict[str, Arm] = {
         1,
         DIGITS,
         1.0,
-        knows=True,
+        knows="total",
+    ),
+    "paths/team": Arm(
+        "paths",
+        paths(2),
+        ("planner", "executor"),
+        4,
+        {"": "UDLR"},
+        1.0,
+        knows="expert",
+        enumerated=False,
+    ),
+    "paths/one": Arm(
+        "paths", paths(1), ("player",), 2, {"": "UDLR"}, 1.0, knows="expert", enumerated=False
     ),
 }
 
@@ -348,5 +368,17 @@ SETTINGS = (
         "team",
         "The steps recur in other sums: the team meets all of its 16 + 28 prompts while training, "
         "one agent must generalise to new prompts.",
+    ),
+    Setting(
+        "a way through a grid",
+        "The same information for all, two moves: `plan_path` on 3 x 3 cells by a planner that "
+        "proposes a move and an executor that decides, or by one agent; on boards that were not "
+        "trained on",
+        "paths/team",
+        "paths/one",
+        "one",
+        "A move takes the team two tokens, the planner sees all that the executor sees, and wrong "
+        "answers of both cost; training still lifts the team above its untrained state, with the "
+        "whole interval.",
     ),
 )
