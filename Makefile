@@ -13,7 +13,8 @@
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make docs         the documentation's site, into site/ (offline once installed), with the
 #                     tutorials as notebooks; make docs-test: test it, and run the notebooks
-#   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
+#   make learning-curves   train every algorithm where its idea matters (half an hour of one core;
+#                     ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
@@ -156,7 +157,7 @@ docs-test: $(EXTRAS_VENV)/docs/.installed
 	PATH=$(abspath $(EXTRAS_VENV)/docs/bin):$$PATH $(EXTRAS_VENV)/docs/bin/python -m pytest tests/extras/test_built_site.py $(ARGS)
 
 # Every run has one thread of its own.
-learning-curves: $(VENV)/.installed-plots
+learning-curves: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.learning --page docs/algorithms.md $(ARGS)
 
 clean:
@@ -185,8 +186,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[bench]"
-	@touch $@
-
-$(VENV)/.installed-plots: $(VENV)/.installed
-	$(BIN)/python -m pip install -c constraints.txt -e ".[plots]"
 	@touch $@
