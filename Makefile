@@ -14,7 +14,8 @@
 #   make docs         the documentation's site, into site/ (offline once installed), with the
 #                     tutorials as notebooks and runs that it plays for the gallery;
 #                     make docs-test: test it, and run the notebooks
-#   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
+#   make learning-curves   train every algorithm where its idea matters (half an hour of one core;
+#                     ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
@@ -157,7 +158,7 @@ docs-test: $(EXTRAS_VENV)/docs/.installed
 	PATH=$(abspath $(EXTRAS_VENV)/docs/bin):$$PATH $(EXTRAS_VENV)/docs/bin/python -m pytest tests/extras/test_built_site.py $(ARGS)
 
 # Every run has one thread of its own.
-learning-curves: $(VENV)/.installed-plots
+learning-curves: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.learning --page docs/algorithms.md $(ARGS)
 
 clean:
@@ -186,8 +187,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[bench]"
-	@touch $@
-
-$(VENV)/.installed-plots: $(VENV)/.installed
-	$(BIN)/python -m pip install -c constraints.txt -e ".[plots]"
 	@touch $@

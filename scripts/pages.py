@@ -15,6 +15,8 @@ from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
+from benchmarks.learning.families import FAMILIES
+
 from mrlm.cli.recipe import RECIPES, names, scales
 from mrlm.core import registry
 from mrlm.core.environment import Environment
@@ -40,12 +42,14 @@ def written(name: str) -> str | None:
 
 
 def section(name: str, body: str) -> str:
-    """An algorithm's section of the page: its file, what it says of itself and its curve."""
+    """An algorithm's section of the page: what it says of itself, its file, and where its learning
+    curves are."""
     file = f"- **File** `src/mrlm/algorithms/{name}.py`"
     text = f"### {name}\n\n{KIND.sub('', body)}\n{file}\n"
-    picture = f"learning/{name}.png"
-    if (DOCS / picture).is_file():
-        text += f"\n<!-- curve: {name} -->\n![{name} on the matrix games]({picture})\n"
+    titles = [f.title for f in FAMILIES if any(t.algorithm == name for t in f.trials)]
+    if titles:
+        links = (f"[{title}](#{title.lower().replace(' ', '-')})" for title in titles)
+        text += f"- **Curves** {', '.join(links)}\n"
     return text
 
 

@@ -1,5 +1,5 @@
-"""What every algorithm is tried on and with which settings. One without an entry here is tried with
-what its spec says of it."""
+"""The settings of every algorithm for small games and small models. One without an entry here has
+those that follow from its spec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 """Name -> arguments of the world `matrix`, whose rewards are normalised."""
 
-REWARD = "eval/reward/mean"
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -31,9 +29,7 @@ class Entry:
         learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
             joint action.
         world: more arguments of the world.
-        games: on what it is tried.
-        measure: metric that is expected to rise: the evaluations' reward, or one of the updates'
-            where the policy is not what learns to play.
+        games: matrix games in which the doctor examines it.
         relay: for those that are tried on `relay` too: keys that are laid over there, instead of
             `config`.
         relay_steps: iterations there; fewer where an iteration makes many updates.
@@ -44,7 +40,6 @@ class Entry:
     learns_from: Literal["play", "rows", "pairs"] = "play"
     world: Words = field(default_factory=dict)
     games: tuple[str, ...] = ("climbing", "penalty", "xor")
-    measure: str = REWARD
     relay: Words | None = None
     relay_steps: int = 300
 
@@ -74,7 +69,7 @@ TABLE: dict[str, Entry] = {
     "madpo": Entry({**GROUP, "beta": 0.5}),
     "spin": Entry({"passes_per_round": 4, "rpo_alpha": 1.0}, learns_from="rows"),
     "malt": Entry(GROUP),
-    "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
+    "reward_model": Entry(config=RATE, learns_from="pairs"),
     # one agent, or each for itself
     "reinforce": Entry(  # nothing clips its steps: at twice the rate one of five seeds was lost
         {"baseline": "mean"},

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,22 +83,13 @@ def _listed(rows: Sequence[runs.Row], arms: Sequence[str], chosen: argparse.Name
 
 def _run(path: Path, arms: Sequence[str], chosen: argparse.Namespace) -> None:
     """Makes runs until all are there or the budget is used."""
-    limit = float("inf") if chosen.budget is None else chosen.budget * 3600
     tokens = 2 * runs.STEP_TOKENS if chosen.quick else runs.BUDGET
-    began = time.process_time()
-    while jobs := runs.next_jobs(runs.load(path), arms, chosen.seeds, chosen.tuning):
-        job = jobs[0]
-        used = time.process_time() - began
-        if used + runs.estimate(runs.load(path), job) > limit:
-            print(f"budget used, {len(jobs)} runs are missing", file=sys.stderr)
-            return
-        row = runs.train(job, chosen.output, tokens)
-        runs.append(path, row)
-        print(
-            f"{row.arm:20} rate {row.rate:g} seed {row.seed} {row.rewards} {row.seconds:.1f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+    runs.run_missing(
+        path,
+        lambda: runs.next_jobs(runs.load(path), arms, chosen.seeds, chosen.tuning),
+        lambda job: runs.train(job, chosen.output, tokens),
+        chosen.budget,
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ HABIT = 0.6
 BATCH, RATE = 32, 5e-3
 PLAYS = 300
 """Episodes that are played to find the prompts."""
+STEPS = 60
+"""Iterations on the rows of a game."""
 READER, READER_STEPS = 999, 1200
 """Seed and iterations of the model that learns to read."""
 Talk = tuple[tuple[str, str], ...]
@@ -84,7 +86,13 @@ def rows_of(arm: Arm, seed: int, share: float = HABIT) -> list[Pair]:
 
 
 def base_of(
-    game: str, seed: int, folder: Path, steps: int = 60, reader_steps: int = READER_STEPS
+    game: str,
+    seed: int,
+    folder: Path,
+    steps: int = STEPS,
+    reader_steps: int = READER_STEPS,
+    arms: Mapping[str, Arm] = ARMS,
+    share: float = HABIT,
 ) -> Path:
     """The folder of the weights that all arms of a game start from; made once.
 
@@ -94,16 +102,18 @@ def base_of(
         folder: of all models.
         steps: iterations on the game's rows.
         reader_steps: those of the model before.
+        arms: of all games that the model before reads.
+        share: of the game's rows with the habit.
     """
     place = folder / f"{game}-{seed}"
     if not (place / "config.json").is_file():
-        arms = [arm for arm in ARMS.values() if arm.game == game]
-        rows = [row for arm in distinct(arms) for row in rows_of(arm, seed)]
-        taught(reader(folder, reader_steps), place, rows, steps)
+        own = distinct(arm for arm in arms.values() if arm.game == game)
+        rows = [row for arm in own for row in rows_of(arm, seed, share)]
+        taught(reader(folder, reader_steps, arms), place, rows, steps)
     return place
 
 
-def reader(folder: Path, steps: int) -> Path:
+def reader(folder: Path, steps: int, arms: Mapping[str, Arm]) -> Path:
     """A model that has learned one answer to each prompt of all games, and so to read them; made
     once; without steps, one that has learned nothing."""
     place = folder / "reader"
@@ -111,7 +121,7 @@ def reader(folder: Path, steps: int) -> Path:
         start = fresh(folder / "fresh", "matrix", 0)
         if not steps:
             return start
-        rows = [row for arm in distinct(ARMS.values()) for row in rows_of(arm, READER, 1.0)]
+        rows = [row for arm in distinct(arms.values()) for row in rows_of(arm, READER, 1.0)]
         taught(start, place, rows, steps)
     return place
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.teams.base import base_of
+from benchmarks.teams.base import READER_STEPS, STEPS, base_of
 from benchmarks.teams.equilibrium import GreedyAnswers, Trained, judged
 from benchmarks.teams.settings import ARMS, SETTINGS
 from mrlm import Callback
@@ -87,6 +88,9 @@ class Row:
         return self.final - fmean(self.rewards[-4:-2]) < 0.03
 
 
+FIELDS = [each.name for each in fields(Row)]
+
+
 class Stop(Callback):
     """Ends a run with an evaluation when its tokens are sampled."""
 
@@ -105,7 +109,18 @@ def arms_of(names: Sequence[str] | None = None) -> list[str]:
     return list(dict.fromkeys(arm for s in chosen for arm in (s.team, s.one)))
 
 
-def next_jobs(rows: Sequence[Row], arms: Sequence[str], seeds: int, tuning: int) -> list[Job]:
+def rates_of(arm: str) -> tuple[float, ...]:
+    """The learning rates that are tried with an arm."""
+    return ARMS[arm].rates
+
+
+def next_jobs(
+    rows: Sequence[Row],
+    arms: Sequence[str],
+    seeds: int,
+    tuning: int,
+    rates_of: Callable[[str], tuple[float, ...]] = rates_of,
+) -> list[Job]:
     """The runs that are missing, in the order in which they are made: those that choose the rates,
     then a seed of all arms after the other.
 
@@ -114,31 +129,36 @@ def next_jobs(rows: Sequence[Row], arms: Sequence[str], seeds: int, tuning: int)
         arms: names.
         seeds: runs of each arm with its chosen rate.
         tuning: seeds that choose the rate.
+        rates_of: arm -> learning rates; before one is chosen, jobs name the middle one.
     """
     done = {Job(row.arm, row.rate, row.seed) for row in rows}
     jobs = [
         Job(arm, rate, TUNING + seed)
         for seed in range(tuning)
         for arm in arms
-        for rate in ARMS[arm].rates
+        for rate in rates_of(arm)
     ]
-    rates = chosen_rates(rows, arms, tuning)
-    middle = {arm: rates.get(arm, ARMS[arm].rates[1]) for arm in arms}  # unknown before tuning
+    rates = chosen_rates(rows, arms, tuning, rates_of)
+    tried = {arm: rates_of(arm) for arm in arms}
+    middle = {arm: rates.get(arm, each[len(each) // 2]) for arm, each in tried.items()}
     jobs += [Job(arm, middle[arm], seed) for seed in range(seeds) for arm in arms]
     return [job for job in jobs if job not in done]
 
 
-def chosen_rates(rows: Sequence[Row], arms: Iterable[str], tuning: int) -> dict[str, float]:
+def chosen_rates(
+    rows: Sequence[Row],
+    arms: Iterable[str],
+    tuning: int,
+    rates_of: Callable[[str], tuple[float, ...]] = rates_of,
+) -> dict[str, float]:
     """Arm -> the rate with the highest mean final reward, for arms all of whose rates were tried
     with all seeds; the lowest of equal ones."""
     found = {}
     for arm in arms:
-        own = [row for row in rows if row.arm == arm and TUNING <= row.seed < TUNING + tuning]
-        if len(own) == tuning * len(ARMS[arm].rates):
-            finals = {
-                rate: fmean(row.final for row in own if row.rate == rate)
-                for rate in ARMS[arm].rates
-            }
+        rates, seeds = rates_of(arm), range(TUNING, TUNING + tuning)
+        own = [row for row in rows if row.arm == arm and row.seed in seeds and row.rate in rates]
+        if len(own) == tuning * len(rates):
+            finals = {rate: fmean(row.final for row in own if row.rate == rate) for rate in rates}
             found[arm] = max(finals, key=lambda rate: finals[rate])
     return found
 
@@ -195,8 +215,8 @@ def train(job: Job, folder: Path, budget: int = BUDGET) -> Row:
     """
     from mrlm import run_experiment
 
-    taught = {} if budget == BUDGET else {"steps": 10, "reader_steps": 0}
-    base = base_of(ARMS[job.arm].game, job.seed, folder / "models", **taught)
+    steps, reader_steps = (STEPS, READER_STEPS) if budget == BUDGET else (10, 0)
+    base = base_of(ARMS[job.arm].game, job.seed, folder / "models", steps, reader_steps)
     place = folder / "run"
     shutil.rmtree(place, ignore_errors=True)
     started = time.process_time()
@@ -222,10 +242,15 @@ def train(job: Job, folder: Path, budget: int = BUDGET) -> Row:
 
 def load(path: Path) -> list[Row]:
     """The finished runs of a file; a last line that was cut off is not one."""
+    return [Row(**row) for row in lines_of(path)]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one in each line; a last line that was cut off is left out."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
-            rows.append(Row(**json.loads(line)))
+            rows.append(json.loads(line))
         except json.JSONDecodeError:
             continue
     return rows
@@ -246,3 +271,31 @@ def estimate(rows: Sequence[Row], job: Job) -> float:
     """Seconds that a run will take: those of finished runs of its arm, or of all."""
     own = [row.seconds for row in rows if row.arm == job.arm]
     return fmean(own or [row.seconds for row in rows] or [SECONDS])
+
+
+def run_missing(
+    path: Path,
+    missing: Callable[[], Sequence[Job]],
+    make: Callable[[Job], Row],
+    hours: float | None = None,
+) -> None:
+    """Makes runs until all are there or the budget is used.
+
+    Args:
+        path: file of the finished runs, to which rows are added.
+        missing: computes the jobs that are left, the next one first.
+        make: makes a run.
+        hours: processor time after which no run is begun.
+    """
+    limit = math.inf if hours is None else hours * 3600
+    began = time.process_time()
+    while jobs := missing():
+        job = jobs[0]
+        known = [Row(**{key: row[key] for key in FIELDS}) for row in lines_of(path)]
+        if time.process_time() - began + estimate(known, job) > limit:
+            print(f"budget used, {len(jobs)} runs are missing", file=sys.stderr)
+            return
+        row = make(job)
+        append(path, row)
+        said = f"{row.arm:24} rate {row.rate:g} seed {row.seed} {row.rewards} {row.seconds:.1f} s"
+        print(said, file=sys.stderr, flush=True)

@@ -92,7 +92,7 @@ def test_an_algorithm_has_a_section(algorithm: str) -> None:
         assert f"**{part}**" in text, part
     (file,) = re.findall(r"\*\*File\*\* `([^`]+)`", text)
     assert file == f"src/mrlm/algorithms/{algorithm}.py" and (ROOT / file).is_file()
-    assert not of_paper or f"<!-- curve: {algorithm} -->\n" in text
+    assert not of_paper or "**Curves** [" in text
 
 
 def test_papers_of_the_page_are_those_of_the_files() -> None:

@@ -94,8 +94,6 @@ ON_PAGES = {**INSTEAD, r"\bworlds?\b(?![ -](size|model))": "environment"}
 NOT_PROSE = re.compile(
     r"^```.*?^```"
     r"|<!-- \w+: written by .*?<!-- end.*?-->"
-    r"|^## What they learn$.*?(?=^<!-- learning:)"
-    r"|<!-- curve: \w+ -->.*?(?=^#|\Z)"
     r"|(`+)(?!`).+?(?<!`)\1(?!`)|\]\([^)]*\)",
     re.DOTALL | re.MULTILINE,
 )

@@ -16,7 +16,7 @@
   or DPO's).
 - **Use it** for teams with a joint reward and separate parts. No sum, and no monotone mixture, can
   represent the reward of `xor` (`tests/unit/learn/test_mixing.py` has both at one half everywhere);
-  the policies win it here because their samples leave the tie, not because of the values.
+  policies may still find its optimum, because their samples leave the tie, not by the values.
 """
 
 from __future__ import annotations
