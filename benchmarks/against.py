@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.side import MISSING
+from mrlm.runs import handling, interrupt
 
 ROOT = Path(__file__).parents[1]
 SIDE = ROOT / "benchmarks" / "side.py"
@@ -109,7 +110,8 @@ def checked_out(commit: str, root: Path = ROOT) -> Iterator[Path]:
         if made.returncode:
             raise LookupError(f"--against {commit}: {made.stderr.strip()}")
         try:
-            yield folder
+            with handling(("SIGTERM",), interrupt):
+                yield folder
         finally:
             _git(root, "worktree", "remove", "--force", str(folder))
 

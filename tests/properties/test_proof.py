@@ -202,6 +202,29 @@ def test_a_tolerance_of_ones_own(tmp_path: Path) -> None:
     run.log.close()
 
 
+def test_a_run_that_samples_nothing_is_proven_before_its_evaluations(tmp_path: Path) -> None:
+    data = {
+        "output_dir": str(tmp_path / "run"),
+        "environments": [{"env_type": "relay"}],
+        "policies": {"policy": {}},
+        "training": {
+            "algorithm": "sft",
+            "num_iterations": 4,
+            "learning_rate": 5.0e-3,
+            "report_to": "none",
+        },
+        "sft": {"teacher": "expert"},
+        "generation": {"max_new_tokens": 4},
+        "evaluation": {"every": 3, "episodes": 2},
+    }
+    run = build(parse_config(data, (), "test"))
+    late = withheld(run, "model.norm.weight")
+    with pytest.raises(CheckError, match="check weights: the engine of policy 'policy' does not"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 3 and late.exchanges == 4, "once a step, and once more at the evaluation"
+
+
 def test_a_frozen_policy_is_proven_at_the_start(tmp_path: Path, tiny_path: str) -> None:
     """An engine that began with another tensor than the policy has, and takes none."""
     frozen = {"second": {"trainable": False, "model": tiny_path}}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from typing import Any
 
 import pytest
 
+from mrlm.core import board
 from mrlm.core.board import (
     CLASSES,
     MOST_CHARACTERS,
@@ -109,3 +112,20 @@ def test_tables_are_aligned_in_text() -> None:
     )
     assert max(map(len, lines)) < 60
     assert as_text("plain\ntext") == "plain\ntext"
+
+
+PIECES = ["<table>", "</table>", "<tr>", "</tr>", "<td>", '<td class="win num">', '<p class="x">']
+PIECES += ["</td>", "<br>", "</br>", "<b>", "</p>", "<script>", "<i class='win'>", "<I>", "<br/>"]
+PIECES += ["1 < 2", "a&amp;b", "&lt;b&gt;", "x" * 2000, "<!-- a -->", "&", "", "text", "</td >"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_board_is_read_alike_with_and_without_the_pattern(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    known = PIECES[:12] + ["text", "a&amp;b", "x" * 2000] if seed % 2 else PIECES
+    html = "".join(rng.choices(known, k=rng.choice([3, 10, 1200])))
+    quick = board_tree.__wrapped__(html)
+    monkeypatch.setattr(board, "_PIECE", re.compile("(?!)"))  # matches nothing
+    assert board_tree.__wrapped__(html) == quick

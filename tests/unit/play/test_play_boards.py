@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mrlm.build.run import build
+from mrlm.config import ExperimentConfig
 from mrlm.core.board import Html, board_tree
 from mrlm.core.chat import Chat
 from mrlm.core.environment import (
@@ -167,3 +170,21 @@ def test_an_environment_of_one_agent_may_draw_itself() -> None:
     plain, drawn = as_environment(Plain()), as_environment(Drawn())
     assert not plain.draws and plain.render() is None
     assert drawn.draws and drawn.render("agent") == "as agent sees it"
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_of_demonstrations_the_recorded_ones_are_drawn(filtered: bool, tmp_path: Path) -> None:
+    """Which ones these are is known in advance where none is left out."""
+    settings = {"filter_low_reward": True, "min_reward_threshold": 0.5} if filtered else {}
+    config = ExperimentConfig(
+        environments=[{"env_type": "relay"}],
+        policies={"base": {}},
+        training={"algorithm": "sft", "batch_size": 4, "report_to": "none"},
+        sft={"teacher": "expert", **settings},
+        output_dir=str(tmp_path / "run"),
+    )
+    run = build(config)
+    groups = run_async(run.source.take(4))
+    run.log.close()
+    drawn = [bool(group.episodes[0].boards) for group in groups]
+    assert drawn == [True, True, filtered, filtered]
