@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import cpu_backends, forward, lm_head, matmul, packed_pass
+from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
-from mrlm.learn.fast.forward import LeanForward, PackedTree
+from mrlm.learn.fast.adapters import PackedTree
+from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
     NotLean,
@@ -357,7 +358,7 @@ def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -
 
     together, gradients = computed()
     assert len(batched) == 7 * len(anatomy_of(model).layers)
-    monkeypatch.setattr(forward, "WASTE", 0)
+    monkeypatch.setattr(adapters, "WASTE", 0)
     alone, expected = computed()
     assert len(batched) == 7 * len(anatomy_of(model).layers), "one by one"
     assert float((together - alone).norm() / alone.norm()) < 1e-6
