@@ -40,7 +40,7 @@ Masks = Mapping[tuple[int, int | None], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What all blocks of a pass read.
+    """The inputs that all blocks of a pass read.
 
     Args:
         trees, owned: the packed tokens.
@@ -312,7 +312,7 @@ class LeanForward:
         return y if update is None else y + update
 
     def _update(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor | None:
-        """What the adapters of a linear module add (N, out), each for its rows."""
+        """The updates (N, out) of the adapters of a linear module, each for its rows."""
         loras = loras_of(module, [each.adapter for each in owned.parts])
         known = [lora for lora in loras if lora is not None]
         if not known:
