@@ -15,7 +15,7 @@ Precision = Literal["fp32", "bf16"]
 def with_precision(
     config: ExperimentConfig, models: Mapping[str, tuple[Any, Any]] | None = None
 ) -> ExperimentConfig:
-    """The config with the precision that `auto` stands for on this machine, which its run folder
+    """The config with the precision that `auto` means on this machine, which its run folder
     records; other configs unchanged.
 
     Args:
@@ -30,7 +30,7 @@ def with_precision(
 
 
 def decided(config: ExperimentConfig, device: str) -> ExperimentConfig:
-    """The config with the precision that `auto` stands for on a type of device."""
+    """The config with the precision that `auto` means on a type of device."""
     if config.training.precision != "auto":
         return config
     value = _precision(device, config.model.torch_dtype)

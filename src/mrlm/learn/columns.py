@@ -34,9 +34,13 @@ def fill_columns(
     if not samples:
         return
     with body.scoring(), span(names[0], title):
-        for batch, _, _ in micro_batches(body, settings, samples):
-            for name, numbers in compute(batch).items():
-                write_column(batch.turns, name, numbers.float().cpu().numpy())
+        found = [  # read at the end, so that the device need not be waited for between them
+            (batch.turns, name, numbers.float())
+            for batch, _, _ in micro_batches(body, settings, samples)
+            for name, numbers in compute(batch).items()
+        ]
+        for turns, name, numbers in found:
+            write_column(turns, name, numbers.cpu().numpy())
         shared = parts(samples, settings.peers.size, body.packed)
         exchange_columns(settings.peers, shared, names)
 

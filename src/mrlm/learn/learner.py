@@ -29,7 +29,7 @@ from mrlm.learn.data.trace import Trace
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
-from mrlm.learn.loss_tensor import LossTensor
+from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout
 from mrlm.learn.policy.copies import beside, catch_up
@@ -346,7 +346,7 @@ class Learner(Trainee):
             )
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
-        return {key: float(value) for key, value in sums.items()}
+        return host_numbers(sums)
 
     def _optimizer_step(
         self, samples: Sequence[Sample], totals: Totals, algorithm: Algorithm, loss_of: LossOf

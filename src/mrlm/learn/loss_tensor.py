@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -69,3 +70,13 @@ def _losses(args: Iterable[Any]) -> Iterator[LossTensor]:
             yield argument
         elif isinstance(argument, list | tuple):
             yield from _losses(argument)
+
+
+def host_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
+    """Scalars by name as numbers of the host, which waits for an accelerator once."""
+    found = {key: x for key, x in values.items() if not isinstance(x, Tensor) or x.is_cpu}
+    rest = {key: x for key, x in values.items() if isinstance(x, Tensor) and not x.is_cpu}
+    if rest:
+        together = torch.stack([x.detach().double().reshape(()) for x in rest.values()])
+        found |= dict(zip(rest, together.tolist(), strict=True))
+    return {key: float(found[key]) for key in values}

@@ -23,11 +23,11 @@ MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
     "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
-    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in: all on a "
-    "processor, one block and the head on a GPU) + "
-    "kv_cache rows*tokens*2*kv_width*layers*c + prefixes engine.cache_mib; N weights, T trained "
-    "ones, A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
-    "micro-batch. The temporary memory of training and sampling is not needed at the same time"
+    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
+    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c + prefixes "
+    "engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
+    "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
+    "sampling is not needed at the same time"
 )
 
 

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import cpu_backends, forward, lm_head, matmul, packed_pass
+from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
+from mrlm.learn.fast import forward as forward_module
+from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
-from mrlm.learn.fast.forward import LeanForward, PackedTree
+from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
     NotLean,
@@ -348,8 +350,8 @@ def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -
     trees = [pack(conversations(seed, groups=1)).tree for seed in range(3)]
     forest = [PackedTree(tree, name) for tree, name in zip(trees, "abc", strict=True)]
     batched: list[int] = []
-    inside = forward._batched
-    monkeypatch.setattr(forward, "_batched", lambda *a: batched.append(1) or inside(*a))
+    inside = forward_module.batched_by
+    monkeypatch.setattr(forward_module, "batched_by", lambda *a: batched.append(1) or inside(*a))
 
     def computed() -> tuple[Tensor, list[Tensor]]:
         found = torch.cat(LeanForward(anatomy_of(model), torch.float32).hidden(forest))
@@ -357,7 +359,7 @@ def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -
 
     together, gradients = computed()
     assert len(batched) == 7 * len(anatomy_of(model).layers)
-    monkeypatch.setattr(forward, "WASTE", 0)
+    monkeypatch.setattr(adapters, "WASTE", 0)
     alone, expected = computed()
     assert len(batched) == 7 * len(anatomy_of(model).layers), "one by one"
     assert float((together - alone).norm() / alone.norm()) < 1e-6

@@ -155,7 +155,8 @@ def test_activations_are_those_that_the_forward_pass_keeps() -> None:
     from transformers import AutoModelForCausalLM
 
     from mrlm.core.tiny_model import default_model
-    from mrlm.learn.fast.forward import LeanForward, PackedTree
+    from mrlm.learn.fast.adapters import PackedTree
+    from mrlm.learn.fast.forward import LeanForward
     from mrlm.learn.fast.llama_modules import anatomy_of
     from mrlm.learn.fast.prefix_tree import plant
     from mrlm.planning.model_shape import shape_of

@@ -13,10 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mrlm.learn.fast.adapters import (
+    Owners,
+    PackedTree,
+    added_by,
+    batched_by,
+    owners_of,
+)
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
-from mrlm.learn.fast.llama_modules import Anatomy, Layer, Lora, linear_of, loras_of
+from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
@@ -27,53 +34,13 @@ from mrlm.learn.fast.varlen_attention import (
     kernel_for,
 )
 
-WASTE = 2
-"""Adapters are computed in one product where padding to equal numbers of tokens makes the tokens at
-most this many times as many."""
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 Masks = Mapping[tuple[int, int | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedTree:
-    """One tree of a forest: the packed tokens of one policy, and their LoRA adapter (`None` and
-    `""` for the base weights alone)."""
-
-    tree: PrefixTree
-    adapter: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    """Rows `start:stop` of the packed tokens, and their adapter."""
-
-    start: int
-    stop: int
-    adapter: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """The packed tokens of several adapters as rows of a grid (adapters, tokens): `place` has the
-    token of each cell (any one where an adapter has fewer), `kept` the cell of each token."""
-
-    shape: tuple[int, int]
-    place: Tensor
-    kept: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Owners:
-    """The rows of each tree, in order; with `grid`, the updates of the adapters are one batched
-    product."""
-
-    parts: tuple[_Owned, ...]
-    grid: _Grid | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Pass:
-    """What all blocks of a pass read.
+    """The inputs that all blocks of a pass read.
 
     Args:
         trees, owned: the packed tokens.
@@ -85,7 +52,7 @@ class _Pass:
     """
 
     trees: Sequence[PrefixTree]
-    owned: _Owners
+    owned: Owners
     rotary: Rotary
     masks: Sequence[Masks]
     paths: KeyPaths | None
@@ -118,7 +85,7 @@ class LeanForward:
             stream = stream * scale
         stream = stream.to(self.dtype)
         shared = self._shared(forest, direct)
-        ends = _owners(forest, [len(tree.needed) for tree in trees])
+        ends = owners_of(forest, [len(tree.needed) for tree in trees])
         pairs = zip(shared.owned.parts, trees, strict=True)
         rows = torch.cat([each.start + tree.needed for each, tree in pairs])
         last = len(anatomy.layers) - 1
@@ -142,7 +109,7 @@ class LeanForward:
         kernels = self._kernels(positions.device)
         return _Pass(
             trees,
-            _owners(forest, sizes),
+            owners_of(forest, sizes),
             self.anatomy.rotary(positions, self.dtype),
             [] if kernels else [self._masks(tree) for tree in trees],
             join([tree.paths for tree in trees], sizes) if kernels else None,
@@ -178,7 +145,7 @@ class LeanForward:
         layer: Layer,
         shared: _Pass,
         rows: Tensor | None,
-        left: _Owners,
+        left: Owners,
     ) -> Tensor:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
         weights = None
@@ -202,7 +169,7 @@ class LeanForward:
         return stream + added
 
     def _opened(
-        self, x: Tensor, layer: Layer, left: _Owners, shared: _Pass, weights: BlockWeights | None
+        self, x: Tensor, layer: Layer, left: Owners, shared: _Pass, weights: BlockWeights | None
     ) -> Tensor:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
@@ -317,7 +284,7 @@ class LeanForward:
         x: Tensor,
         layer: Layer,
         number: int,
-        owned: _Owners,
+        owned: Owners,
         shared: _Pass,
         weights: BlockWeights | None,
     ) -> Tensor:
@@ -336,7 +303,7 @@ class LeanForward:
         updates = [y.new_zeros(len(y), size) if u is None else u for u, size in parts]
         return y + (updates[0] if len(updates) == 1 else torch.cat(updates, 1))
 
-    def _apply(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor:
+    def _apply(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor:
         """A linear module: the base product for all rows, and each adapter's share for its rows."""
         linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
@@ -344,58 +311,20 @@ class LeanForward:
         update = self._update(x, module, owned)
         return y if update is None else y + update
 
-    def _update(self, x: Tensor, module: nn.Module, owned: _Owners) -> Tensor | None:
-        """What the adapters of a linear module add (N, out), each for its rows."""
+    def _update(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor | None:
+        """The updates (N, out) of the adapters of a linear module, each for its rows."""
         loras = loras_of(module, [each.adapter for each in owned.parts])
         known = [lora for lora in loras if lora is not None]
         if not known:
             return None
         one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
         if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
-            return _batched(x, known, owned.grid)
+            return batched_by(x, known, owned.grid)
         out = len(known[0].up)
         rows = [
             x.new_zeros(each.stop - each.start, out)
             if lora is None
-            else _added(x[each.start : each.stop], lora)
+            else added_by(x[each.start : each.stop], lora)
             for each, lora in zip(owned.parts, loras, strict=True)
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
-
-
-def _added(x: Tensor, lora: Lora) -> Tensor:
-    low = x if lora.dropout is None else lora.dropout(x)
-    low = F.linear(low, lora.down.to(x.dtype))
-    return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
-
-
-def _batched(x: Tensor, loras: Sequence[Lora], grid: _Grid) -> Tensor:
-    """The updates of adapters of one rank, each for its tokens of x (N, in), as batched products
-    (Punica, arXiv 2310.18547, does so for serving)."""
-    downs = torch.stack([lora.down for lora in loras])  # (adapters, r, in)
-    ups = torch.stack([lora.up for lora in loras])  # (adapters, out, r)
-    scaling = ups.new_tensor([lora.scaling for lora in loras])[:, None, None]
-    cells = F.embedding(grid.place, x).view(*grid.shape, -1)
-    low = torch.bmm(cells, downs.to(x.dtype).transpose(1, 2))
-    found = torch.bmm(low, (ups * scaling).to(x.dtype).transpose(1, 2))
-    return F.embedding(grid.kept, found.flatten(0, 1))
-
-
-def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> _Owners:
-    found: list[_Owned] = []
-    start = 0
-    for plot, size in zip(forest, sizes, strict=True):
-        found.append(_Owned(start, start + size, plot.adapter))
-        start += size
-    adapters = [plot.adapter for plot in forest]
-    grid = None
-    if all(adapters) and len(set(adapters)) > 1 and len(sizes) * max(sizes) <= WASTE * start:
-        counts = torch.tensor(sizes)
-        columns = torch.arange(max(sizes))
-        real = columns < counts[:, None]
-        starts = counts.cumsum(0) - counts
-        place = torch.where(real, starts[:, None] + columns, 0).flatten()
-        kept = real.flatten().nonzero()[:, 0]
-        device = forest[0].tree.ids.device
-        grid = _Grid((len(sizes), max(sizes)), place.to(device), kept.to(device))
-    return _Owners(tuple(found), grid)

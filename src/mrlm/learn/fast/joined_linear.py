@@ -34,7 +34,7 @@ class BlockWeights:
         return [self._cast[number]]
 
     def release(self) -> None:
-        """Drops the cast weights; they are cast again where they are needed."""
+        """Drops converted weights; they are converted again where they are needed."""
         self._cast = None
 
     def _casts(self) -> list[tuple[Tensor, Tensor | None]]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.learn.fast.forward import LeanForward, PackedTree
+from mrlm.learn.fast.adapters import PackedTree
+from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
 from mrlm.learn.policy.loading import is_checkpointing
