@@ -139,6 +139,15 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
         (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
         (
+            ["train", "--config", "small.yaml", "agents={frist: {policy: first}}"],
+            "agents.frist: no environment has an agent of this name; did you mean 'first'?",
+        ),
+        (
+            ["train", "--config", "small.yaml", "environments=[{env_type: qa, dataset: no.jsonl}]"],
+            "data set 'no.jsonl': file or folder does not exist",
+        ),
+        (["look", "outputs/no"], "error: outputs/no: folder does not exist"),
+        (
             ["train", "--resume", "nowhere"],
             "error: --resume nowhere: folder 'nowhere' does not exist",
         ),
@@ -156,7 +165,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
 ) -> None:
     done = run(*arguments)
     assert done.code == 2 and said in done.err, done
-    assert done.out == "" and "Traceback" not in done.err
+    assert done.out == "" and "Traceback" not in done.err and 'File "' not in done.err
     assert not Path("outputs").exists(), "nothing is written for a mistake"
 
 
