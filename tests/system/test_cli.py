@@ -360,7 +360,7 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
     history[19]["eval/reward/mean"] = 0.75
     reports = CONFIG["training"] | {"report_to": ["tensorboard"]}
     assert closing_words(history, {"training": reports}) == [
-        "sampled reward 0.500 -> 342.500",  # (0 + 1) / 2, (18^2 + 19^2) / 2
+        "sampled reward 0.500 -> 342.500 (means of 2 steps)",  # (0 + 1) / 2, (18^2 + 19^2) / 2
         "held-out evaluation 0.250 -> 0.750",
         "run folder: out/a b (the trained model is in out/a b/final)",
         "try next:",
@@ -372,6 +372,8 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
     ]
     few = [{"step": 3, "reward/mean": 1.0}, {"step": 4}, {"step": 5, "reward/mean": 0.0}]
     assert closing_words(few, {})[0] == "sampled reward 1.000 -> 0.000"
+    rows = [{"step": 1, "loss": 2.0, "reward/mean": 0.0}, {"step": 2, "loss": 0.5}]
+    assert closing_words(rows, {"data": {"dataset": "rows.jsonl"}})[0] == "loss 2.000 -> 0.500"
     assert closing_words([], {})[-1].endswith("training.num_iterations=2")
 
 
