@@ -115,7 +115,8 @@ def shot(window: Any, page: Path, place: str, top: str, bottom: str) -> np.ndarr
     width, start = window.js("innerWidth"), int(window.js(top))
     height = int(window.js(bottom)) - start
     clip = {"x": 0, "y": start, "width": width, "height": height, "scale": 1}
-    data = window.send("Page.captureScreenshot", format="png", clip=clip)["data"]
+    shown = {"format": "png", "clip": clip, "captureBeyondViewport": True}
+    data = window.send("Page.captureScreenshot", **shown)["data"]
     window.send("Page.navigate", url="about:blank")
     return _pixels(window.js(_DECODE % data))
 

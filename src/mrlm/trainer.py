@@ -77,14 +77,15 @@ class Trainer:
             prompt_history_per_agent, response_history_per_agent) -> [prompt, ...]`, or by position.
         train_dataset, eval_dataset: rows; for online algorithms they become a reward-function
             environment.
-        args: an `XConfig`, whose words are those of other trainers, or a mapping of such words.
+        args: an `XConfig`, which takes the argument names of other trainers, or a mapping of such
+            names to values.
         callbacks: `Callback` objects.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
             each on one base.
-        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
-            ...).
+        **words: any other setting by its name (`num_generations=4`, `max_new_tokens=16`,
+            `learning_rate=1e-4`, ...).
 
     Raises:
         ConfigError: the arguments contradict each other or are incomplete.

@@ -49,7 +49,7 @@ def test_it_shows_prompts_with_masks_and_memory_and_its_test_passes(run: Mrlm) -
     done = run("init", "sums", "--yes", "--device", "h100")
     assert done.code == 0, done.err
     assert "You are the reviewer.<|im_end|>" in done.out and "⟦...<|im_end|>⟧" in done.out
-    assert "policy shared: 0.0004264B weights (whole), 2 agent(s)\non h100, it fits: " in done.out
+    assert "policy shared: 426.4K weights (whole), 2 agent(s)\non h100, it fits: " in done.out
     assert "  mrlm train --config sums/config.yaml\n" in done.out
     assert "  mrlm plan --config sums/config.yaml --device h100\n" in done.out
     result = unittest.TestResult()

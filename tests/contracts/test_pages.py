@@ -45,6 +45,7 @@ def test_a_page_without_its_marks_is_an_error() -> None:
 
 def test_a_sentence_describes_a_plug_in() -> None:
     assert registry.describe("environments", "summarization").endswith("graded by a judge.")
+    assert registry.describe("algorithms", "dr_mas").startswith("Dr. MAS: rewards")
     for wing in registry.WINGS:
         for name in registry.names(wing):
             assert registry.describe(wing, name).endswith("."), (wing, name)

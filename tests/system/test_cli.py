@@ -139,6 +139,15 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
         (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
         (
+            ["train", "--config", "small.yaml", "agents={frist: {policy: first}}"],
+            "agents.frist: no environment has an agent of this name; did you mean 'first'?",
+        ),
+        (
+            ["train", "--config", "small.yaml", "environments=[{env_type: qa, dataset: no.jsonl}]"],
+            "data set 'no.jsonl': file or folder does not exist",
+        ),
+        (["look", "outputs/no"], "error: outputs/no: folder does not exist"),
+        (
             ["train", "--resume", "nowhere"],
             "error: --resume nowhere: folder 'nowhere' does not exist",
         ),
@@ -156,7 +165,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
 ) -> None:
     done = run(*arguments)
     assert done.code == 2 and said in done.err, done
-    assert done.out == "" and "Traceback" not in done.err
+    assert done.out == "" and "Traceback" not in done.err and 'File "' not in done.err
     assert not Path("outputs").exists(), "nothing is written for a mistake"
 
 
@@ -351,7 +360,7 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
     history[19]["eval/reward/mean"] = 0.75
     reports = CONFIG["training"] | {"report_to": ["tensorboard"]}
     assert closing_words(history, {"training": reports}) == [
-        "sampled reward 0.500 -> 342.500",  # (0 + 1) / 2, (18^2 + 19^2) / 2
+        "sampled reward 0.500 -> 342.500 (means of 2 steps)",  # (0 + 1) / 2, (18^2 + 19^2) / 2
         "held-out evaluation 0.250 -> 0.750",
         "run folder: out/a b (the trained model is in out/a b/final)",
         "try next:",
@@ -363,6 +372,8 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
     ]
     few = [{"step": 3, "reward/mean": 1.0}, {"step": 4}, {"step": 5, "reward/mean": 0.0}]
     assert closing_words(few, {})[0] == "sampled reward 1.000 -> 0.000"
+    rows = [{"step": 1, "loss": 2.0, "reward/mean": 0.0}, {"step": 2, "loss": 0.5}]
+    assert closing_words(rows, {"data": {"dataset": "rows.jsonl"}})[0] == "loss 2.000 -> 0.500"
     assert closing_words([], {})[-1].endswith("training.num_iterations=2")
 
 

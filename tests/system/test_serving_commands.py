@@ -145,7 +145,7 @@ def test_a_drain_waits_for_open_sessions_and_exits_0(serving: Any) -> None:
         session.close()
     code, said = served.end()
     assert code == 0
-    assert "draining: 1 sessions are open" in said
+    assert "shutting down: open sessions (1) have" in said
     assert "Traceback" not in said
 
 

@@ -112,6 +112,6 @@ def _stop(turns: Sequence[Turn]) -> Check:
         return Check("stop token", "ok", f"{len(turns) - cut} of {len(turns)} completions stop")
     text = (
         f"all {cut} completions are stopped by max_new_tokens; raise generation.max_new_tokens, or "
-        "look whether the model knows its end-of-turn token"
+        "check whether the model knows its end-of-turn token"
     )
     return Check("stop token", "warn", text)

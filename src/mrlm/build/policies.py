@@ -4,6 +4,7 @@ policies with every base shared that can be."""
 from __future__ import annotations
 
 import copy
+import difflib
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -179,6 +180,13 @@ def _check_agents(
             f"agents.{idle[0]}: workflow.name={config.workflow.name!r} uses only the agents "
             f"{', '.join(known)}; give the workflow the names of your agents, or rename them"
         )
+    for agent in idle:
+        near = difflib.get_close_matches(agent, set(known) - set(config.agents), n=1, cutoff=0.75)
+        if near:
+            raise ConfigError(
+                f"agents.{agent}: no environment has an agent of this name; did you mean "
+                f"{near[0]!r}?"
+            )
     for env in environments:
         env_agents = env.template.agents
         if env.workflow.agents and len(env_agents) > 1:

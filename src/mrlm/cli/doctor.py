@@ -26,7 +26,7 @@ def doctor(
     centralised: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Examine a run; with --config a config before a run; without arguments the machine."""
+    """Examine a run; with --config, a config before its run; without arguments, this machine."""
     if config is None and given:
         if len(given) > 1:
             raise ConfigError(f"{given[1]}: one run folder is examined at a time; give one")

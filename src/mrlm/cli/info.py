@@ -25,7 +25,7 @@ def info(
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> None:
-    """Show versions, devices and plug-ins, or the contents of a server."""
+    """Show versions, devices and plug-ins, or what a server offers."""
     if server is not None:
         from mrlm.serving.client.calling import access_of
 

@@ -93,7 +93,7 @@ def new(
     kind: Kind,
     name: str,
 ) -> None:
-    """Write NAME.py, a plug-in to begin with, and NAME.yaml, which trains with it."""
+    """Write NAME.py, a plug-in to start from, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError
 
     for file in (f"{name}.py", f"{name}.yaml"):

@@ -41,7 +41,7 @@ def plan(
     vocab: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Estimate the needs of a run: memory of a device, time of a step, and how it scales."""
+    """Estimate what a run needs: memory per device, time per step, and how both scale."""
     from mrlm.config import load_config
     from mrlm.planning import estimate, report
     from mrlm.planning.devices import find_device

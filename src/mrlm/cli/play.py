@@ -34,7 +34,7 @@ def play(
     episodes: int = 1,
     multiline: bool = False,
 ) -> None:
-    """Play in the terminal, in the place of an agent."""
+    """Play in the terminal, in place of an agent."""
     from mrlm.build.human_player import open_table
     from mrlm.core.sync_async import run_async
     from mrlm.runs import handling, interrupt

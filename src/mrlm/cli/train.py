@@ -144,9 +144,10 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     lines: list[str] = []
     rows: list[Any] = []
     played = 1 + max((row.get("stage", 0) for row in result.history), default=0)
-    for number, (name, _) in enumerate(stages[-played:]):  # finished ones are not repeated
+    for number, (name, stage) in enumerate(stages[-played:]):  # finished ones are not repeated
         rows = [row for row in result.history if row.get("stage", 0) == number]
-        lines += _came_to(rows, f"stage {name}: " if name else "")
+        title = f"stage {name}: " if name else ""
+        lines += _came_to(rows, title, "loss" if stage.data.dataset else "reward/mean")
     curve = learning_curve(rows)
     folder, last = result.run_folder, stages[-1][1]
     tries = [f"mrlm view {_word(folder)}", f"mrlm export {_word(folder)} -o run.html"]
@@ -168,16 +169,18 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     )
 
 
-def _came_to(rows: Sequence[Any], title: str) -> list[str]:
-    """First and last values of the rewards; the last is the mean of a tenth of the run."""
+def _came_to(rows: Sequence[Any], title: str, trained: str) -> list[str]:
+    """First and last values of the trained number, each the mean of a tenth of the run, and of
+    evaluations."""
     lines = []
     for key, what in (
-        ("reward/mean", "sampled reward"),
+        (trained, "loss" if trained == "loss" else "sampled reward"),
         ("eval/reward/mean", "held-out evaluation"),
     ):
         values = [row[key] for row in rows if row.get(key) is not None]
         if values:
-            size = max(1, len(values) // 10) if key == "reward/mean" else 1
+            size = max(1, len(values) // 10) if key == trained else 1
             begun, ended = values[:size], values[-size:]
-            lines.append(f"{title}{what} {sum(begun) / size:.3f} -> {sum(ended) / size:.3f}")
+            mean = f" (means of {size} steps)" if size > 1 else ""
+            lines.append(f"{title}{what} {sum(begun) / size:.3f} -> {sum(ended) / size:.3f}{mean}")
     return lines

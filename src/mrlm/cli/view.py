@@ -23,7 +23,7 @@ def view(
     tls_key: Path | None = None,
     text: bool = False,
 ) -> None:
-    """Show a run, or the runs of a folder, in the browser, and follow it while it is written."""
+    """Show a run, or the runs of a folder, in the browser; the page updates while training runs."""
     if text:
         from mrlm.cli.look import look
 

@@ -31,7 +31,7 @@ def why(
     save: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Replace turns of an episode and play on: which of them made its outcome?"""
+    """Find the turn that decided an episode: replace turns, play on, and compare the outcomes."""
     from mrlm.replays.why import LIMITS
     from mrlm.replays.why import why as ask
 

@@ -98,8 +98,8 @@ def read(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        problem = error.problem or error.context or "not valid YAML"
-        raise ConfigError(f"{where}{line}: {problem}") from None
+        problem = error.problem or error.context or "a syntax error"
+        raise ConfigError(f"{where}{line}: not valid YAML: {problem}{_fix(problem)}") from None
     except yaml.reader.ReaderError as error:
         text = f"character {error.position} ({error.reason}) is not allowed in YAML"
         raise ConfigError(f"{where}: {text}") from None
@@ -108,6 +108,13 @@ def read(text: str, where: str) -> Any:
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ConfigError(f"{where}: a value cannot be read: {error}") from error
     return value
+
+
+def _fix(problem: str) -> str:
+    """The remedy of two common errors."""
+    if "'\\t'" in problem:
+        return "; indent with spaces instead of tabs"
+    return "; a bracket may be open in a line above" if "expected ',' or" in problem else ""
 
 
 def _named(dumper: _Dumper, value: StrEnum) -> yaml.Node:

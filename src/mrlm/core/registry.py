@@ -43,7 +43,7 @@ def names(wing: str) -> list[str]:
 def describe(wing: str, name: str) -> str:
     """First sentence of the plug-in's docstring, without importing it."""
     docstring = ast.get_docstring(ast.parse(files(wing)[name].read_text(encoding="utf-8"))) or ""
-    sentence = re.match(r".*?(?:\.(?=\s)|$)", " ".join(docstring.split("\n\n")[0].split()))
+    sentence = re.match(r".*?(?:(?<!\bDr)\.(?=\s)|$)", " ".join(docstring.split("\n\n")[0].split()))
     return sentence[0] if sentence else ""
 
 
@@ -63,7 +63,7 @@ def load(wing: str, name: str) -> Any:
     module = vars(importlib.import_module(f"mrlm.{wing}.{name}")) if _exists(wing, name) else {}
     if "PLUGIN" not in module:
         raise PluginError(
-            f"{unknown(name, names(wing), wing)}; your own is 'my_package.module:Name'"
+            f"{unknown(name, names(wing), wing)}; for your own write 'my_package.module:Name'"
         )
     return module["PLUGIN"]
 

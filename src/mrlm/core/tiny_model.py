@@ -49,9 +49,9 @@ _FILES = (
 
 
 def default_model() -> str:
-    """The folder of the default model.
+    """The path of the default model: a small transformer with random weights, built at first use.
 
-    `$MRLM_MODEL` if it is set; else the embedded model, which is built with random weights (seed 0)
+    It is `$MRLM_MODEL` if that is set; else the embedded model (weights of seed 0)
     in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Concurrent calls by
     several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a
     network.

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from traceback import FrameSummary
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from mrlm.core.errors import MRLMError
 
@@ -79,9 +79,20 @@ def origin(error: BaseException) -> Hashable:
 def user_frames(trace: TracebackType | None) -> list[FrameSummary]:
     """The frames of the user's files called by this library; of a traceback without the library,
     all frames of the user's files."""
-    steps = traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False)
+    frames = list(traceback.walk_tb(trace))
+    steps = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
     entered = [place for place, step in enumerate(steps) if _is_in(step.filename, LIBRARY)]
-    return [step for step in steps[entered[0] if entered else 0 :] if _is_users(step.filename)]
+    begin = entered[0] if entered else 0
+    return [
+        step
+        for (frame, _), step in zip(frames[begin:], steps[begin:], strict=False)
+        if _is_users(step.filename) and not _is_generated(frame)
+    ]
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether code without a file is that of a dataclass of this library."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "mrlm"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -96,7 +96,7 @@ def find_device(name: str) -> Device:
         return _from_file(path)
     raise ConfigError(
         f"--device {name}: unknown device{did_you_mean(name.lower(), [*DEVICES, 'cpu'])}"
-        "; or give a YAML file"
+        " A YAML file with its values works, too"
     )
 
 

@@ -168,7 +168,7 @@ class Plan:
             each = f"{self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
             if self.calls is not None:
                 tries = self.tasks * self._plays
-                each = f"{tries} plays x {self.calls} completions of {self.agents} agent(s)"
+                each = f"{tries} plays x {self.calls} completions by {self.agents} agent(s)"
             lines.append(f"  {each} = at most {self.model_calls} completions")
         lines.append(
             f"  {self.epochs} epoch(s) x {self.minibatches} mini-batch(es) = {self.optimizer_steps}"
@@ -184,7 +184,7 @@ class Plan:
             inside = ", ".join(f"{name} {size_text(count)}" for name, count in parts.items())
             lines.append(f"memory of {policy}: about {size_text(total)} ({inside})")
         if self.memory:
-            lines.append(f"memory at its most: about {size_text(self.total_memory)}")
+            lines.append(f"peak memory: about {size_text(self.total_memory)}")
         if self.record is not None:
             lines.append(str(self.record))
         return "\n".join([*lines, *(f"note: {each}" for each in self.notes)])
@@ -336,9 +336,7 @@ def _count_plays(plan: Plan, config: ExperimentConfig, max_turns: int | None) ->
 
 def _say_what_is_open(plan: Plan, config: ExperimentConfig, asked: Any) -> None:
     if config.generation.max_prompt_tokens is None:
-        plan.notes.append(
-            "prompts are not counted in tokens: generation.max_prompt_tokens is not set"
-        )
+        plan.notes.append("prompt tokens are not counted: generation.max_prompt_tokens is not set")
     if asked.refills:
         plan.notes.append(
             f"groups without advantage are replaced, so up to {1 + asked.refills} times as "

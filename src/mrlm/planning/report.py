@@ -207,10 +207,16 @@ def _weights_text(plan: Plan) -> Iterable[str]:
             kind = f"LoRA r={each.lora.r}, {each.adapter / 1e6:.3g}M"
             kind += "" if each.owns else f", on the base of {each.base}"
         yield (
-            f"policy {each.name}: {each.count / 1e9:.4g}B weights ({kind}), "
+            f"policy {each.name}: {_count_text(each.count)} weights ({kind}), "
             f"{each.num_agents} agent(s)"
             + (f", {each.num_opponents} opponent copies" if each.num_opponents else "")
         )
+
+
+def _count_text(count: float) -> str:
+    """A number of weights: 7.615B, 426.4K."""
+    unit, size = next(each for each in (("B", 1e9), ("M", 1e6), ("K", 1)) if count >= each[1])
+    return f"{count / (size if unit != 'K' else 1e3):.4g}{unit}"
 
 
 def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
@@ -220,7 +226,7 @@ def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
         for name, size in parts.items():
             if size:
                 rows.append((f"{policy}: {name}" if several else name, size_text(size)))
-    return [*rows, ("at the worst moment", size_text(chosen.needed))]
+    return [*rows, ("at the peak", size_text(chosen.needed))]
 
 
 def _table_row(found: Estimate) -> tuple[str, ...]:

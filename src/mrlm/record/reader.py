@@ -237,5 +237,7 @@ def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
     if episode_file(path) is None and not (path / METRICS).is_file():
         stages = sorted(each.parent.name for each in path.glob(f"*/{METRICS}"))
         fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""
+        if not path.is_dir():
+            raise ConfigError(f"{path}: folder does not exist; give a run folder, as outputs/NAME")
         raise ConfigError(f"{path}: not a run folder, no {METRICS} and no {INDEX}{fix}")
     return RecordedRun(path)

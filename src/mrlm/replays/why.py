@@ -192,7 +192,7 @@ def why(
     parts: LiveObjects | None = None,
     announce: Callable[[Cost], None] | None = None,
 ) -> Why:
-    """Find out which turns and agents the outcome of an episode came from. Every turn, and all
+    """Find out which turns and agents decided the outcome of an episode. Every turn, and all
     turns of every set of agents, are replaced `n` times, and the episode is played on: a later turn
     that reads the same as in the record stays, and one that reads something else is sampled again,
     with the weights that the episode was played with.

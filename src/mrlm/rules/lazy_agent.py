@@ -46,7 +46,7 @@ class LazyAgent(Rule):
     cost: float = 0.05
 
     do: ClassVar[str] = (
-        "give the agent a reward of its own, or credit that tells agents apart; look whether its "
+        "give the agent a reward of its own, or credit that tells agents apart; check whether its "
         "messages reach the others and whether its prompt asks for something"
     )
 

@@ -35,7 +35,7 @@ class NothingLearned(Rule):
     still: float = 1e-7
 
     do: ClassVar[str] = (
-        "look whether the reward varies between episodes of a task; use easier or harder tasks, a "
+        "check whether the reward varies between episodes of a task; use easier or harder tasks, a "
         "larger group_size, a higher learning rate, or weights in float32"
     )
 

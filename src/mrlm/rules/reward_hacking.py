@@ -2,7 +2,7 @@
 
 The component that measures success is far below its best, and the reward, or a component of it,
 has risen since, both beyond noise; or the reward rises steadily and far, and that component stays
-where it is. Levels do not count, only their course.
+where it is. Only changes over time count, not levels.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Sampler(Rule):
     tokens: int = 16
 
     do: ClassVar[str] = (
-        "look whether the engine has the trained weights (load_weights after every update), the "
+        "check whether the engine has the trained weights (load_weights after every update), the "
         "same precision and temperature, and no stale cache; see training.checks and engines.md"
     )
 

@@ -56,7 +56,7 @@ class StaleData(Rule):
 
     do: ClassVar[str] = (
         "lower training.max_lag; look at the first error in run.log; choose tasks that are "
-        "sometimes solved, or a larger group_size; look whether the source gives more than one task"
+        "sometimes solved, or a larger group_size; check that the source gives more than one task"
     )
 
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:

@@ -60,8 +60,8 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
         if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
             run.untrained.add(agent)
             log.warning(
-                "iteration %d: all turns of agent %r have advantage 0, so that nothing was trained "
-                "on them. Either the episodes that are compared had the same reward "
+                "iteration %d: all turns of agent %r have advantage 0, so nothing was trained on "
+                "them. Either the episodes that are compared had the same reward "
                 "(use easier or harder tasks, a larger group_size), or the reward comes after its "
                 "turns and %s does not credit them with it; see advantage/%s/zero",
                 run.step + 1,

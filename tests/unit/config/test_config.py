@@ -418,3 +418,25 @@ def test_off_may_be_written_as_yaml_reads_it(key: str, tmp_path: Path) -> None:
     assert getattr(load_config(tmp_path / "c.yaml", [f"training.{key}=off"]).training, key) == "off"
     with pytest.raises(ConfigError, match=f"training.{key}"):
         load_config(tmp_path / "c.yaml", [f"training.{key}=on"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "training:\n\tseed: 1\n",
+            "line 2: not valid YAML: .*; indent with spaces instead of tabs",
+        ),
+        (
+            "a: [{b: c}\nd: {e: f}\n",
+            "line 2: not valid YAML: .*; a bracket may be open in a line above",
+        ),
+        ("a: b: c\n", "line 1: not valid YAML: mapping values are not allowed here$"),
+    ],
+)
+def test_a_syntax_error_names_its_line_and_common_remedies(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "c.yaml")

@@ -295,7 +295,9 @@ async def _serve(
         await asked.wait()
         count = len(server.sessions)
         log.info(
-            "draining: %d sessions are open and get %g s; a second signal ends it", count, grace
+            "shutting down: open sessions (%d) have %g s to finish; a second signal ends it",
+            count,
+            grace,
         )
         await server.drain(grace)
 

@@ -1,4 +1,4 @@
-// The page of a group: its siblings side by side, from the first token at which they part.
+// The page of a group: its siblings side by side, from the first token at which they diverge.
 
 import { cross, crossed } from "viewer/cross.js"
 import { episode, isEval, list, siblings, turnsOf } from "viewer/data.js"
@@ -108,7 +108,7 @@ function ofAgent(name, columns) {
           ? " all siblings are the same: "
           : at
             ? ` the first ${at > 1 ? `${count(at)} ${unit}s are` : `${unit} is`} the same: `
-            : ` they part at the first ${unit}`,
+            : ` they diverge at the first ${unit}`,
       prefix && el("span.prefix", null, prefix.length > 300 ? "…" + prefix.slice(-300) : prefix),
     ),
     rewards.some((r, k) => r !== columns[k].row.reward) &&
