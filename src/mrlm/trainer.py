@@ -285,13 +285,14 @@ class Trainer:
     def run(self) -> Run:
         """The run, built at first use."""
         if self._run is None:
-            self._set(build(self.config, self._parts))
+            return self._set(build(self.config, self._parts))
         return self._run
 
-    def _set(self, run: Run) -> None:
+    def _set(self, run: Run) -> Run:
         """Take a run, whose end is saved at the latest when this trainer or the program ends."""
         self._run, self._folder = run, folder_id(run.folder)
         weakref.finalize(self, save_end, run, self._folder)
+        return run
 
     def train(
         self,

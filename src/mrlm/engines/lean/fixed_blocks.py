@@ -95,7 +95,7 @@ class FixedBlocks(Blocks):
     def _attend_to_prefixes(
         self, at: int, asked: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        count, kv, group, size = asked.shape
+        _count, kv, group, size = asked.shape
         prompts, most, longest = self._prefixes, self._most, self._longest
         grid = asked
         if not self._even:
