@@ -117,18 +117,23 @@ class CastAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, offset: float, *given: Tensor) -> tuple[Tensor, ...]:
         ctx.types = [x.dtype for x in given]
-        sources = torch._foreach_add(given, offset) if offset else given
+        sources = given
+        if offset:
+            sources = torch._foreach_add(given, offset)  # pyright: ignore[reportPrivateImportUsage]
         found = tuple(torch.empty_like(x, dtype=dtype) for x in given)
-        torch._foreach_copy_(found, sources)
+        torch._foreach_copy_(found, sources)  # pyright: ignore[reportPrivateImportUsage]
         return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        pairs = [
-            (x, torch.empty_like(x, dtype=dtype)) if x is not None and needed else (None, None)
-            for x, dtype, needed in zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
+        given = zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
+        found = [
+            torch.empty_like(x, dtype=dtype) if x is not None and needed else None
+            for x, dtype, needed in given
         ]
-        known = [(x, to) for x, to in pairs if x is not None]
+        pairs = zip(found, grads, strict=True)
+        known = [(to, x) for to, x in pairs if to is not None and x is not None]
         if known:
-            torch._foreach_copy_([to for _, to in known], [x for x, _ in known])
-        return None, None, *(to for _, to in pairs)
+            targets, sources = map(list, zip(*known, strict=True))
+            torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+        return None, None, *found

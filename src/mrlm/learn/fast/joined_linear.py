@@ -59,7 +59,7 @@ class BlockWeights:
                 targets += [to for to, _ in known]
                 sources += [own for _, own in known]
             found.append((joined, bias))
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
         return found
 
 
@@ -156,7 +156,8 @@ def _added(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Ten
     pairs = [(leaf, x) for leaf, x in zip(leaves, found, strict=True) if x is not None]
     same = [(leaf.grad, x) for leaf, x in pairs if leaf.grad is not None and leaf.dtype == x.dtype]
     if same:
-        torch._foreach_add_([grad for grad, _ in same], [x for _, x in same])
+        grads, more = map(list, zip(*same, strict=True))
+        torch._foreach_add_(grads, more)  # pyright: ignore[reportPrivateImportUsage]
     for leaf, x in pairs:
         if leaf.grad is None:
             leaf.grad = x.to(leaf.dtype)

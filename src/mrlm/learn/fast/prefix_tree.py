@@ -147,8 +147,16 @@ def plant(
     whole = [_places(stretches, path) for path in paths]
     offsets = np.cumsum([0, *map(len, whole)])
     predictors = np.concatenate(whole)[offsets[sample] + place]
-    columns = (ids, positions, predictors, *np.unique(predictors, return_inverse=True))
-    return PrefixTree(*(to_device(column, device) for column in columns), stretches, groups)
+    needed, which = np.unique(predictors, return_inverse=True)
+    return PrefixTree(
+        to_device(ids, device),
+        to_device(positions, device),
+        to_device(predictors, device),
+        to_device(needed, device),
+        to_device(which, device),
+        stretches,
+        groups,
+    )
 
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:

@@ -224,7 +224,7 @@ def disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | No
         pairs.append((found, *torch.autograd.grad(found, (q, k, v), grad)))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    gap = max(float((a - b).abs().max()) for a, b in zip(*pairs, strict=True))
+    gap = max(float((a - b).detach().abs().max()) for a, b in zip(*pairs, strict=True))
     return None if gap <= AGREEMENT[shape.dtype] else f"an example differs by {gap:.2g}"
 
 
