@@ -88,5 +88,5 @@ def _team_body(
         return copied(policy)
     section = config.model
     tokenizer = load_tokenizer(path, section.trust_remote_code)
-    model, precision = load_with(section, path), config.training.precision
-    return Policy("critic", model, tokenizer, precision=precision, lean=section.lean)
+    model = load_with(section, path)
+    return Policy("critic", model, tokenizer, precision=policy.precision, lean=section.lean)
