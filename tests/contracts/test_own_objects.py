@@ -13,8 +13,10 @@ ROOT = Path(mrlm.__file__).parent
 FOREIGN: dict[str, set[str]] = {
     # models, their configs and tokenizers
     "build/policies.py": {"live"},
+    "build/precision.py": {"model"},
     "build/team_config.py": {"live"},
     "core/chat.py": {"tokenizer"},
+    "core/stepping.py": {"method"},
     "core/control_tokens.py": {"self.tokenizer", "backend"},
     "distributed/sharded.py": {"model"},
     "engines/hf.py": {"model"},

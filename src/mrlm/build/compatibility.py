@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from mrlm.build.engines import check_engine
 from mrlm.build.run_plan import RunPlan
-from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.doctor.examination import make_rules
@@ -105,17 +104,9 @@ def check_engines(plan: RunPlan) -> None:
     """Refuses engines that do not exist or do not take their settings, and samples of rounded
     weights without a correction."""
     check_engine(plan.config)
-    weighted = getattr(plan.algorithm, "importance", "none") not in ("auto", "none")
-    if plan.config.engine.int8 and plan.algorithm.spec.reads_old and not weighted:
-        name = plan.config.training.algorithm
-        raise ConfigError(
-            f"engine.int8=true samples from rounded weights, and {name} does not correct for them; "
-            + (
-                f"set {section_key(name)}.importance=token"
-                if hasattr(plan.algorithm, "importance")
-                else "remove it"
-            )
-        )
+    spec = plan.spec
+    if plan.config.engine.int8 and spec.reads_old and spec.refuses_rounded is not None:
+        raise ConfigError(spec.refuses_rounded.format(name=plan.config.training.algorithm))
     for section in plan.assignment.policies.values():
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")

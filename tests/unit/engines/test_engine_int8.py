@@ -90,7 +90,7 @@ def test_a_run_trains_with_importance_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["grpo.importance=auto"], "grpo does not correct for them; set grpo.importance=token"),
+        (["grpo.importance=auto"], "grpo does not correct for them; set importance=token"),
         (["grpo.importance=none"], "grpo does not correct for them"),
         (["engine.name=hf"], "engine.int8: changes nothing because"),
     ],

@@ -16,7 +16,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
-from mrlm.learn.bases.spec import ColumnName, Spec
+from mrlm.learn.bases.spec import ROUNDED, ColumnName, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
 from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
@@ -209,6 +209,9 @@ class PolicyGradient(Algorithm):
             columns=frozenset(name for name, needed in columns.items() if needed),
             rescores_lagged=self.importance != "none",
             refuses_lag=UNWEIGHED if uncorrected else None,
+            refuses_rounded=ROUNDED + "importance=token"
+            if self.importance in ("auto", "none")
+            else None,
             entropy=self.entropy_coef != 0.0,
             ignores_zero=not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss"),
         )

@@ -22,6 +22,9 @@ UNCORRECTED = (
     "{name} assumes samples of the current policy and has no correction for those of older "
     "weights; set training.max_lag=0"
 )
+ROUNDED = (
+    "engine.int8=true samples from rounded weights, and {name} does not correct for them; set "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Spec:
             is to the current policy and a weight corrects for the lag.
         refuses_lag: reason why it cannot train on samples of older weights, and the fix, with
             `{name}` for the algorithm; `None`: it can.
+        refuses_rounded: the same for samples of rounded weights (`engine.int8`).
         entropy: the loss differentiates the entropy.
         ignores_zero: samples with only zero advantages do not change the loss, so the forward pass
             may skip them; they still count in its denominators.
@@ -136,6 +140,7 @@ class Spec:
     reads_old: bool = True
     rescores_lagged: bool = True
     refuses_lag: str | None = UNCORRECTED
+    refuses_rounded: str | None = ROUNDED + "engine.int8=false"
     entropy: bool = False
     ignores_zero: bool = False
 
