@@ -161,16 +161,18 @@ def _said(found: Sequence[Comparison]) -> str:
 
 
 def _beyond(found: Sequence[Comparison]) -> str:
-    """Teams that can reach more than one agent, against the most that one can."""
+    """Teams that can reach more than one agent, against the most that one can; exact rewards, since
+    those of sampled tasks can exceed the most that is possible."""
     lines = []
     for each in found:
         most = ARMS[each.setting.one].best
-        if ARMS[each.setting.team].best > most + EXACT:
-            _, low, _ = mean_interval([row.final for row in each.team])
+        values = [row.greedy for row in each.team if row.greedy is not None]
+        if values and ARMS[each.setting.team].best > most + EXACT:
+            _, low, _ = mean_interval(values)
             word = "above" if low > most else "not above"
             lines.append(
-                f"- {each.setting.name}: the lower end of the team's interval, {low:.3f}, is "
-                f"{word} the most that one agent can reach, {most:.3f}."
+                f"- {each.setting.name}: the team's greedy reward is {_interval(values)}, of which "
+                f"the lower end, {low:.3f}, is {word} the most that one agent can reach, {most:.3f}."
             )
     return "\n".join(lines)
 
