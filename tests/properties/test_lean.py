@@ -169,9 +169,9 @@ def test_policies_on_one_base_are_read_together(max_tokens: int, tokenizer: Any)
     sizes: list[int] = []
     block = LeanForward.hidden
 
-    def counted(self: Any, forest: Any, checkpointing: bool = False) -> Any:
+    def counted(self: Any, forest: Any, **how: bool) -> Any:
         sizes.append(len(forest))
-        return block(self, forest, checkpointing)
+        return block(self, forest, **how)
 
     alone = [add_gradient(p, b, GRPO()) for p, b in zip(policies, batches, strict=True)]
     expected = [gradients(policy) for policy in policies]
