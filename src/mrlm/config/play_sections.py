@@ -269,6 +269,9 @@ class EngineConfig(Section):
     """Maximum number of rows decoded at once; further rows are added as others finish."""
     cache_mib: Whole = 1024
     """KV cache that `lean` keeps from turn to turn, in MiB; 0 disables it."""
+    kv_mib: Count | None = None
+    """Memory of the keys and values of running rows, in MiB; further rows wait. By default, a share
+    of an accelerator's free memory, or half of the machine's."""
     tolerance: Positive | None = None
     """Maximum difference of log-probs between engine and trainer after a weight update (nats, of
     any token); by default the engine's rounding tolerance."""
@@ -302,7 +305,7 @@ class EngineConfig(Section):
                 lambda s, run, name=name: name in run.engine,
                 "this engine does not take it; remove it",
             )
-            for name in ("batch_size", "cache_mib")
+            for name in ("batch_size", "cache_mib", "kv_mib")
         },
     }
 
@@ -310,7 +313,7 @@ class EngineConfig(Section):
         """The set keys that only server engines have."""
         found: dict[str, Any] = {}
         for key in type(self).model_fields:
-            if key not in ("name", "timeout", "batch_size", "cache_mib", "tolerance"):
+            if key not in ("name", "timeout", "batch_size", "cache_mib", "kv_mib", "tolerance"):
                 found[key] = getattr(self, key)
         return {key: value for key, value in found.items() if value is not None}
 
