@@ -108,10 +108,10 @@ def test_a_prompt_takes_memory_by_its_length_and_not_its_square(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written out, 16k tokens and 32 heads have scores of 34 GB."""
-    monkeypatch.setattr(attention, "SCORES", 1 << 23)
+    monkeypatch.setattr(attention, "SCORES", 1 << 25)
     quarter, whole = (prefill(length, family) for length in (4096, 16384))
     assert whole <= 4.1 * quarter
-    assert whole <= 16384 * 32 * 8 * 4 * 2  # queries, or keys and values, in float32
+    assert whole <= 4 << 25
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gemma2"])
@@ -159,21 +159,21 @@ class Peak(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty rows with prompts of many lengths in a budget for a few: equal completions, and a peak
+    """Sixteen rows with prompts of many lengths in a budget for a few: equal completions, and a peak
     within the budget."""
-    model = build("llama", num_hidden_layers=6, num_key_value_heads=4, head_dim=64)
+    model = build("llama", num_key_value_heads=4, head_dim=128)
     policy = Policy("policy", model, tokenizer)
     rng = np.random.default_rng(4)
     requests = [
-        Request("policy", rng.integers(3, 259, 10 + 6 * i).tolist(), SamplingParams(60), i)
-        for i in range(40)
+        Request("policy", rng.integers(3, 259, 10 + 14 * i).tolist(), SamplingParams(30), i)
+        for i in range(16)
     ]
     if fixed:
         monkeypatch.setattr(decoder, "PROCESSORS", set())
     peaks, found = [], []
-    for mib in (None, 24):
+    for mib in (None, 12):
         engine = LeanEngine({"policy": policy}, cache_mib=0, unseen_writes=False, kv_mib=mib)
         generate(engine, requests[:1])  # copies of the weights
         with Peak() as peak:
@@ -181,7 +181,7 @@ def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.M
         assert_lean(engine)
         peaks.append(peak.bytes / 2**20)
     assert_same(found[1], found[0])
-    assert peaks[1] < 24 + 4 < 80 < peaks[0], "4 MiB for everything but keys and values"
+    assert peaks[1] < 12 + 4 < 36 < peaks[0], "4 MiB for everything but keys and values"
 
 
 def test_a_request_without_a_place_is_named(tokenizer: Any) -> None:
