@@ -12,7 +12,7 @@ from mrlm.engines.lean.kv_blocks import Blocks, Masks
 from mrlm.engines.lean.prompts import halves
 
 TEXT = 128
-"""Smallest length that is told apart."""
+"""Smallest length of a text that is rounded up to."""
 
 
 def bucket(number: int, least: int = 1) -> int:
@@ -56,7 +56,7 @@ class FixedBlocks(Blocks):
 
     @property
     def form(self) -> tuple[int, ...]:
-        """What the shapes of a step depend on."""
+        """All numbers that the shapes of a step depend on."""
         return (
             *(len(self._place), self.own[0].shape[1], self.room, *self.prompts.size),
             *(self._prefixes, self._most, self._longest, self._even),
@@ -84,7 +84,8 @@ class FixedBlocks(Blocks):
             own.index_copy_(3, self._now, halves(pairs)[:, :, :, None])
             asked = queries.reshape(count, kv, -1, size)
             own_mask, prompt_mask = masks[decoder.windows[at]]
-            late, late_sum = decoder.attention.look(asked, *own, own_mask)
+            keys, values = own
+            late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._attend_to_prefixes(at, asked, prompt_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
