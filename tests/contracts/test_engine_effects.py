@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, str] = {
     "lean.policies": "test_engine_lean.py::test_it_says_what_the_general_engine_says",
     "lean.cache_mib": "test_engine_lean.py::test_what_is_kept_stays_within_its_bound",
     "lean.int8": "test_engine_int8.py::test_samples_are_near_those_of_the_weights",
+    "lean.kv_mib": "test_engine_accelerated.py::test_rows_wait_for_memory",
     "lean.unseen_writes": "test_engine_lean.py::test_versions_decide_where_writes_are_told",
     "mrlm.policies": LOST,
     "openai.policy": SENT,

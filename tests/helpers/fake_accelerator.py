@@ -79,7 +79,7 @@ def register() -> torch.device:
         backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
         _library.append(torch.library.Library("_", "IMPL"))
         _library[0].fallback(_run, "PrivateUse1")
-        Tensor.__deepcopy__ = _deep_copy
+        Tensor.__deepcopy__ = _deep_copy  # pyright: ignore[reportAttributeAccessIssue]
     return torch.device(NAME, 0)
 
 

@@ -35,6 +35,7 @@ def engine_of(config: ExperimentConfig, policies: Mapping[str, Policy]) -> Engin
         "batch_size": config.engine.batch_size,
         "cache_mib": config.engine.cache_mib,
         "int8": config.engine.int8,
+        "kv_mib": config.engine.kv_mib,
         "timeout": config.engine.timeout,
         "unseen_writes": False,  # all writers of weights in a run call `load_weights`
     }

@@ -272,6 +272,9 @@ class EngineConfig(Section):
     int8: bool = False
     """Products in 8 bits while `lean` samples on a CPU: faster from 15M weights on. Samples are
     those of rounded weights, for which `importance` of the algorithm has to correct."""
+    kv_mib: Count | None = None
+    """Memory of the keys and values of running rows, in MiB; further rows wait. By default, a share
+    of an accelerator's free memory, or half of the machine's."""
     tolerance: Positive | None = None
     """Maximum difference of log-probs between engine and trainer after a weight update (nats, of
     any token); by default the engine's rounding tolerance."""
@@ -305,7 +308,7 @@ class EngineConfig(Section):
                 lambda s, run, name=name: name in run.engine,
                 "this engine does not take it; remove it",
             )
-            for name in ("batch_size", "cache_mib", "int8")
+            for name in ("batch_size", "cache_mib", "int8", "kv_mib")
         },
     }
 
@@ -313,7 +316,15 @@ class EngineConfig(Section):
         """The set keys that only server engines have."""
         found: dict[str, Any] = {}
         for key in type(self).model_fields:
-            if key not in ("name", "timeout", "batch_size", "cache_mib", "int8", "tolerance"):
+            if key not in (
+                "name",
+                "timeout",
+                "batch_size",
+                "cache_mib",
+                "int8",
+                "kv_mib",
+                "tolerance",
+            ):
                 found[key] = getattr(self, key)
         return {key: value for key, value in found.items() if value is not None}
 

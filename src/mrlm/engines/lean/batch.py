@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrlm.core.errors import EngineError
 from mrlm.engines.lean.decoder import Decoder
-from mrlm.engines.lean.kv_blocks import Blocks, most_columns
+from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
+from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.learn.policy.policy import Policy
@@ -30,8 +30,6 @@ PREFILL = 8192
 """Prompt tokens that are prefilled at once, padding included."""
 WORTH = 16
 """Completions shorter than this are not cached: prefilling them again costs less."""
-AT_ONCE = 1024
-"""Tokens that are copied to the prefix cache at once."""
 ALIKE = 32
 """Common tokens of two new prompts from which on one is prefilled before the other."""
 
@@ -50,13 +48,6 @@ class Stats:
     """Of these, run through the model."""
     steps: int = 0
     """Decode steps."""
-
-
-def key_of(request: Request) -> tuple[Any, ...]:
-    """Requests share cached prefixes only with an equal key: the policy, and the start of the
-    request key (seed and split). A resumed run does not repeat earlier evaluations, so their cache
-    entries must not serve training: the last bits would differ."""
-    return (request.policy, *request.key[:2])
 
 
 @dataclass(slots=True)
@@ -81,6 +72,7 @@ class DecodingBatch:
     budget: int
     """Bytes that keys and values may take; rows wait for a place in them."""
 
+    kind: ClassVar[type[Blocks]] = Blocks
     moved: ClassVar[tuple[str, ...]] = (
         *("position", "count", "limit", "policy", "uniforms", "tokens", "logprobs"),
     )
@@ -101,12 +93,14 @@ class DecodingBatch:
         )
         self.queue: deque[int] = deque(order)
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
+        self.places: Places = Places(self.decoder, self.width, self.budget)
         self._start()
 
     def _start(self) -> None:
         """Open blocks for as many of the waiting rows as fit into the memory."""
-        rows = self._fitting()
-        self.blocks = self._open(rows)
+        waiting = itertools.islice(self.queue, self.batch_size)
+        rows = self.places.fitting([self.drafts[index].request for index in waiting])
+        self.blocks = self.kind(self.decoder, rows, self.width, self.memory)
         self.who = np.full(rows, -1)  # draft of each row, -1 for none
         self.prefix_of = np.zeros(rows, dtype=np.int64)
         self.prefixes: list[_Prefix | None] = []
@@ -133,9 +127,6 @@ class DecodingBatch:
             ends = [id for id in self.policies[name].eos_ids if id < self.ends.shape[1]]
             self.ends[number, ends] = True
 
-    def _open(self, rows: int) -> Blocks:
-        return Blocks(self.decoder, rows, self.width, self.memory)
-
     @property
     def _columns(self) -> int:
         """Tokens of a row that have a place."""
@@ -146,59 +137,13 @@ class DecodingBatch:
         """Rows of a step."""
         return self.rows
 
-    # -- memory ----------------------------------------------------------------------------------
-
-    @property
-    def _of_token(self) -> int:
-        """Bytes of the keys and values of a token."""
-        decoder = self.decoder
-        pairs = 2 * decoder.kv_heads * decoder.head_dim
-        return len(decoder.windows) * pairs * decoder.dtype.itemsize
-
-    def _bytes(self, rows: int, prompts: int, longest: int) -> int:
-        """Most bytes of a batch of so many rows and prompts, with a layer that is copied as it
-        grows."""
-        own, read = rows * most_columns(self.width), prompts * longest
-        layers = len(self.decoder.windows)
-        return (own + read + max(own, read) // layers + AT_ONCE) * self._of_token
-
-    def _fitting(self) -> int:
-        """The number of rows for which there is memory, if those that wait are admitted in order.
-
-        Raises:
-            EngineError: there is not enough for one.
-        """
-        waiting = list(itertools.islice(self.queue, self.batch_size))
-        seen: set[tuple[Any, ...]] = set()
-        for rows, index in enumerate(waiting):
-            request = self.drafts[index].request
-            seen.add((key_of(request), tuple(request.prompt_ids)))
-            needed = self._bytes(rows + 1, len(seen), len(request.prompt_ids))
-            if needed > self.budget and rows:
-                return rows
-            if needed > self.budget:
-                raise EngineError(
-                    f"the keys and values of one request ({len(request.prompt_ids)} tokens and "
-                    f"{self.width} new ones) take {needed / 2**20:.0f} MiB on {self.device}, and "
-                    f"{self.budget / 2**20:.0f} MiB are available; lower "
-                    "generation.max_new_tokens, or raise engine.kv_mib"
-                )
-        return len(waiting)
-
     def _admitted(self, free: int) -> list[int]:
         """Take requests from the queue, as many as there are free rows and memory for their
         prompts."""
         prompts = {(t.key, t.ids.tobytes()): len(t.ids) for t in self.prefixes if t}
-        chosen: list[int] = []
-        while self.queue and len(chosen) < free:
-            request = self.drafts[self.queue[0]].request
-            ids = np.array(request.prompt_ids, dtype=np.int64)
-            prompts[key_of(request), ids.tobytes()] = len(ids)
-            count = max(len(prompts), len(self.prefixes))
-            if self._bytes(len(self.who), count, max(prompts.values())) > self.budget:
-                break
-            chosen.append(self.queue.popleft())
-        return chosen
+        waiting = [self.drafts[index].request for index in itertools.islice(self.queue, free)]
+        count = self.places.admitted(waiting, len(self.who), prompts, len(self.prefixes))
+        return [self.queue.popleft() for _ in range(count)]
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -267,22 +212,7 @@ class DecodingBatch:
             places.append(found)
             at.append(np.full(len(found), row))
             columns.append(np.arange(start, start + len(found)))
-        self._write(places, at, columns, self.blocks.gather)
-
-    def _write(
-        self,
-        places: Sequence[np.ndarray],
-        rows: Sequence[np.ndarray],
-        columns: Sequence[np.ndarray],
-        gather: Callable[[np.ndarray, np.ndarray], Tensor],
-    ) -> None:
-        """Copy keys and values to the prefix cache."""
-        if not sum(map(len, places)):
-            return
-        into, out, at = (np.concatenate(each) for each in (places, rows, columns))
-        for start in range(0, len(into), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            self.cache.write(into[part], gather(out[part], at[part]))
+        self.cache.copy(places, at, columns, self.blocks.gather)
 
     # -- admission and release ---------------------------------------------------------------------
 
@@ -438,6 +368,6 @@ class DecodingBatch:
             numbers.append(np.full(len(found), number))
             columns.append(np.arange(start, start + len(found)))
             offset += len(prefix.ids) - len(each)
-        self._write(places, numbers, columns, self.blocks.prompts.gather)
+        self.cache.copy(places, numbers, columns, self.blocks.prompts.gather)
         self.stats.read += offset
         self.stats.cached += sum(map(len, rows))

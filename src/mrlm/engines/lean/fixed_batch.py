@@ -15,6 +15,7 @@ from torch import Tensor
 from mrlm.engines.lean.batch import REFILL, DecodingBatch
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
+from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
 
 CHUNK = 8
@@ -75,7 +76,7 @@ class Graphs:
 
 @dataclass(slots=True)
 class _Results:
-    """What came of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step, the
+    """The results of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step, the
     number of tokens of every row so far, and whether it runs."""
 
     numbers: Tensor
@@ -94,6 +95,7 @@ class FixedBatch(DecodingBatch):
 
     graphs: Graphs
 
+    kind: ClassVar[type[Blocks]] = FixedBlocks
     moved: ClassVar[tuple[str, ...]] = (*DecodingBatch.moved, "hidden", "alive")
 
     @property
@@ -103,9 +105,6 @@ class FixedBatch(DecodingBatch):
     @property
     def _extent(self) -> int:
         return min(bucket(self.rows), len(self.who))
-
-    def _open(self, rows: int) -> FixedBlocks:
-        return FixedBlocks(self.decoder, rows, self.width, self.memory)
 
     def _tensors(self, rows: int) -> None:
         super()._tensors(rows)
@@ -145,9 +144,10 @@ class FixedBatch(DecodingBatch):
 
     def _launch(self, steps: int) -> None:
         """Start steps, and the copy of their results."""
-        self.blocks.make_room(steps)
+        blocks: Any = self.blocks
+        blocks.make_room(steps)
         self.slot.zero_()
-        form = (*self.blocks.form, self._columns, *self._sampling)
+        form = (*blocks.form, self._columns, *self._sampling)
         for _ in range(steps):
             self.graphs.run(form, self.step)
         self.blocks.column += steps
@@ -176,7 +176,8 @@ class FixedBatch(DecodingBatch):
         self.logprobs[:n].scatter_(1, at, logprobs[:, None])
         count += alive
         ended = self.ends[self.policy[:n], tokens] | (count >= self.limit[:n])
-        self.hidden[:n] = self.blocks.fixed_step(tokens, self.position[:n], self.adapters)
+        blocks: Any = self.blocks
+        self.hidden[:n] = blocks.fixed_step(tokens, self.position[:n], self.adapters)
         self.position[:n] += alive
         alive &= ~ended
         self.slot += 1

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.kv_blocks import Blocks, Masks
+from mrlm.engines.lean.prompts import halves
 
 TEXT = 128
-"""Smallest length that is told apart."""
+"""Smallest length of a text that is rounded up to."""
 
 
 def bucket(number: int, least: int = 1) -> int:
@@ -55,9 +56,9 @@ class FixedBlocks(Blocks):
 
     @property
     def form(self) -> tuple[int, ...]:
-        """What the shapes of a step depend on."""
+        """All numbers that the shapes of a step depend on."""
         return (
-            *(len(self._place), len(self.own[0]), self.room, *self.prompts.size),
+            *(len(self._place), self.own[0].shape[1], self.room, *self.prompts.size),
             *(self._prefixes, self._most, self._longest, self._even),
         )
 
@@ -79,11 +80,12 @@ class FixedBlocks(Blocks):
         masks = self._fixed_masks(positions)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            own = self.own[at][:count]
-            own.index_copy_(2, self._now, pairs[:, :, None])
+            own = self.own[at][:, :count]
+            own.index_copy_(3, self._now, halves(pairs)[:, :, :, None])
             asked = queries.reshape(count, kv, -1, size)
             own_mask, prompt_mask = masks[decoder.windows[at]]
-            late, late_sum = decoder.attention.look(asked, own[:, :kv], own[:, kv:], own_mask)
+            keys, values = own
+            late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._attend_to_prefixes(at, asked, prompt_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
@@ -95,7 +97,7 @@ class FixedBlocks(Blocks):
     def _attend_to_prefixes(
         self, at: int, asked: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        _count, kv, group, size = asked.shape
+        _, kv, group, size = asked.shape
         prompts, most, longest = self._prefixes, self._most, self._longest
         grid = asked
         if not self._even:
@@ -103,8 +105,8 @@ class FixedBlocks(Blocks):
             grid = grid.index_copy_(0, self._place, asked)[: self._slots]
         grid = grid.view(prompts, most, kv, group, size).transpose(1, 2)
         grid = grid.reshape(prompts, kv, most * group, size)
-        block = self.prompts.blocks[at][:prompts, :, :longest]
-        found, total = self.decoder.attention.look(grid, block[:, :kv], block[:, kv:], mask)
+        keys, values = self.prompts.blocks[at][:, :prompts, :, :longest]
+        found, total = self.decoder.attention.look(grid, keys, values, mask)
         found = found.view(prompts, kv, most, group, size).transpose(1, 2).flatten(0, 1)
         total = total.view(prompts, kv, most, group).transpose(1, 2).flatten(0, 1)
         if self._even:

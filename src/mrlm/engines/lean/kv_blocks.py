@@ -10,7 +10,7 @@ from torch import Tensor
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.memory import Fresh
-from mrlm.engines.lean.prompts import Prompts
+from mrlm.engines.lean.prompts import Prompts, halves
 
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
@@ -38,7 +38,7 @@ class Blocks:
         self.decoder: Decoder = decoder
         self.memory: Fresh = memory
         self.most: int = most_columns(width)
-        shape = (rows, 2 * decoder.kv_heads, min(width, FIRST), decoder.head_dim)
+        shape = (2, rows, decoder.kv_heads, min(width, FIRST), decoder.head_dim)
         self.own: list[Tensor] = [
             memory.take(f"own{at}", *shape).zero_() for at in range(len(decoder.windows))
         ]
@@ -52,7 +52,7 @@ class Blocks:
     @property
     def room(self) -> int:
         """Number of own columns."""
-        return self.own[0].shape[2]
+        return self.own[0].shape[3]
 
     # -- assignment of rows ------------------------------------------------------------------------
 
@@ -63,13 +63,13 @@ class Blocks:
     def gather(self, rows: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of own blocks."""
         where = self._index(rows), self._index(columns)
-        return torch.stack([own[where[0], :, where[1]] for own in self.own], 1)
+        return torch.stack([own[:, where[0], :, where[1]].flatten(1, 2) for own in self.own], 1)
 
     def compact(self, kept: np.ndarray) -> None:
         """Move the rows `kept` to the front."""
         seen, index = slice(self._first, self.column), self._index(kept)
         for own in self.own:
-            own[: len(kept), :, seen] = own[index, :, seen]
+            own[:, : len(kept), :, seen] = own[:, index, :, seen]
         self.since[: len(kept)] = self.since[kept]
 
     def arrange(self, prefixes: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
@@ -114,12 +114,12 @@ class Blocks:
         masks = self._step_masks(positions, column, stop)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            own = self.own[at][:count]
-            own[:, :, column] = pairs
-            seen = own[:, :, self._first : stop]
+            own = self.own[at][:, :count]
+            own[:, :, :, column] = halves(pairs)
+            keys, values = own[:, :, :, self._first : stop]
             asked = queries.reshape(count, kv, -1, size)
             own_mask, prefix_mask = masks[decoder.windows[at]]
-            late, late_sum = decoder.attention.look(asked, seen[:, :kv], seen[:, kv:], own_mask)
+            late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._attend_to_prefixes(at, asked, prefix_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
@@ -139,8 +139,8 @@ class Blocks:
             grid = asked.new_zeros(prefixes, most, kv, group, size)
             grid[self._group, self._rank] = asked
         grid = grid.transpose(1, 2).reshape(prefixes, kv, most * group, size)
-        block = self.prompts.blocks[at][:prefixes, :, : self._longest]
-        found, total = self.decoder.attention.look(grid, block[:, :kv], block[:, kv:], mask)
+        keys, values = self.prompts.blocks[at][:, :prefixes, :, : self._longest]
+        found, total = self.decoder.attention.look(grid, keys, values, mask)
         found = found.reshape(prefixes, kv, most, group, size).transpose(1, 2)
         total = total.view(prefixes, kv, most, group).transpose(1, 2)
         if self._even:
@@ -179,15 +179,15 @@ class Blocks:
         room, first, column = self.room, self._first, self.column
         wider = min(2 * room, self.most)
         for at, own in enumerate(self.own):
-            seen = own[:, :, first:column]
+            seen = own[:, :, :, first:column]
             if first * 2 >= room or wider == room:
-                own[:, :, : column - first] = seen.clone()
+                own[:, :, :, : column - first] = seen.clone()
                 continue
-            rows, kv, _, size = own.shape
+            _, rows, kv, _, size = own.shape
             if self.memory.overlaps:
                 seen = seen.clone()
-            self.own[at] = self.memory.take(f"own{at}", rows, kv, wider, size).zero_()
-            self.own[at][:, :, : column - first] = seen
+            self.own[at] = self.memory.take(f"own{at}", 2, rows, kv, wider, size).zero_()
+            self.own[at][:, :, :, : column - first] = seen
         self.since = (self.since - first).clip(min=0)
         self._since = self._since - first
         self.column, self._first = column - first, 0

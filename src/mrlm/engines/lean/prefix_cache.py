@@ -3,13 +3,15 @@ Independent of models; a token's keys and values are one row of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+AT_ONCE = 1024
+"""Tokens that are copied at once."""
 Ids = np.ndarray
 Key = tuple[Hashable, ...]
 """The weights that computed a text, and anything else that separates texts."""
@@ -106,6 +108,22 @@ class PrefixCache:
     def write(self, rows: np.ndarray, values: Tensor) -> None:
         """Store keys and values (n, *shape) in rows (n,)."""
         self.pool[torch.from_numpy(rows).to(self.pool.device)] = values
+
+    def copy(
+        self,
+        places: Sequence[np.ndarray],
+        owners: Sequence[np.ndarray],
+        columns: Sequence[np.ndarray],
+        gather: Callable[[np.ndarray, np.ndarray], Tensor],
+    ) -> None:
+        """Store keys and values that `gather` returns for owners and columns in rows `places`, a
+        few at once."""
+        if not sum(map(len, places)):
+            return
+        into, out, at = (np.concatenate(each) for each in (places, owners, columns))
+        for start in range(0, len(into), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            self.write(into[part], gather(out[part], at[part]))
 
     def _walk(self, root: _Node, ids: Ids) -> tuple[list[np.ndarray], _Node, int]:
         """Follow a text as far as it is cached: the rows of the nodes, the last of them, and their

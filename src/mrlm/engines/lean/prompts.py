@@ -19,7 +19,7 @@ PIECE = 8192
 
 
 class Prompts:
-    """Blocks of keys and values (P, 2 kv_heads, T, D) of P prompts, one for each layer.
+    """Blocks of keys and values (2, P, kv_heads, T, D) of P prompts, one for each layer.
 
     Args:
         decoder: computes them.
@@ -28,7 +28,7 @@ class Prompts:
 
     def __init__(self, decoder: Decoder, memory: Fresh) -> None:
         self.decoder, self.memory = decoder, memory
-        shape = (0, 2 * decoder.kv_heads, 0, decoder.head_dim)
+        shape = (2, 0, decoder.kv_heads, 0, decoder.head_dim)
         self.blocks: list[Tensor] = [
             memory.take(f"prompts{at}", *shape) for at in range(len(decoder.windows))
         ]
@@ -36,13 +36,13 @@ class Prompts:
     @property
     def size(self) -> tuple[int, int]:
         """Number of prompts and of tokens that fit in."""
-        return self.blocks[0].shape[0], self.blocks[0].shape[2]
+        return self.blocks[0].shape[1], self.blocks[0].shape[3]
 
     def keep(self, kept: np.ndarray) -> None:
         """Move the prompts `kept` to the front; the others are dropped."""
         index = self.index(kept)
         for at, block in enumerate(self.blocks):
-            found = block[index]
+            found = block[:, index]
             if self.memory.overlaps:
                 found = self.memory.take(f"prompts{at}", *found.shape).copy_(found)
             self.blocks[at] = found
@@ -50,7 +50,9 @@ class Prompts:
     def gather(self, numbers: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of prompts."""
         where = self.index(numbers), self.index(columns)
-        return torch.stack([block[where[0], :, where[1]] for block in self.blocks], 1)
+        return torch.stack(
+            [block[:, where[0], :, where[1]].flatten(1, 2) for block in self.blocks], 1
+        )
 
     def grow(self, count: int, longest: int) -> None:
         """Make room for so many prompts of so many tokens."""
@@ -94,26 +96,26 @@ class Prompts:
         return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)
 
     def place(self, at: int, numbers: Sequence[int], layer: Tensor) -> None:
-        """Store the blocks (P, 2 kv_heads, T, D) of prompts in a layer."""
-        have, _, wide, _ = self.blocks[at].shape
-        count, longest = max(have, max(numbers) + 1), max(wide, layer.shape[2])
-        if list(numbers) == list(range(count)) and layer.shape[2] == longest:
+        """Store the blocks (2, P, kv_heads, T, D) of prompts in a layer."""
+        have, wide = self.blocks[at].shape[1], self.blocks[at].shape[3]
+        count, longest = max(have, max(numbers) + 1), max(wide, layer.shape[3])
+        if list(numbers) == list(range(count)) and layer.shape[3] == longest:
             self.blocks[at] = layer
             return
         self._grow(at, count, longest)
-        self.blocks[at][self.index(np.array(numbers)), :, : layer.shape[2]] = layer
+        self.blocks[at][:, self.index(np.array(numbers)), :, : layer.shape[3]] = layer
 
     def _grow(self, at: int, count: int, longest: int) -> None:
         block = self.blocks[at]
-        have, kv, wide, size = block.shape
+        _, have, kv, wide, size = block.shape
         count, longest = max(have, count), max(wide, longest)
         if (count, longest) == (have, wide):
             return
         if self.memory.overlaps:
             block = block.clone()
         self.blocks[at] = block  # the old place may be freed
-        grown = self.memory.take(f"prompts{at}", count, kv, longest, size).zero_()
-        grown[:have, :, :wide] = block
+        grown = self.memory.take(f"prompts{at}", 2, count, kv, longest, size).zero_()
+        grown[:, :have, :, :wide] = block
         self.blocks[at] = grown
 
 
@@ -177,13 +179,13 @@ class _Piece:
         masks = self._masks()
 
         def attend(at: int, queries: Tensor, pairs: Tensor, cached: Tensor | None) -> Tensor:
-            shape = (self.count, pairs.shape[1], self.wide, pairs.shape[2])
+            shape = (2, self.count, decoder.kv_heads, self.wide, decoder.head_dim)
             layer = prompts.memory.take("", *shape).zero_()
             if cached is not None:
-                layer[self._cached[0], :, self._cached[1]] = cached
-            layer[self.row, :, self.column] = pairs
+                layer[:, self._cached[0], :, self._cached[1]] = _pairs(cached)
+            layer[:, self.row, :, self.column] = _pairs(pairs)
             mask = masks[decoder.windows[at]]
-            keys, values = layer.chunk(2, 1)
+            keys, values = layer
             asked = self._grid(queries)
             found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
             prompts.place(at, self.numbers, layer)
@@ -223,18 +225,18 @@ class _Piece:
         def attend(at: int, queries: Tensor, pairs: Tensor, cached: Tensor | None) -> Tensor:
             block, window = prompts.blocks[at], decoder.windows[at]
             if cached is not None:
-                block[own[self._cached[0]], :, self._cached[1]] = cached
-            block[row, :, self.column] = pairs
+                block[:, own[self._cached[0]], :, self._cached[1]] = _pairs(cached)
+            block[:, row, :, self.column] = _pairs(pairs)
             kernel = None
             if decoder.attention.softcap is None:
                 shape = Shape(queries.dtype, decoder.heads, kv, decoder.head_dim, window)
                 kernel = kernel_for(queries.device, shape)
             if kernel is not None:
-                k, v = block[key_row, :, key_column].chunk(2, 1)
+                k, v = block[:, key_row, :, key_column].unbind(1)
                 scale = decoder.attention.scale
                 found = kernel.forward(queries.contiguous(), k, v, paths, scale, window)[0]
                 return found.reshape(len(queries), -1)
-            keys, values = block[own, :, :last].chunk(2, 1)
+            keys, values = block[:, own, :, :last]
             asked = self._grid(queries)
             return self._flat(decoder.attention.read(asked, keys, values, first, window))
 
@@ -249,6 +251,16 @@ class _Piece:
 
         new = self.stops - self.starts
         return KeyPaths(None, ends(new), ends(self.stops), (self.tall, int(self.stops.max())))
+
+
+def halves(pairs: Tensor) -> Tensor:
+    """Keys and values (2, N, kv_heads, D) of pairs (N, 2 kv_heads, D)."""
+    return _pairs(pairs).transpose(0, 1)
+
+
+def _pairs(pairs: Tensor) -> Tensor:
+    """(N, 2, kv_heads, D)."""
+    return pairs.unflatten(1, (2, -1))
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:

@@ -135,7 +135,9 @@ def sample_in_blocks(
     before = cumulative.gather(1, (block - 1).clamp_(min=0)).masked_fill_(block == 0, 0.0)
     chosen = weights.gather(1, block[..., None].expand(rows, 1, BLOCK))[:, 0]
     inside = chosen.cumsum(-1, dtype=torch.float64)
-    place = torch.minimum(targets - before, inside[:, -1:] * BELOW)
+    whole = inside[:, -1:]
+    place = (targets - before) * (whole / (cumulative.gather(1, block) - before))
+    place = torch.minimum(place, whole * BELOW)
     tokens = block * BLOCK + torch.searchsorted(inside, place, right=True)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
