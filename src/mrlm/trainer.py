@@ -93,6 +93,8 @@ class Trainer:
     algorithm: ClassVar[str] = ""
     args_class: ClassVar[type[object] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
+    _folder: int | None = None
+    _trained: bool = False
 
     def __init__(
         self,
@@ -153,8 +155,6 @@ class Trainer:
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
-        self._folder: int | None = None
-        self._trained = False
 
     # -- from arguments to a config ----------------------------------------------------------------
 
