@@ -283,14 +283,13 @@ class Trainer:
     @property
     def run(self) -> Run:
         """The run, built at first use."""
-        if self._run is None:
-            self._set(build(self.config, self._parts))
-        return self._run
+        return self._take(build(self.config, self._parts)) if self._run is None else self._run
 
-    def _set(self, run: Run) -> None:
+    def _take(self, run: Run) -> Run:
         """Take a run, whose end is saved at the latest when this trainer or the program ends."""
         self._run, self._folder = run, folder_id(run.folder)
         weakref.finalize(self, save_end, run, self._folder)
+        return run
 
     def train(
         self,
@@ -320,7 +319,7 @@ class Trainer:
             self.save()
             own = resume_from_checkpoint is True
             place = run_folder(self.config) if own else resume_from_checkpoint
-            self._set(build(self.config, self._parts, Path(place)))
+            self._take(build(self.config, self._parts, Path(place)))
             self._trained = False
         run, later = self.run, self._trained if save is None else not save
         run.saves_end = not (later and run.defers)
