@@ -154,8 +154,8 @@ def compared(
         if lacking:
             result.append(Comparison(whole, reason=f"{lacking[0]} does not measure it"))
             continue
-        both = (tuple(each[part] for each in side) for side in (ours, theirs))
-        result.append(Comparison(whole, *both))
+        mine, other_side = (tuple(each[part] for each in side) for side in (ours, theirs))
+        result.append(Comparison(whole, mine, other_side))
     return result
 
 
@@ -183,10 +183,9 @@ def table(found: Sequence[Comparison]) -> str:
             lines.append((each.name, "", "", "", "", each.reason))
             continue
         low, high = each.interval
-        medians = (f"{statistics.median(side):.4g}" for side in (each.ours, each.theirs))
-        lines.append(
-            (each.name, f"{each.ratio:.2f}", f"{low:.2f}..{high:.2f}", *medians, each.verdict)
-        )
+        now, before = (f"{statistics.median(side):.4g}" for side in (each.ours, each.theirs))
+        found_ratio, interval = f"{each.ratio:.2f}", f"{low:.2f}..{high:.2f}"
+        lines.append((each.name, found_ratio, interval, now, before, str(each.verdict)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 

@@ -60,7 +60,7 @@ def growth(work: Work, steps: Sequence[int], run: int, sizes: Sequence[float]) -
         result.note = "; ".join(
             [
                 long_run(large, 8 * many if bench.quick else run),
-                *long_log(done, [1e-5] if bench.quick else sizes),
+                *long_log(large, [1e-5] if bench.quick else sizes),
             ]
         )
         return result
@@ -90,9 +90,9 @@ def long_run(work: Work, episodes: int) -> str:
 
 
 def long_log(work: Work, sizes: Sequence[float]) -> list[str]:
-    """Seconds of a checkpoint and of building a run that continues from it, for logs of so many GB,
-    as sentences."""
-    ours = playing(replace(work, prompts=max(1, 64 // work.group)), "grpo")
+    """Seconds of a checkpoint and of building a run that continues from it, for logs of so many GB
+    in steps of this work, as sentences."""
+    ours = playing(work, "grpo")
     ours.step()
     ours.run.log.close()
     found = [_with_log(ours, size) for size in [0.0, *sizes]]

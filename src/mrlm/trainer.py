@@ -94,6 +94,8 @@ class Trainer:
     algorithm: ClassVar[str] = ""
     args_class: ClassVar[type[object] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
+    _folder: int | None = None
+    _trained: bool = False
 
     def __init__(
         self,
@@ -154,8 +156,6 @@ class Trainer:
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
-        self._folder: int | None = None
-        self._trained = False
 
     # -- from arguments to a config ----------------------------------------------------------------
 
@@ -284,11 +284,9 @@ class Trainer:
     @property
     def run(self) -> Run:
         """The run, built at first use."""
-        if self._run is None:
-            return self._set(build(self.config, self._parts))
-        return self._run
+        return self._take(build(self.config, self._parts)) if self._run is None else self._run
 
-    def _set(self, run: Run) -> Run:
+    def _take(self, run: Run) -> Run:
         """Take a run, whose end is saved at the latest when this trainer or the program ends."""
         self._run, self._folder = run, folder_id(run.folder)
         weakref.finalize(self, save_end, run, self._folder)
@@ -322,7 +320,7 @@ class Trainer:
             self.save()
             own = resume_from_checkpoint is True
             place = run_folder(self.config) if own else resume_from_checkpoint
-            self._set(build(self.config, self._parts, Path(place)))
+            self._take(build(self.config, self._parts, Path(place)))
             self._trained = False
         run, later = self.run, self._trained if save is None else not save
         run.saves_end = not (later and run.defers)

@@ -257,6 +257,12 @@ class WorkflowConfig(PluginSection):
         return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
 
 
+LEAN_KEYS = ("batch_size", "cache_mib", "int8", "kv_mib")
+"""Settings of engines in this process."""
+OWN_KEYS = ("name", "timeout", "tolerance", *LEAN_KEYS)
+"""Settings that no server takes."""
+
+
 class EngineConfig(Section):
     """The engine that samples completions."""
 
@@ -308,7 +314,7 @@ class EngineConfig(Section):
                 lambda s, run, name=name: name in run.engine,
                 "this engine does not take it; remove it",
             )
-            for name in ("batch_size", "cache_mib", "int8", "kv_mib")
+            for name in LEAN_KEYS
         },
     }
 
@@ -316,15 +322,7 @@ class EngineConfig(Section):
         """The set keys that only server engines have."""
         found: dict[str, Any] = {}
         for key in type(self).model_fields:
-            if key not in (
-                "name",
-                "timeout",
-                "batch_size",
-                "cache_mib",
-                "int8",
-                "kv_mib",
-                "tolerance",
-            ):
+            if key not in OWN_KEYS:
                 found[key] = getattr(self, key)
         return {key: value for key, value in found.items() if value is not None}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 from mrlm.core.errors import ConfigError
@@ -16,8 +17,7 @@ from mrlm.core.types import Message, StepResult
 
 def is_async(method: Any) -> bool:
     """Whether a method of an environment is a coroutine function."""
-    function = getattr(method, "__func__", None)
-    return _is_async(method) if function is None else _known_async(function)
+    return _known_async(method.__func__) if isinstance(method, MethodType) else _is_async(method)
 
 
 def _is_async(method: Any) -> bool:

@@ -161,8 +161,8 @@ class Peak(TorchDispatchMode):
 
 @pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen rows with prompts of many lengths in a budget for a few: equal completions, and a peak
-    within the budget."""
+    """Sixteen rows with prompts of many lengths in a budget for a few: equal completions, and a
+    peak within the budget."""
     model = build("llama", num_key_value_heads=4, head_dim=128)
     policy = Policy("policy", model, tokenizer)
     rng = np.random.default_rng(4)
