@@ -24,7 +24,7 @@ from hosted import Hosted
 from mrlm import distributed
 from mrlm.algorithms.grpo import GRPO
 from mrlm.build.run import build
-from mrlm.config import ExperimentConfig, play_sections, policy_sections, sections
+from mrlm.config import ExperimentConfig, engine_section, play_sections, policy_sections, sections
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
@@ -47,7 +47,7 @@ SECTIONS: tuple[type[Any], ...] = (
     play_sections.AgentConfig,
     play_sections.EnvironmentConfig,
     play_sections.WorkflowConfig,
-    play_sections.EngineConfig,
+    engine_section.EngineConfig,
     play_sections.GenerationConfig,
     play_sections.EvaluationConfig,
     play_sections.OpponentsConfig,

@@ -14,11 +14,12 @@ HOME = {
     name: f"mrlm.config.{module}"
     for module, names in {
         "aliases": "FlatWords",
+        "engine_section": "EngineConfig",
         "experiment": "ExperimentConfig diff",
         "flat_words": "split_config",
         "loading": "load_config parse_config",
-        "play_sections": "AgentConfig EngineConfig EnvironmentConfig EvaluationConfig "
-        "GenerationConfig OpponentsConfig WorkflowConfig",
+        "play_sections": "AgentConfig EnvironmentConfig EvaluationConfig GenerationConfig "
+        "OpponentsConfig WorkflowConfig",
         "policy_sections": "EndpointConfig LoraConfig ModelConfig PolicyConfig",
         "sections": "AsynchronyConfig DataConfig DistributedConfig RecordConfig ScheduleConfig "
         "StageConfig TrainingConfig",

@@ -1,12 +1,12 @@
 """Written by `python -m scripts.faces`."""
 
+from mrlm.config.engine_section import EngineConfig as EngineConfig
 from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
 from mrlm.config.experiment import diff as diff
 from mrlm.config.flat_words import split_config as split_config
 from mrlm.config.loading import load_config as load_config
 from mrlm.config.loading import parse_config as parse_config
 from mrlm.config.play_sections import AgentConfig as AgentConfig
-from mrlm.config.play_sections import EngineConfig as EngineConfig
 from mrlm.config.play_sections import EnvironmentConfig as EnvironmentConfig
 from mrlm.config.play_sections import EvaluationConfig as EvaluationConfig
 from mrlm.config.play_sections import GenerationConfig as GenerationConfig

@@ -12,10 +12,10 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from mrlm.config import comparison, normalize, paths, yaml
 from mrlm.config.base import FileName, Section
+from mrlm.config.engine_section import EngineConfig
 from mrlm.config.errors import InvalidConfig, Problem, problems_of, unknown_key
 from mrlm.config.play_sections import (
     AgentConfig,
-    EngineConfig,
     EnvironmentConfig,
     EvaluationConfig,
     GenerationConfig,

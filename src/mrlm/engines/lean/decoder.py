@@ -123,8 +123,7 @@ class Decoder:
         self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
         self._final_norm: Tensor | None = None
         self._head: Any = None
-        self._borrowed: set[int] = set()
-        """Addresses of the model's weights."""
+        self._borrowed: set[int] = set()  # addresses of the model's weights
         self._single = False
         self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
