@@ -172,7 +172,8 @@ def _beyond(found: Sequence[Comparison]) -> str:
             word = "above" if low > most else "not above"
             lines.append(
                 f"- {each.setting.name}: the team's greedy reward is {_interval(values)}, of which "
-                f"the lower end, {low:.3f}, is {word} the most that one agent can reach, {most:.3f}."
+                f"the lower end, {low:.3f}, is {word} the most that one agent can reach, "
+                f"{most:.3f}."
             )
     return "\n".join(lines)
 
