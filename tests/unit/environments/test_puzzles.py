@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrlm.config import load_config
+from mrlm.config.plugins import fitted_arguments
 from mrlm.core.board import as_text
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
@@ -190,6 +191,13 @@ def test_the_config_of_a_puzzle_fits_its_smallest_level(name: str) -> None:
     config = load_config(ROOT / "configs" / f"{name}.yaml")
     (item,) = config.environments
     assert item.env_type == name
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_settings_of_a_level_can_be_written_in_a_config(name: str) -> None:
+    level = dict(PUZZLES[name].levels[0])
+    fitted = fitted_arguments(PUZZLES[name], {"level": 2, "settings": level}, "environments[0]")
+    assert PUZZLES[name](**fitted).settings == level
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ class PlanningEnvironment(Puzzle):
     def __init__(
         self,
         level: int = 1,
-        settings: Mapping[str, float] | None = None,
+        settings: Mapping[str, int | float] | None = None,
         num_agents: int = 2,
         agents: str | Sequence[str] | None = None,
         reward: Literal["dense", "sparse"] = "dense",
