@@ -76,8 +76,8 @@ class Graphs:
 
 @dataclass(slots=True)
 class _Results:
-    """The results of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step, the
-    number of tokens of every row so far, and whether it runs."""
+    """The results of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step,
+    the number of tokens of every row so far, and whether it runs."""
 
     numbers: Tensor
     ready: Any
