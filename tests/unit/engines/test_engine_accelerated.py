@@ -31,7 +31,7 @@ from test_engine_hf import ask
 from test_engine_lean import assert_lean, assert_same, build, engines, generate, mixed
 
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-KERNELS = 65
+KERNELS = 90
 """Most kernels of a step for each layer, with those of sampling shared out between two layers: what
 is one kernel on a GPU may be several on the fake accelerator."""
 

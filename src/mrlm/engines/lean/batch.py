@@ -140,7 +140,7 @@ class DecodingBatch:
     def _admitted(self, free: int) -> list[int]:
         """Take requests from the queue, as many as there are free rows and memory for their
         prompts."""
-        prompts = {(t.key, t.ids.tobytes()): len(t.ids) for t in self.prefixes if t}
+        prompts: dict[Any, int] = {(t.key, t.ids.tobytes()): len(t.ids) for t in self.prefixes if t}
         waiting = [self.drafts[index].request for index in itertools.islice(self.queue, free)]
         count = self.places.admitted(waiting, len(self.who), prompts, len(self.prefixes))
         return [self.queue.popleft() for _ in range(count)]

@@ -48,6 +48,9 @@ class Places:
         Raises:
             EngineError: there is not enough for one.
         """
+        longest = max(len(request.prompt_ids) for request in requests)
+        if self.needed(len(requests), len(requests), longest) <= self.budget:
+            return len(requests)
         seen: set[tuple[Any, ...]] = set()
         for rows, request in enumerate(requests):
             seen.add((key_of(request), tuple(request.prompt_ids)))
@@ -74,6 +77,10 @@ class Places:
             prompts: text -> length of the prompts in the batch.
             blocks: number of prompts for which there is room now.
         """
+        longest = max([*prompts.values(), *(len(request.prompt_ids) for request in requests)])
+        every = max(len(prompts) + len(requests), blocks)
+        if self.needed(rows, every, longest) <= self.budget:
+            return len(requests)
         for number, request in enumerate(requests):
             ids = np.array(request.prompt_ids, dtype=np.int64)
             prompts[key_of(request), ids.tobytes()] = len(ids)

@@ -260,7 +260,8 @@ def halves(pairs: Tensor) -> Tensor:
 
 def _pairs(pairs: Tensor) -> Tensor:
     """(N, 2, kv_heads, D)."""
-    return pairs.unflatten(1, (2, -1))
+    count, kv, size = pairs.shape
+    return pairs.view(count, 2, kv // 2, size)
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
