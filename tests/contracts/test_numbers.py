@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from logged import ROWS, missing_tests, names, unknown, unwritten
-from mrlm import GRPOTrainer
+from mrlm import C3Trainer, GRPOTrainer
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Task, Turn
 from mrlm.environments.matrix import MatrixEnvironment
@@ -235,3 +235,19 @@ def test_a_logged_name_is_described_by_the_most_literal_row():
     rows = {name: row.name for name in found if (row := metric(name))}
     assert list(rows.values()) == ["entropy", "reward/<agent>/mean", "reward/<component>"]
     assert "nats per token" in found["eval/entropy/solver"]
+
+
+def test_turns_of_replays_that_are_not_sampled_are_no_tokens(tiny_path: str):
+    """Of a replay in a game with one step, one of two answers is sampled again."""
+    result = C3Trainer(
+        tiny_path,
+        environment=MatrixEnvironment("xor"),
+        num_agents=2,
+        share_policy=True,
+        alternatives=3,
+        batch_size=2,
+        max_new_tokens=1,
+        report_to="none",
+    ).train(num_iterations=1)
+    (row,) = (row for row in result.history if row["step"] > 0)
+    assert row["tokens/total"] == 2 * (2 + 2 * 3)

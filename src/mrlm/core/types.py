@@ -221,6 +221,8 @@ class Turn:
             have the same number.
         read: new messages of a policy behind an API, whose turns have no ids: `prompt_ids` and
             `completion_ids` are empty.
+        fed: a replay's turn that was not sampled: it is as in the episode that is replayed, or a
+            given text.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
     `ref_logprobs`, `old_logprobs`, `new_logprobs`, `full_kl` and `entropies`, each one number per
@@ -249,6 +251,7 @@ class Turn:
     opening: bool = True
     order: int = 0
     read: str = ""
+    fed: bool = False
     components: dict[str, float] = field(default_factory=dict)
     advantages: Column | None = None
     returns: Column | None = None

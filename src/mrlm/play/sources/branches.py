@@ -181,7 +181,7 @@ class BranchAgent(Agent):
             was.completion.policy_version,
             was.completion.finish_reason,
         )
-        turn.trained = was.trained
+        turn.trained, turn.fed = was.trained, True
         return was.completion.text, {}
 
     async def _written(self, turn: Turn, text: str) -> tuple[str, JSON]:
@@ -191,7 +191,7 @@ class BranchAgent(Agent):
         chat = self.settings.chat
         if chat is not None:
             turn.completion_ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
-        turn.trained = False
+        turn.trained, turn.fed = False, True
         return text, {}
 
     def _key(self, turn: Turn) -> Key:
