@@ -39,7 +39,7 @@ is one kernel on a GPU may be several on the fake accelerator."""
 def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_path: str) -> None:
     """On the fake accelerator: the same completions, and as many waits for 112 tokens as for 48."""
     program = str(ROOT / "tests" / "helpers" / "accelerated_engine.py")
-    words = [program, tiny_path, "gemma2", "mistral"]
+    words = [program, tiny_path, "gemma2"]
     done = launcher.run(words, tmp_path, PYTHONPATH=IMPORTS)
     assert done.code == 0, done.err[-3000:]
     short, long = json.loads(done.out.splitlines()[-1])
