@@ -164,8 +164,8 @@ FAMILIES = (
         "replays",
         "Counterfactual replays",
         (
-            "Episodes are played again with a decision changed. Tokens count the turns of replays, "
-            "also those that are fed back, so that all rows have as many joint steps."
+            "Episodes are played again with a decision changed. Tokens are those that are sampled, "
+            "in episodes and replays; turns that are fed back cost none."
         ),
         (
             "The change: another answer (`c3`), silence of one agent (`ccpo`) or of every set "

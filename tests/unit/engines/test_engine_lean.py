@@ -168,18 +168,6 @@ def test_steps_of_fixed_shapes_say_the_same(
     assert_lean(lean)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_graph_says_what_single_steps_say(
-    family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = Policy("policy", build(family).to("cuda"), tokenizer)
-    found = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
-    monkeypatch.setattr(kv_blocks, "STATIC", set())
-    assert_same(found, generate(LeanEngine({"policy": policy}, batch_size=8), mixed()), 1e-4)
-
-
 def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:
     """Eight prompts with a long common beginning, two policies: it is read once for each."""
     model = build("gemma2")
