@@ -121,6 +121,18 @@ def same_numbers() -> None:
     torch.default_generator.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def same_loggers() -> Iterator[None]:
+    """What a test logs does not depend on the tests before it, some of which run programs that set
+    levels."""
+    import logging
+
+    levels = {name: logging.getLogger(name).level for name in ("mrlm", "transformers")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def every_number_is_known() -> Iterator[None]:
     """A run may log only what is in the table of metrics."""

@@ -291,7 +291,7 @@ def run_missing(
     began = time.process_time()
     while jobs := missing():
         job = jobs[0]
-        known = [Row(**{key: row[key] for key in FIELDS}) for row in lines_of(path)]
+        known = [Row(**{key: row[key] for key in FIELDS if key in row}) for row in lines_of(path)]
         if time.process_time() - began + estimate(known, job) > limit:
             print(f"budget used, {len(jobs)} runs are missing", file=sys.stderr)
             return

@@ -16,7 +16,6 @@ FOREIGN: dict[str, set[str]] = {
     "build/precision.py": {"model"},
     "build/team_config.py": {"live"},
     "core/chat.py": {"tokenizer"},
-    "core/stepping.py": {"method"},
     "core/control_tokens.py": {"self.tokenizer", "backend"},
     "distributed/sharded.py": {"model"},
     "engines/hf.py": {"model"},

@@ -21,7 +21,10 @@ LAUGHS = "\n".join(
     ("text", "said"),
     [
         ("a: [1", "line"),
-        ("seed: 1\nseed: 2\n", "line 2: the key 'seed' is given twice (first on line 1)"),
+        (
+            "seed: 1\nseed: 2\n",
+            "line 2: not valid YAML: the key 'seed' is given twice (first on line 1)",
+        ),
         ("training: {seed: 1, seed: 1}", "twice"),
         ("- 1\n", "a mapping of keys to values"),
         ("? [1, 2]\n: 3\n", "line 1"),
