@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks import decoding, gpu, growth, long_run, memory, recording, steps, viewer
+from benchmarks import decoding, gpu, growth, int8, long_run, memory, recording, steps, viewer
 from benchmarks.rows import Row
 from benchmarks.work import Work
 
@@ -72,6 +72,16 @@ ROWS = [
         0.5,
         0.75,
         unit="share",
+    ),
+    Row(
+        "int8",
+        "Sampling 15M, 32 rows, over products in 8 bits",
+        int8.faster("15M", 64, 128, (1, 32)),
+    ),
+    Row(
+        "int8-120m",
+        "Sampling 120M, 32 rows, over products in 8 bits",
+        int8.faster("120M", 64, 24, (1, 32)),
     ),
     Row(
         "memory",
