@@ -110,8 +110,8 @@ def _vendor() -> str:
 
 
 def limit_kept_kernels() -> None:
-    """Limits the kernels that oneDNN, and torch over it, keep for shapes. Each holds memory as large
-    as its operands: with the 1,024 that are their default, memory would grow for as many shapes of
+    """Limits the kernels that oneDNN, and torch over it, keep for shapes. Each holds memory as
+    large as its operands: with the 1,024 of their default, memory would grow for as many shapes of
     steps. Variables of the environment that are set stay; takes effect before the first kernel."""
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KEPT_KERNELS))
