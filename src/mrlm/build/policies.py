@@ -20,7 +20,7 @@ from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.fast.cpu_backends import keep_freed_memory
+from mrlm.learn.fast.cpu_backends import keep_freed_memory, limit_kept_kernels
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE, add_adapter, load_adapter
 from mrlm.learn.policy.policy import Policy
@@ -254,6 +254,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
     for key, live in given.items():
         _note_copies(live, taken[key] - 1)
+    limit_kept_kernels()
     kinds = {policy.device.type for policy in policies.values()}
     if kinds <= {"cpu"}:
         keep_freed_memory()

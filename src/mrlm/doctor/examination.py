@@ -15,7 +15,8 @@ from mrlm.doctor.alarm import Alarm, alarms_in
 from mrlm.doctor.history import History
 from mrlm.doctor.recent import RecentEpisodes, Rows
 from mrlm.doctor.rule import WINDOW, Rule
-from mrlm.record.reader import RecordedRun, read_run
+from mrlm.record.files import last_parts, rows_of
+from mrlm.record.reader import metric_rows, read_run
 
 Settings = Mapping[str, Mapping[str, Any] | bool]
 """Rule -> its thresholds; `false` switches it off."""
@@ -70,11 +71,9 @@ class Examination:
 
     def resume(self, folder: Path) -> None:
         """Continues after the last step of a run folder."""
-        recorded = RecordedRun(folder)
-        for row in recorded.metrics:
+        for row in metric_rows(folder):
             self.history.append(row)
-        last = self.history.step
-        self.see(row for row in recorded.rows(range(last - WINDOW + 1, last + 1)))
+        self.see(rows_of(folder, last_parts(folder, self.history.step - WINDOW + 1)))
         self._known = {alarm.key for alarm in alarms_in(folder)}
 
     def see(self, rows: Iterable[Mapping[str, Any]]) -> None:

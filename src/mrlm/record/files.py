@@ -8,10 +8,14 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
+
+from mrlm.record.tail import lines_from_end
 
 COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
 LEVEL = 6
@@ -70,19 +74,51 @@ class EpisodeFile:
         self.path: Path = folder / (COMPRESSED if compress else PLAIN) if known is None else known
         self.index: Path = folder / INDEX
         self.max_bytes = max_bytes
-        kept = [part for part in parts_of(folder) if part.step < first]
-        self._cut(kept)
-        self.every: int = _every(kept)
-        self._training: int = sum(not part.evaluation for part in kept)
+        self._cut(first)
+        self._look_back()
 
-    def _cut(self, kept: Sequence[Part]) -> None:
-        """Keep these parts, which are a beginning of the file."""
-        end = kept[-1].end if kept else 0
-        if self.path.exists() and self.path.stat().st_size > end:
-            with self.path.open("r+b") as file:
-                file.truncate(end)
-        _replace(self.index, "".join(_line(part) for part in kept).encode())
-        self.size: int = end
+    def _cut(self, first: int) -> None:
+        """Keep the parts of earlier steps than `first`, which are a beginning of the file: both it
+        and the index are cut after the last one, and what is before is not read."""
+        last, place = self._last_before(first)
+        self.size: int = 0 if last is None else last.end
+        more: list[Part] = []
+        if first and self.path.exists():  # parts that the index does not have
+            later = scanned_parts(self.path, self.size)
+            more = list(takewhile(lambda part: part.step < first, later))
+            self.size = more[-1].end if more else self.size
+        if self.path.exists() and self.path.stat().st_size > self.size:
+            os.truncate(self.path, self.size)
+        if self.index.exists():
+            os.truncate(self.index, place)
+        _extend(self.index, "".join(map(_line, more)).encode())
+
+    def _last_before(self, first: int) -> tuple[Part | None, int]:
+        """The last part in the index of an earlier step that the file has, and the offset in the
+        index after its line."""
+        if first == 0 or not (self.index.is_file() and self.path.exists()):
+            return None, 0
+        length = self.path.stat().st_size
+        for at, line in lines_from_end(self.index):
+            part = indexed_part(line) if line.endswith(b"\n") else None
+            if part and part.step < first and part.end <= length:
+                return (part, at + len(line)) if _has(self.path, part) else (None, 0)
+        return None, 0
+
+    def _look_back(self) -> None:
+        """What thinning has left: the largest power of two that divides all training steps, read
+        from the end until it can be no smaller."""
+        self._training: int = 0
+        steps = bits = 0
+        for _, line in lines_from_end(self.index):
+            part = indexed_part(line)
+            if part is None or part.evaluation:
+                continue
+            self._training += 1
+            steps, bits = steps + bool(part.step), bits | part.step
+            if steps > 1 and bits & 1:
+                break
+        self.every: int = bits & -bits if steps > 1 else 1
 
     def append(
         self, step: int, rows: Sequence[Mapping[str, Any]], *, evaluation: bool = False
@@ -203,6 +239,17 @@ def lines_of(path: Path, at: int, size: int) -> list[bytes]:
     return (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
 
 
+def last_parts(folder: Path, first: int) -> list[Part]:
+    """The parts of a step and later ones, by the end of an index without damage."""
+    found: list[Part] = []
+    for _, line in lines_from_end(folder / INDEX):
+        part = indexed_part(line)
+        if part is None or part.step < first:
+            break
+        found.append(part)
+    return found[::-1]
+
+
 def scanned_parts(path: Path, start: int) -> Iterator[Part]:
     """The parts of a file without an index, from an offset: runs of rows of one step."""
     pieces = _members(path, start) if path.suffix == ".gz" else _lines(path, start)
@@ -237,8 +284,6 @@ def _lines(path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
 
 def _members(path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
     """The whole gzip members of a file from an offset."""
-    import zlib
-
     with path.open("rb") as file:
         while True:
             file.seek(start)
@@ -256,13 +301,13 @@ def _members(path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
             start += size
 
 
-def _every(parts: Sequence[Part]) -> int:
-    """The largest power of two that divides all training steps: what thinning has left."""
-    steps = [part.step for part in parts if not part.evaluation and part.step]
-    every = 1
-    while steps and all(step % (2 * every) == 0 for step in steps):
-        every *= 2
-    return every if len(steps) > 1 else 1
+def _has(path: Path, part: Part) -> bool:
+    """Whether a file has a part where the index says so."""
+    try:
+        row = json.loads(lines_of(path, part.at, part.size)[0])
+        return bool(row["step"] == part.step)
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, IndexError, TypeError):
+        return False
 
 
 def _marks_of(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -130,11 +130,7 @@ class RecordedRun:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics, a row per step."""
-        path = self.folder / METRICS
-        if not path.is_file():
-            return []
-        with path.open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+        return list(metric_rows(self.folder))
 
     @cached_property
     def vocabulary(self) -> dict[str, list[bytes]]:
@@ -201,6 +197,14 @@ class RecordedRun:
             turn_record(episode, turn) for episode in self.episodes(steps) for turn in episode.turns
         ]
         return pd.DataFrame(rows)
+
+
+def metric_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a run's metrics, read as they are used, without an incomplete last line."""
+    path = folder / METRICS
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from (json.loads(line) for line in file if line.endswith("\n"))
 
 
 def turn_record(episode: RecordedEpisode, turn: RecordedTurn) -> dict[str, Any]:

@@ -7,8 +7,6 @@ import importlib.util
 import inspect
 import json
 import logging
-import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -29,6 +27,7 @@ from mrlm.record.plan import RecordPlan
 from mrlm.record.reader import METRICS
 from mrlm.record.redaction import redacted, secrets
 from mrlm.record.rows import finite
+from mrlm.record.tail import rewind
 from mrlm.record.writer import write_episodes
 from mrlm.tracking.completions import Table, completions, distributions
 from mrlm.tracking.console import ConsoleLog
@@ -349,33 +348,3 @@ class RunLog:
         return TrainingError(
             f"{path} cannot be written: {error.strerror}; {after_room(self.folder)}"
         )
-
-
-def rewind(path: Path, step: int) -> None:
-    """Atomically keep the lines of a JSONL file before `step`. An incomplete last line is dropped
-    silently; damaged ones before it are dropped with a warning."""
-    if not path.exists():
-        return
-    damaged = 0
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with path.open("rb") as old, temporary.open("wb") as new:
-        for line in old:
-            number = _step_of(line) if line.endswith(b"\n") else math.inf
-            damaged += number is None
-            if number is not None and number < step:
-                new.write(line)
-        new.flush()
-        os.fsync(new.fileno())
-    temporary.replace(path)
-    if damaged:
-        log.warning("%s: %d damaged lines were dropped", path, damaged)
-
-
-def _step_of(line: bytes) -> int | None:
-    """The step of a line; `None` for a damaged line."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    step = row.get("step") if isinstance(row, dict) else None
-    return step if isinstance(step, int) else None

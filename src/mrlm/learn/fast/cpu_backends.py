@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ WORTHWHILE = 1 << 31
 """Parameters times tokens from which preparing another backend for every shape is worthwhile."""
 EXACT = 2e-6
 """Largest error of a float32 product, relative to the largest entry, that counts as rounding."""
+KEPT_KERNELS = 64
+"""Kernels of oneDNN that are kept: those of a few shapes of a batch."""
 
 
 _shared = threading.Event()
@@ -104,6 +107,14 @@ def _vendor() -> str:
         return ""
     found = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
     return next(found, "")
+
+
+def limit_kept_kernels() -> None:
+    """Limits the kernels that oneDNN, and torch over it, keep for shapes. Each holds memory as
+    large as its operands: with the 1,024 of their default, memory would grow for as many shapes of
+    steps. Variables of the environment that are set stay; takes effect before the first kernel."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(KEPT_KERNELS))
 
 
 @functools.cache
