@@ -24,6 +24,7 @@ from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders
+from mrlm.planning.plan import MEMORY
 from mrlm.runs import TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.run import Callback
@@ -133,6 +134,7 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
     problems: list[str] = []
     given: list[Verdicts] = []
     shown: set[str] = set()
+    formula = False
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
@@ -141,7 +143,10 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
             text.append(f"{title}{plan.assignment}\nschedule: {plan.schedule}")
             text.append(precision_text(stage, plan.config))
             text += describe(plan)
-            text.append(str(arithmetic_of(plan)))
+            counts = arithmetic_of(plan)
+            formula = formula or MEMORY in counts.notes
+            counts.notes = [note for note in counts.notes if note != MEMORY]
+            text.append(str(counts))
             given.append(verdicts(plan))
             text += first_prompts(plan, colour)
         except ConfigError as error:
@@ -150,6 +155,8 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
         refuse_idle(*given)
     except ConfigError as error:
         problems.append(str(error))
+    if formula:  # the same for every stage
+        text.append(f"note: {MEMORY}")
     return "\n".join(text), problems
 
 

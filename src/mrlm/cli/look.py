@@ -28,7 +28,7 @@ def look(
     as_json: bool = False,
 ) -> None:
     """Look at the recorded episodes of a run."""
-    from mrlm.record.filters import parse_filter, step_range
+    from mrlm.record.filters import check_names, parse_filter, step_range
     from mrlm.record.reader import read_run
     from mrlm.tracking.console import printable
 
@@ -38,6 +38,7 @@ def look(
     wanted = None if step is None else step_range(step)
     steps = None if wanted is None else [each for each in recorded.steps if each in wanted]
     accepts = parse_filter(where)
+    check_names(where, recorded.rows())
     rows = [row for row in recorded.rows(steps, episode) if accepts(row)]
     if not rows:
         raise ConfigError(_nothing(recorded, episode))

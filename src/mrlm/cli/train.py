@@ -148,6 +148,8 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
         rows = [row for row in result.history if row.get("stage", 0) == number]
         title = f"stage {name}: " if name else ""
         lines += _came_to(rows, title, "loss" if stage.data.dataset else "reward/mean")
+    if stages[played - 1][1].data.dataset:  # rows have no reward of their own
+        rows = [{name: row[name] for name in row if name != "reward/mean"} for row in rows]
     curve = learning_curve(rows)
     folder, last = result.run_folder, stages[-1][1]
     tries = [f"mrlm view {_word(folder)}", f"mrlm export {_word(folder)} -o run.html"]

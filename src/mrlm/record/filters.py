@@ -16,9 +16,10 @@ from __future__ import annotations
 import operator
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -26,6 +27,8 @@ Filter = Callable[[Row], bool]
 
 TERM = re.compile(r'"(?P<text>[^"]*)"|(?P<word>[()]|[^\s"()]+)')
 NUMBER = re.compile(r"(?P<name>[^<>=!:]+)(?P<sign><=|>=|!=|<|>|=)(?P<value>-?[\d.]+(e-?\d+)?)")
+NUMBERS = ("reward", "step", "turns", "tokens")
+"""Numbers of every episode."""
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -78,6 +81,30 @@ def number(row: Row, name: str) -> float | None:
     if dot and rest == "reward":
         return row["agents"].get(agent, {}).get("reward")
     return row.get("metrics", {}).get(name)
+
+
+def check_names(text: str, rows: Iterable[Row]) -> None:
+    """Checks that every number which a filter compares is one of some episode.
+
+    Args:
+        text: the filter.
+        rows: all episodes; they are read only for numbers that not every episode has.
+
+    Raises:
+        ConfigError: no episode has a number of that name; with the nearest name.
+    """
+    words = (match["word"] or "" for match in TERM.finditer(text))
+    left = {found["name"] for word in words if (found := NUMBER.fullmatch(word))} - {*NUMBERS}
+    known = {*NUMBERS}
+    for row in rows if left else ():
+        own = {*row.get("metrics", ()), *(f"{agent}.reward" for agent in row["agents"])}
+        known |= own
+        left -= own
+        if not left:
+            return
+    if left:
+        what = f"filter {text!r}: number"
+        raise ConfigError(registry.unknown(min(left), sorted(known), what))
 
 
 def parse_filter(text: str) -> Filter:

@@ -18,12 +18,17 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.sandbox import docker, remote
 from mrlm.sandbox.local import LocalSandbox
-from mrlm.sandbox.tiers import INSTALL, TIER_A, TIER_B, TIER_C
+from mrlm.sandbox.tiers import TIER_A, TIER_B, TIER_C, python
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError, SandboxUnavailableError
 
 log: logging.Logger = logging.getLogger(__name__)
 
 Isolation = Literal["auto", "bubblewrap", "landlock", "none-i-understand", "docker", "remote"]
+FIX = (
+    "Install bubblewrap: apt-get install bubblewrap (Fedora: dnf install bubblewrap; Arch: pacman "
+    "-S bubblewrap). If it is installed and user namespaces are forbidden, allow them: sysctl "
+    "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"
+)
 TIERS = {"bubblewrap": TIER_A, "landlock": TIER_B, "none-i-understand": TIER_C}
 WORDS = ("auto", *TIERS, "docker", "remote")
 CANARY_LIMITS = Limits(wall=10.0)
@@ -95,13 +100,19 @@ def opened() -> list[dict[str, str]]:
 def _first_that_holds(isolation: str) -> LocalSandbox:
     wanted = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
     reasons = []
+    python()  # where it is missing, no tier can be used
     for tier in wanted:
         sandbox = LocalSandbox(tier)
         try:
             broken = [] if tier is TIER_C else probe(sandbox)
             if not broken:
                 if reasons:
-                    log.warning("sandbox: %s in place of %s", sandbox.name, "; ".join(reasons))
+                    log.warning(
+                        "sandbox: %s is used, which isolates less than bubblewrap (%s). %s",
+                        sandbox.name,
+                        "; ".join(reasons),
+                        FIX,
+                    )
                 else:
                     log.info("sandbox: %s", sandbox.name)
                 return sandbox
@@ -111,10 +122,7 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
         sandbox.close()
     raise SandboxUnavailableError(
         f"programs cannot be isolated on this machine, so none is run ({'; '.join(reasons)}). "
-        f"Install bubblewrap: {INSTALL}; if user namespaces are forbidden, allow them "
-        "(sysctl kernel.unprivileged_userns_clone=1, "
-        "kernel.apparmor_restrict_unprivileged_userns=0) or use a kernel with Landlock (5.13 or "
-        "newer); or set isolation: docker or remote"
+        f"{FIX}. Or use a kernel with Landlock (5.13 or newer), or set isolation: docker or remote"
     )
 
 

@@ -33,7 +33,6 @@ BOOT = (
 """The program that runs the result of `booted`."""
 OURS = Path(__file__).resolve().parents[1]
 """This package, which contains the solutions of generated problems: no program may read it."""
-INSTALL = "apt-get install bubblewrap (Fedora: dnf install bubblewrap; Arch: pacman -S bubblewrap)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def _bubblewrap() -> Sequence[str]:
         "bwrap", path="/usr/bin:/bin:/usr/local/bin:" + os.environ.get("PATH", "")
     )
     if program is None:
-        raise SandboxUnavailableError(f"bubblewrap is not installed: {INSTALL}")
+        raise SandboxUnavailableError("bubblewrap is not installed")
     system: list[str] = ["--ro-bind", "/usr", "/usr"]
     for name in ("lib", "lib64", "lib32", "bin", "sbin"):
         path = Path("/", name)

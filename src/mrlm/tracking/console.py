@@ -41,15 +41,24 @@ class ConsoleLog:
         total_steps: iterations of the run.
         start: first step of the run.
         show: names or patterns of the metrics to show; empty: numbers by agent.
+        rows: whether the run is trained on rows of a data set, whose steps have a loss and no
+            reward of their own.
     """
 
     def __init__(
-        self, run_name: str, total_steps: int, start: int = 0, show: Sequence[str] = ()
+        self,
+        run_name: str,
+        total_steps: int,
+        start: int = 0,
+        show: Sequence[str] = (),
+        rows: bool = False,
     ) -> None:
         self.run_name: str = printable(run_name)
         self.total: int = total_steps
         self.step = max(0, start - 1)
         self.shown: ShownMetrics = ShownMetrics(show)
+        self._columns = [each for each in COLUMNS if not (rows and each[1] == "reward/mean")]
+        self._rows = rows
         self.rewards: deque[float] = deque(maxlen=60)
         self.notes: deque[str] = deque(maxlen=NOTES)
         self.started: float = time.monotonic()
@@ -64,7 +73,7 @@ class ConsoleLog:
         self.step: int = step
         self._marks.append((step, time.monotonic()))
         self.shown.add(metrics)
-        if "reward/mean" in metrics:
+        if "reward/mean" in metrics and not self._rows:
             self.rewards.append(metrics["reward/mean"])
         evaluated = "eval/reward/mean" in metrics
         worth = shown or evaluated or step == self.total
@@ -121,7 +130,7 @@ class ConsoleLog:
 
     def _line(self, metrics: Mapping[str, float]) -> str:
         parts = [f"{self.run_name}  step {self.step}/{self.total}"]
-        for title, key, form in COLUMNS:
+        for title, key, form in self._columns:
             if key in metrics:
                 parts.append(f"{title} {form.format(metrics[key])}")
         parts += self.shown.words(metrics)
@@ -151,7 +160,7 @@ class ConsoleLog:
 
         left, known = self.seconds_left() if self._marks else None, self.shown.known
         cells = [("step", f"{self.step}/{self.total}")]
-        for title, key, form in COLUMNS:
+        for title, key, form in self._columns:
             cells.append((title, form.format(known[key]) if key in known else "-"))
         cells.append(("elapsed", clock(time.monotonic() - self.started)))
         cells.append(("left", "-" if left is None else clock(left)))

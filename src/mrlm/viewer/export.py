@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.errors import ConfigError
-from mrlm.record.filters import parse_filter
+from mrlm.record.filters import check_names, parse_filter
 from mrlm.tracking.metric_table import described
 from mrlm.viewer.choice import Candidate, Choice, choose
 from mrlm.viewer.listing import EpisodeList, group_key, is_evaluation
@@ -91,7 +91,9 @@ def export_run(
     folders = [Path(run)] if isinstance(run, str | Path) else [Path(each) for each in run]
     output, title = Path(output), ", ".join(run_names(folders))
     accepts = parse_filter(where)
-    stages = [replace(stage, accepts=accepts) for stage in viewed_runs(folders)]
+    stages = viewed_runs(folders)
+    check_names(where, (row for _, row in _rows(stages)))
+    stages = [replace(stage, accepts=accepts) for stage in stages]
     candidates, ratio = _candidates(stages)
     if where and not candidates:
         raise ConfigError(f"{title}: no episode fits the filter {where!r}")

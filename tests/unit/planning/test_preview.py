@@ -83,3 +83,11 @@ def test_a_prompt_that_cannot_be_known_is_explained() -> None:
     endpoint = {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}
     text = shown(policies={"one": {}, "two": endpoint | {"trainable": False}})
     assert "not shown, an agent's policy is behind an API" in text
+
+
+def test_the_formula_of_memory_is_explained_once() -> None:
+    stages = [{"name": name, "training": {"num_iterations": 1}} for name in ("one", "two")]
+    text = shown(stages=stages)
+    assert text.count("peak memory") == 2
+    assert text.count("note: memory = ") == 1
+    assert text.splitlines()[-1].startswith("note: memory = ")

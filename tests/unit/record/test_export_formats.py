@@ -137,6 +137,8 @@ def test_the_command_chooses_format_and_episodes(
         (["--format", "inspect", "-o", "."], "is a folder; give a file"),
         (["--format", "atif", "--where", "reward>9"], "no episode fits the filter 'reward>9'"),
         (["--where", "reward>9"], "no episode fits the filter 'reward>9'"),
+        (["--where", "rewrd>0"], "did you mean 'reward'"),
+        (["--format", "atif", "--where", "rewrd>0"], "did you mean 'reward'"),
         (["--where", "cut and"], "nothing follows `and`"),
         (["--format", "parquet", "-o", "/dev/null/x"], "/dev/null/x cannot be written"),
     ],

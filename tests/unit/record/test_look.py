@@ -106,6 +106,9 @@ def test_the_command(run: Mrlm, tmp_path: Path) -> None:
     assert "tokens are not recorded" in done.out
     for wrong, text in [
         (("--where", "reward>9"), "steps 0 to 150 are recorded"),
+        (("--where", "rewrd<1"), "'rewrd' does not exist; did you mean 'reward'?"),
+        (("--where", "train or solver/corect=1"), "did you mean 'solver/correct'?"),
+        (("--where", "not slover.reward=1"), "did you mean 'solver.reward'?"),
         (("--episode", "x"), "no episode 'x'"),
         (("--tokens", "values"), "add --episode"),
         (("--sort", "size"), "--sort size"),
@@ -113,6 +116,16 @@ def test_the_command(run: Mrlm, tmp_path: Path) -> None:
     ]:
         failed = run("look", tmp_path, *wrong)
         assert failed.code == 2 and text in failed.err, wrong
+
+
+def test_a_number_of_one_episode_is_known_to_a_filter(run: Mrlm, tmp_path: Path) -> None:
+    late = {"policy": "p", "reward": None, "messages": []}
+    own = {"metrics": {"mine": 1.0}, "agents": {**ROWS[3]["agents"], "late": late}}
+    write(tmp_path, [*ROWS[:3], {**ROWS[3], **own}])
+    for where in ("mine>1", "late.reward>1", '"rewrd<1"'):
+        assert "no episode fits the filter" in run("look", tmp_path, "--where", where).err, where
+    done = run("look", tmp_path, "--where", "mine=1", "--step", "150", "--json")
+    assert json.loads(done.out)["id"] == "train/3"
 
 
 def test_an_episode_is_shown_with_its_boards(run: Mrlm, tmp_path: Path) -> None:

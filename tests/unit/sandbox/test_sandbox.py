@@ -405,6 +405,27 @@ def test_fails_closed(what: str) -> None:
         assert "apt-get install bubblewrap" in done.stdout
 
 
+@pytest.mark.parametrize("isolation", ["auto", "bubblewrap"])
+def test_without_bubblewrap_one_message_names_the_fix(
+    isolation: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mrlm.sandbox import opening, tiers
+
+    monkeypatch.setattr(opening, "_opened", {})
+    monkeypatch.setattr(tiers.shutil, "which", lambda *_, **__: None)
+    if isolation == "auto" and not unavailable(TIER_B):
+        opened = open_sandbox()
+        opened.close()  # type: ignore[attr-defined]
+        assert opened.name == "landlock"
+        message = caplog.messages[-1]
+    else:
+        with pytest.raises(SandboxUnavailableError) as raised:
+            open_sandbox(isolation)
+        message = str(raised.value)
+    for part in ("bubblewrap is not installed", "apt-get install bubblewrap"):
+        assert message.count(part) == 1, message
+
+
 def test_a_tier_whose_canary_escapes_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from mrlm.sandbox import opening
 

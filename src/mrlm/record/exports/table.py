@@ -11,7 +11,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.record.exports import atif, hf_traces, inspect_log, parquet
 from mrlm.record.exports.transcripts import Selection
-from mrlm.record.filters import parse_filter
+from mrlm.record.filters import check_names, parse_filter
 from mrlm.record.reader import read_run
 
 
@@ -58,6 +58,7 @@ def export_record(
     if format not in FORMATS:
         raise ConfigError(registry.unknown(format, [*FORMATS], "format"))
     chosen = Selection(read_run(folder), parse_filter(where))
+    check_names(where, chosen.run.rows())
     if next(chosen.episodes(), None) is None:
         what = f"no episode fits the filter {where!r}" if where else "no episodes are recorded"
         raise ConfigError(f"{folder}: {what}")
