@@ -1,5 +1,5 @@
-"""The row of sampling with products in 8 bits: its time over that of the exact ones, and how far its
-samples are from those of the weights."""
+"""The row of sampling with products in 8 bits: its time over that of the exact ones, and how far
+its samples are from those of the weights."""
 
 from __future__ import annotations
 
