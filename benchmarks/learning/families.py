@@ -165,7 +165,8 @@ FAMILIES = (
         "Counterfactual replays",
         (
             "Episodes are played again with a decision changed. Tokens are those that are sampled, "
-            "in episodes and replays; turns that are fed back cost none."
+            "in episodes and replays. Turns that are fed back cost none, so that silence is free in "
+            "a game of one step; joint steps are 5 (`c3`, `ccpo`) and 16 (`sharp`) for each episode."
         ),
         (
             "The change: another answer (`c3`), silence of one agent (`ccpo`) or of every set "
@@ -175,8 +176,8 @@ FAMILIES = (
         ),
         (
             *many("magrpo", "idle", rates=SLOW),
-            *many("c3 ccpo", "idle", cost=5.0, rates=SLOW),
-            *many("sharp", "idle", cost=16.0, rates=SLOW),
+            *many("c3", "idle", cost=2.0, rates=SLOW),
+            *many("ccpo sharp", "idle", rates=SLOW),
         ),
     ),
     Family(
