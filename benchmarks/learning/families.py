@@ -165,8 +165,9 @@ FAMILIES = (
         "Counterfactual replays",
         (
             "Episodes are played again with a decision changed. Tokens are those that are sampled, "
-            "in episodes and replays. Turns that are fed back cost none, so that silence is free in "
-            "a game of one step; joint steps are 5 (`c3`, `ccpo`) and 16 (`sharp`) for each episode."
+            "in episodes and replays. Turns that are fed back cost none, so that silence is free "
+            "in a game of one step; joint steps are 5 (`c3`, `ccpo`) and 16 (`sharp`) for each "
+            "episode."
         ),
         (
             "The change: another answer (`c3`), silence of one agent (`ccpo`) or of every set "
