@@ -106,7 +106,7 @@ class EpisodeFile:
         return None, 0
 
     def _look_back(self) -> None:
-        """What thinning has left: the largest power of two that divides all training steps, read
+        """Find what thinning has left: the largest power of two that divides all training steps, read
         from the end until it can be no smaller."""
         self._training: int = 0
         steps = bits = 0
