@@ -106,8 +106,8 @@ class EpisodeFile:
         return None, 0
 
     def _look_back(self) -> None:
-        """Find what thinning has left: the largest power of two that divides all training steps, read
-        from the end until it can be no smaller."""
+        """Find what thinning has left: the largest power of two that divides all training steps,
+        read from the end until it can be no smaller."""
         self._training: int = 0
         steps = bits = 0
         for _, line in lines_from_end(self.index):
