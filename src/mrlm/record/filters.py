@@ -103,7 +103,7 @@ def check_names(text: str, rows: Iterable[Row]) -> None:
         if not left:
             return
     if left:
-        what = f"filter {text!r}: number"
+        what = f"a number of the filter {text!r}"
         raise ConfigError(registry.unknown(min(left), sorted(known), what))
 
 
