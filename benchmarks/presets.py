@@ -14,8 +14,10 @@ from mrlm.core import registry
 PAGE = Path(__file__).parents[1] / "docs" / "presets.md"
 OPENING = """# Presets: the numbers of papers
 
-`preset: NAME` sets an algorithm as a paper has it; whatever is written beside it wins. A name that
-is an algorithm's own chooses the algorithm too, where `training.algorithm` is not set.
+After this page you can train with the settings of a paper, and you know where a run still differs
+from it. `preset: NAME` gives the settings of an algorithm the values of a paper; a setting that you
+write yourself takes precedence. If `training.algorithm` is not set and the preset has the name of
+an algorithm, it also chooses that algorithm.
 
 ```yaml
 preset: dapo                     # with training.algorithm: grpo, which is the default
@@ -30,20 +32,21 @@ trainer = GRPOTrainer(model=model, reward_func=reward, train_dataset=rows, prese
 args = GRPOConfig(preset="gspo", learning_rate=1e-6)
 ```
 
-In a loop of your own it is `GRPO(preset="cispo")`. The resolved config of a run holds every
-number.
+In a loop of your own, write `GRPO(preset="cispo")`. The resolved config in the folder of a run has
+every value.
 
-`loss_type` is less than a preset: a loss and its average. `dapo` and `bnpo` are other names of
-`ppo`, the clipped token ratio over all tokens of the optimiser batch: TRL's `bnpo` divides by the
-tokens of a micro-batch instead, and no result here depends on how a batch is cut. `grpo` averages
-over sequences, `dr_grpo` divides by a constant length, `gspo` brings its clip ranges along (3e-4
-and 4e-4, unless `clip_range` is set).
+`loss_type` sets less than a preset does: only the loss and how it is averaged. `dapo` and `bnpo`
+are other names for `ppo`, the clipped token ratio, averaged over all tokens of the optimiser batch.
+(TRL's `bnpo` divides by the tokens of a micro-batch instead; here no result depends on how a batch
+is split.) `grpo` averages over sequences, `dr_grpo` divides by a constant length, and `gspo` also
+sets its clip ranges (3e-4 and 4e-4, unless `clip_range` is set).
 
-How large a run is (tasks, lengths) is no part of a preset. "Authors' code" is a number that the
-paper does not name and its public code has; "definition" is what the method is. Every algorithm has
-a preset. Where a number of a paper is not verified, the setting is left as it is without a preset,
-and the lines below the table say so; what is not in a table is the library's. `vdn`, `qmix` and
-`sac` have the numbers of games, as no paper trains a language model with them.
+A preset does not set the size of a run (tasks, lengths). In the tables, "authors' code" marks a
+value that the paper does not give and that comes from its public code; "definition" marks a value
+that is part of the method itself. Every algorithm has a preset. Where a value of a paper could not
+be verified, the preset leaves the default of the library, and the lines below the table state it;
+settings that are not in a table have their defaults too. `vdn`, `qmix` and `sac` have values from
+papers about games, because no paper trains a language model with them.
 """
 
 
