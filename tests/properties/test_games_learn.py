@@ -12,6 +12,7 @@ import pytest
 from benchmarks.learning.answers import answer_logprobs
 
 from mrlm import Callback, load_config, run_experiment
+from mrlm.core.statistics import mean_interval
 from mrlm.core.types import Message
 from mrlm.environments.leduc import LeducEnvironment, leduc_exploitability
 from mrlm.environments.shared.poker import read_policy
@@ -76,3 +77,14 @@ def test_two_agents_play_hanabi_better_on_orders_that_are_held_out(tmp_path: Pat
     histories = [played("hanabi", model, seed, tmp_path) for seed in range(3)]
     gains = [evaluated(history, "eval/reward/mean") for history in histories]
     assert lower_bound(gains) > 0, gains
+
+
+@pytest.mark.slow
+def test_a_player_of_connect_four_copies_the_solver_on_positions_that_are_held_out(
+    tmp_path: Path,
+) -> None:
+    model = base("connect_four", tmp_path)
+    histories = [played("connect_four", model, seed, tmp_path) for seed in range(5)]
+    gains = [evaluated(history, "eval/reward/mean") for history in histories]
+    _, low, _ = mean_interval(gains)
+    assert low > 0, gains
