@@ -3,7 +3,6 @@ tutorials run as notebooks. Needs the extra `docs`: `make docs-test`."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
