@@ -19,6 +19,7 @@ ROWS: dict[str, str] = {
     "reward/<agent>/mean": "test_numbers.py::test_what_was_played",
     "<environment>/reward/mean": "test_numbers.py::test_what_was_played",
     "reward/<component>": "test_numbers.py::test_components_are_means_over_episodes",
+    "data/<metric>": "test_unplayed.py",
     "greedy_reward/mean": "test_plans.py",
     "turns/mean": "test_numbers.py::test_what_was_played",
     "episodes/count": "test_numbers.py::test_what_was_played",

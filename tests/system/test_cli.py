@@ -372,8 +372,8 @@ def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it(
     ]
     few = [{"step": 3, "reward/mean": 1.0}, {"step": 4}, {"step": 5, "reward/mean": 0.0}]
     assert closing_words(few, {})[0] == "sampled reward 1.000 -> 0.000"
-    rows = [{"step": 1, "loss": 2.0, "reward/mean": 0.0}, {"step": 2, "loss": 0.5}]
-    assert closing_words(rows, {"data": {"dataset": "rows.jsonl"}})[0] == "loss 2.000 -> 0.500"
+    rows = [{"step": 1, "loss": 2.0, "data/reward/mean": 1.0}, {"step": 2, "loss": 0.5}]
+    assert closing_words(rows, {})[0] == "loss 2.000 -> 0.500"
     assert closing_words([], {})[-1].endswith("training.num_iterations=2")
 
 

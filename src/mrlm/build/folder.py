@@ -44,7 +44,6 @@ def open_log(
             state=state["parts"]["log"] if state else None,
             every=config.training.logging_steps,
             show=config.training.show,
-            rows=bool(config.data.dataset),
             record=RecordPlan(**dict(config.record)),
             rules=rules,
         )

@@ -144,12 +144,10 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     lines: list[str] = []
     rows: list[Any] = []
     played = 1 + max((row.get("stage", 0) for row in result.history), default=0)
-    for number, (name, stage) in enumerate(stages[-played:]):  # finished ones are not repeated
+    for number, (name, _) in enumerate(stages[-played:]):  # finished ones are not repeated
         rows = [row for row in result.history if row.get("stage", 0) == number]
         title = f"stage {name}: " if name else ""
-        lines += _came_to(rows, title, "loss" if stage.data.dataset else "reward/mean")
-    if stages[played - 1][1].data.dataset:  # rows have no reward of their own
-        rows = [{name: row[name] for name in row if name != "reward/mean"} for row in rows]
+        lines += _came_to(rows, title)
     curve = learning_curve(rows)
     folder, last = result.run_folder, stages[-1][1]
     tries = [f"mrlm view {_word(folder)}", f"mrlm export {_word(folder)} -o run.html"]
@@ -171,10 +169,12 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     )
 
 
-def _came_to(rows: Sequence[Any], title: str, trained: str) -> list[str]:
-    """First and last values of the trained number, each the mean of a tenth of the run, and of
-    evaluations."""
+def _came_to(rows: Sequence[Any], title: str) -> list[str]:
+    """First and last values of the sampled reward (of the loss where nothing is sampled), each the
+    mean of a tenth of the run, and of evaluations."""
     lines = []
+    played = any(row.get("reward/mean") is not None for row in rows)
+    trained = "reward/mean" if played else "loss"
     for key, what in (
         (trained, "loss" if trained == "loss" else "sampled reward"),
         ("eval/reward/mean", "held-out evaluation"),

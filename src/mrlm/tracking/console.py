@@ -20,7 +20,7 @@ COLUMNS = (
     ("loss", "loss", "{:.4f}"),
     ("tok/s", "tokens_per_second", "{:,.0f}"),
 )
-"""Title, metric and format of the columns that are always shown."""
+"""Title, metric and format of the columns that are shown where a run has the metric."""
 NOTES = 3
 """Most notes on the panel."""
 PACE = 20
@@ -41,8 +41,6 @@ class ConsoleLog:
         total_steps: iterations of the run.
         start: first step of the run.
         show: names or patterns of the metrics to show; empty: numbers by agent.
-        rows: whether the run is trained on rows of a data set, whose steps have a loss and no
-            reward of their own.
     """
 
     def __init__(
@@ -51,14 +49,11 @@ class ConsoleLog:
         total_steps: int,
         start: int = 0,
         show: Sequence[str] = (),
-        rows: bool = False,
     ) -> None:
         self.run_name: str = printable(run_name)
         self.total: int = total_steps
         self.step = max(0, start - 1)
         self.shown: ShownMetrics = ShownMetrics(show)
-        self._columns = [each for each in COLUMNS if not (rows and each[1] == "reward/mean")]
-        self._rows = rows
         self.rewards: deque[float] = deque(maxlen=60)
         self.notes: deque[str] = deque(maxlen=NOTES)
         self.started: float = time.monotonic()
@@ -73,7 +68,7 @@ class ConsoleLog:
         self.step: int = step
         self._marks.append((step, time.monotonic()))
         self.shown.add(metrics)
-        if "reward/mean" in metrics and not self._rows:
+        if "reward/mean" in metrics:
             self.rewards.append(metrics["reward/mean"])
         evaluated = "eval/reward/mean" in metrics
         worth = shown or evaluated or step == self.total
@@ -130,7 +125,7 @@ class ConsoleLog:
 
     def _line(self, metrics: Mapping[str, float]) -> str:
         parts = [f"{self.run_name}  step {self.step}/{self.total}"]
-        for title, key, form in self._columns:
+        for title, key, form in COLUMNS:
             if key in metrics:
                 parts.append(f"{title} {form.format(metrics[key])}")
         parts += self.shown.words(metrics)
@@ -160,8 +155,9 @@ class ConsoleLog:
 
         left, known = self.seconds_left() if self._marks else None, self.shown.known
         cells = [("step", f"{self.step}/{self.total}")]
-        for title, key, form in self._columns:
-            cells.append((title, form.format(known[key]) if key in known else "-"))
+        for title, key, form in COLUMNS:
+            if key in known:
+                cells.append((title, form.format(known[key])))
         cells.append(("elapsed", clock(time.monotonic() - self.started)))
         cells.append(("left", "-" if left is None else clock(left)))
         width = max(len(text) for cell in cells for text in cell)

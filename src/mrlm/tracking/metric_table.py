@@ -90,6 +90,6 @@ def _patterns() -> tuple[tuple[Metric, Pattern[str]], ...]:
 
 def _part(text: str) -> str:
     """The pattern of a part of a name."""
-    if text == "<component>":
+    if text in ("<component>", "<metric>"):
         return ".+"
     return "[^/]+" if text.startswith("<") else re.escape(text)

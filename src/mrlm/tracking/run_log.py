@@ -132,7 +132,6 @@ class RunLog:
         state: the result of `state()` when the run was saved.
         every: steps between lines on the console.
         show: names or patterns of the metrics on the console; empty: numbers by agent.
-        rows: whether the run is trained on rows, so that the console shows no reward of its steps.
         record: which episodes and tokens are recorded.
         rules: those that examine every step; their alarms go to `alarms.jsonl`, once each.
     """
@@ -149,7 +148,6 @@ class RunLog:
         state: dict[str, Any] | None = None,
         every: int = 1,
         show: Sequence[str] = (),
-        rows: bool = False,
         record: RecordPlan | None = None,
         rules: Mapping[str, Rule] | None = None,
     ) -> None:
@@ -165,7 +163,7 @@ class RunLog:
         self._about: tuple[str, Any] = (run_name, redacted(config, self._secrets))
         self._trackers: dict[str, Tracker] = {}
         self._open(0 if resume_step is None else resume_step, state or {})
-        self._console = ConsoleLog(run_name, total_steps, resume_step or 0, show, rows)
+        self._console = ConsoleLog(run_name, total_steps, resume_step or 0, show)
 
     def _open(self, first: int, state: dict[str, Any]) -> None:
         """Continue, or start, with step `first`."""

@@ -120,6 +120,10 @@ def measure(
     episodes = [episode for group in groups for episode in [*group.valid, *group.replays]]
     turns = [turn for episode in episodes for turn in episode.turns]
     metrics = episode_metrics(everything)
+    if not run.source.rewarded:
+        metrics = {
+            f"data/{name}" if "reward/" in name else name: value for name, value in metrics.items()
+        }
     metrics |= {} if run.spec.sampling.rows else distinct_metrics(everything)
     metrics |= credit_metrics(groups) | run.algorithm.metrics
     metrics |= run.population.note(everything) | lag_kl(turns)

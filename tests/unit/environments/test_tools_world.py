@@ -457,7 +457,8 @@ def test_the_config_runs_through_its_stages(tmp_path: Path) -> None:
         "stages.1.training.batch_size=2",
     )
     best = 0.3 + 0.5 + 0.3 + 0.2 / 3
-    assert of_stage(history, 0, "reward/mean") == pytest.approx([best, best])  # the expert's
+    assert of_stage(history, 0, "data/reward/mean") == pytest.approx([best, best])  # the expert's
+    assert not of_stage(history, 0, "reward/mean")
     assert of_stage(history, 1, "reward/mean")[0] < best
 
 

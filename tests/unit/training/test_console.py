@@ -126,14 +126,14 @@ def test_elsewhere_each_logged_step_is_one_line(capsys: pytest.CaptureFixture[st
     assert "eval 0.750" in lines[1] and "left" not in lines[-1]
 
 
-def test_rows_show_their_loss_and_no_reward(capsys: pytest.CaptureFixture[str]) -> None:
-    log = ConsoleLog("run", 2, rows=True)
-    log.log(1, {"reward/mean": 0.0, "loss": 1.5})
-    log.log(2, {"reward/mean": 0.0, "loss": 1.25, "eval/reward/mean": 0.75})
+def test_data_show_their_loss_and_no_reward(capsys: pytest.CaptureFixture[str]) -> None:
+    log = ConsoleLog("run", 2)
+    log.log(1, {"loss": 1.5})
+    log.log(2, {"loss": 1.25, "eval/reward/mean": 0.75})
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("run  step 1/2  loss 1.5000") and "reward" not in second
     assert "eval 0.750" in second
-    drawn = on_terminal(PROGRAM.replace('"[red]my run", 5', '"my run", 5, rows=True'))
+    drawn = on_terminal(PROGRAM.replace("reward/mean", "data/reward/mean"))
     assert "loss" in drawn and "reward" not in drawn
 
 

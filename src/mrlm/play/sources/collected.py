@@ -38,6 +38,10 @@ class Collected(EpisodeSource):
     def samples(self) -> bool:
         return not self.play.demonstrate
 
+    @property
+    def rewarded(self) -> bool:
+        return self.samples
+
     def num_tasks(self) -> int | None:
         return self.play.num_tasks()
 

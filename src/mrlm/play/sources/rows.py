@@ -175,6 +175,10 @@ class RowSource(EpisodeSource):
     def samples(self) -> bool:
         return False
 
+    @property
+    def rewarded(self) -> bool:
+        return False
+
     def num_tasks(self) -> int | None:
         return len(self.rows)
 

@@ -57,6 +57,10 @@ class SelfPlayPairs(EpisodeSource):
     def __post_init__(self, engines: Mapping[str, Engine], timeout: float) -> None:
         self.batcher: Batcher = Batcher(engines, timeout, ExternalCalls())
 
+    @property
+    def rewarded(self) -> bool:
+        return False
+
     def num_tasks(self) -> int | None:
         return self.rows.num_tasks()
 

@@ -21,6 +21,12 @@ class EpisodeSource:
         """Whether its groups have completions of the policies' engines."""
         return True
 
+    @property
+    def rewarded(self) -> bool:
+        """Whether its episodes' rewards are what the policies earn: not an expert's, and not those
+        of a data set."""
+        return True
+
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` if they never end."""
         return None

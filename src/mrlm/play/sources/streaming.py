@@ -43,6 +43,10 @@ class StreamedRows(EpisodeSource):
     def samples(self) -> bool:
         return False
 
+    @property
+    def rewarded(self) -> bool:
+        return False
+
     async def take(self, count: int) -> list[Group]:
         return [self._next() for _ in range(count)]
 
