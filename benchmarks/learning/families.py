@@ -83,6 +83,8 @@ SPLIT: Words = {"workflow": {"name": "tree", "branches": 2}}
 CRITIC: Words = {"training.critic_learning_rate": 3e-3}
 HELD = (1e-9,)
 """The rate of policies that are not trained."""
+PATIENT: Words = {"critic_epochs": 128, "update_epochs": 1}
+"""Where the critic alone learns: the steps that it needs, from as many episodes."""
 BONUS: Words = {"entropy_coef": 0.1}
 
 FAMILIES = (
@@ -157,7 +159,13 @@ FAMILIES = (
         ),
         (
             *many("vdn qmix", "and", config=CRITIC, rates=SLOW),
-            *many("vdn qmix", "held", config=CRITIC, rates=HELD),
+            *many(
+                "vdn qmix",
+                "held",
+                settings=PATIENT,
+                config={"training.critic_learning_rate": 1e-3},
+                rates=HELD,
+            ),
         ),
     ),
     Family(
