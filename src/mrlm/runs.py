@@ -81,6 +81,13 @@ def run_to_end(run: Run) -> TrainResult:
             beside_play(run),
             profiler or nullcontext(),
         ):
+            if run.step >= run.total_steps:
+                log.warning(
+                    "%s: all %d iterations are done already; raise training.num_iterations to "
+                    "continue",
+                    run.folder,
+                    run.total_steps,
+                )
             _train(run)
         if run.saves_end:
             save_policies(run, run.folder / "final")
