@@ -63,7 +63,12 @@ class TrainResult:
 
 @dataclass(slots=True)
 class EvalResult:
-    """Metrics of an evaluation and its episodes."""
+    """The result of an evaluation.
+
+    Args:
+        metrics: name -> value, every name under `eval/`.
+        episodes: the episodes that were played.
+    """
 
     metrics: dict[str, float]
     episodes: list[Episode] = field(default_factory=list)
