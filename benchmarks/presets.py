@@ -21,32 +21,46 @@ an algorithm, it also chooses that algorithm.
 
 ```yaml
 preset: dapo                     # with training.algorithm: grpo, which is the default
-training: {batch_size: 16}       # 16 updates per rollout need a multiple of 16 tasks
+environments: [{env_type: math}]
+training: {batch_size: 16}       # the preset's 16 mini-batches need a multiple of 16 tasks
 grpo: {group_size: 8}            # 16 in the paper
 ```
 
 ```python
-from mrlm import GRPOConfig, GRPOTrainer
+from mrlm import GRPOConfig, GRPOTrainer, default_model
 
-trainer = GRPOTrainer(model=model, reward_func=reward, train_dataset=rows, preset="dr_grpo")
-args = GRPOConfig(preset="gspo", learning_rate=1e-6)
+
+def brief(completions):
+    return [-len(text) for text in completions]
+
+
+trainer = GRPOTrainer(
+    model=default_model(),  # embedded, with random weights; or a hub id, or a folder
+    reward_func=brief,
+    train_dataset=[{"prompt": f"Describe {n}."} for n in range(64)],
+    preset="dr_grpo",
+)
+args = GRPOConfig(preset="gspo", learning_rate=1e-6)  # for `GRPOTrainer(..., args=args)`
 ```
 
-In a loop of your own, write `GRPO(preset="cispo")`. The resolved config in the folder of a run has
-every value.
+In a loop of your own, write `GRPO(preset="cispo")`. `mrlm train --config experiment.yaml
+--dry-run` prints the values that result, and `config.yaml` in the folder of a run has every one of
+them.
 
-`loss_type` sets less than a preset does: only the loss and how it is averaged. `dapo` and `bnpo`
-are other names for `ppo`, the clipped token ratio, averaged over all tokens of the optimiser batch.
-(TRL's `bnpo` divides by the tokens of a micro-batch instead; here no result depends on how a batch
-is split.) `grpo` averages over sequences, `dr_grpo` divides by a constant length, and `gspo` also
-sets its clip ranges (3e-4 and 4e-4, unless `clip_range` is set).
+`loss_type` sets less than a preset does: only the loss and how it is averaged. As values of
+`loss_type`, `dapo` and `bnpo` are other names for `ppo`, the clipped token ratio, averaged over
+all tokens of the optimiser batch. (TRL's `bnpo` divides by the tokens of a micro-batch instead;
+here no result depends on how a batch is split.) `grpo` averages over sequences, `dr_grpo` divides
+by a constant length, and `gspo` also sets its clip ranges (3e-4 and 4e-4, unless `clip_range` is
+set).
 
-A preset does not set the size of a run (tasks, lengths). In the tables, "authors' code" marks a
-value that the paper does not give and that comes from its public code; "definition" marks a value
-that is part of the method itself. Every algorithm has a preset. Where a value of a paper could not
-be verified, the preset leaves the default of the library, and the lines below the table state it;
-settings that are not in a table have their defaults too. `vdn`, `qmix` and `sac` have values from
-papers about games, because no paper trains a language model with them.
+A preset does not set the size of a run (tasks, lengths) or how completions are sampled; the lines
+below a table name the settings for the paper's. The column "source" says where in the paper a
+value is: "authors' code" marks a value that the paper does not give and that comes from its public
+code, "definition" one that is part of the method itself. Every algorithm has a preset. Where a
+value of a paper could not be verified, the preset leaves the default of the library, and the lines
+below the table state it; settings that are not in a table have their defaults too. `vdn`, `qmix`
+and `sac` have values from papers about games, because no paper trains a language model with them.
 """
 
 
@@ -63,7 +77,7 @@ def section(algorithm: str, name: str, preset: PaperPreset) -> str:
     if preset.learning_rate is not None:
         rows.append(("training.learning_rate", *preset.learning_rate))
     lines = [f"| `{setting}` | {shown(value)} | {where} |" for setting, value, where in rows]
-    table = ["| setting | value | where |", "| --- | --- | --- |", *lines]
+    table = ["| setting | value | source |", "| --- | --- | --- |", *lines]
     departs = [f"- {sentence}" for sentence in preset.departs]
     parts = [f"## {name}", f"{preset.paper}; `training.algorithm: {algorithm}`.", "\n".join(table)]
     if departs:
@@ -74,11 +88,14 @@ def section(algorithm: str, name: str, preset: PaperPreset) -> str:
 def page() -> str:
     """The whole page."""
     found = [
-        section(algorithm, name, preset)
+        (algorithm, name, preset)
         for algorithm in registry.names("algorithms")
         for name, preset in registry.load("algorithms", algorithm).presets.items()
     ]
-    return "\n\n".join([OPENING.strip(), *found]) + "\n"
+    rows = [f"| [`{name}`](#{name}) | `{kind}` | {each.paper} |" for kind, name, each in found]
+    table = ["| preset | `training.algorithm` | paper |", "| --- | --- | --- |", *rows]
+    texts = [OPENING.strip(), "\n".join(table), *(section(*each) for each in found)]
+    return "\n\n".join(texts) + "\n"
 
 
 if __name__ == "__main__":

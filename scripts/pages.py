@@ -72,7 +72,8 @@ def environments() -> str:
     for name in registry.names("environments"):
         plugin = registry.load("environments", name)
         bounds = plugin.reward_range
-        shown = f"{bounds[0]:g} to {bounds[1]:g}" if bounds else "depends on the arguments"
+        fixed = bounds is not None and bounds[0] < bounds[1]
+        shown = f"{bounds[0]:g} to {bounds[1]:g}" if fixed else "depends on the arguments"
         about = registry.describe("environments", name)
         rows.append(f"| `{name}` | {about} | {shown} | {_board(plugin)} |")
     return "\n".join(rows) + "\n"

@@ -63,7 +63,12 @@ class TrainResult:
 
 @dataclass(slots=True)
 class EvalResult:
-    """Metrics of an evaluation and its episodes."""
+    """The result of an evaluation.
+
+    Args:
+        metrics: name -> value, every name under `eval/`.
+        episodes: the episodes that were played.
+    """
 
     metrics: dict[str, float]
     episodes: list[Episode] = field(default_factory=list)
@@ -81,6 +86,13 @@ def run_to_end(run: Run) -> TrainResult:
             beside_play(run),
             profiler or nullcontext(),
         ):
+            if run.step >= run.total_steps:
+                log.warning(
+                    "%s: all %d iterations are done already; raise training.num_iterations to "
+                    "continue",
+                    run.folder,
+                    run.total_steps,
+                )
             _train(run)
         if run.saves_end:
             save_policies(run, run.folder / "final")

@@ -206,7 +206,7 @@ def test_the_command_shows_and_saves(adders: Path, run: Mrlm) -> None:
     assert done.code == 0, done.err
     assert done.out.startswith("cost: 14 episodes, about ")
     assert "decisive turn: second:0" in done.out and "n = 4 of each change" in done.out
-    assert done.out.rstrip().splitlines()[-1].startswith("Limits: replay shows what could")
+    assert done.out.rstrip().splitlines()[-1].startswith("Limits: replay shows what else")
     name = row["id"].replace("/", "-")
     saved = json.loads((adders / "why" / f"{name}.json").read_text())
     assert saved["decisive"] == {"agent": "second", "turn": 0} and saved["schema"] == 1
@@ -229,15 +229,15 @@ def test_what_the_page_shows_runs(
     run: Mrlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    adding_run(tmp_path, output_dir="outputs/relay")
+    adding_run(tmp_path, output_dir="outputs/relay/2-together")
     for line in blocks("bash")[0].splitlines():
         done = run(*shlex.split(line)[1:])
         assert done.code == 0 and done.out, (line, done.err)
-    assert (tmp_path / "outputs/relay/why/train-relay-0-0.json").is_file()
+    assert (tmp_path / "outputs/relay/2-together/why/train-relay-1-0.json").is_file()
     for program in blocks("python"):
         exec(compile(program, "why.md", "exec"), {})
-    assert "train/relay/0/0@second:0.3" in capfd.readouterr().out
-    saved = json.loads((tmp_path / "outputs/relay/why/train-relay-0-0.json").read_text())
+    assert "train/relay/1/0@second:0.3" in capfd.readouterr().out
+    saved = json.loads((tmp_path / "outputs/relay/2-together/why/train-relay-1-0.json").read_text())
     page = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")
     table = page[page.index("## The file") :]
     fields = {*saved, *saved["turns"][0], *saved["agents"][0], *saved["cost"]}

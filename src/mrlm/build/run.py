@@ -149,12 +149,6 @@ def _continue(run: Run, checkpoint: Path) -> None:
     """Restore a run from a checkpoint."""
     restore(run, checkpoint)
     log.info("continuing from %s", checkpoint)
-    if run.step >= run.total_steps:
-        log.warning(
-            "%s: all %d iterations are done already; raise training.num_iterations to continue",
-            run.folder,
-            run.total_steps,
-        )
 
 
 def placement_of(plan: RunPlan) -> InProcess:

@@ -57,12 +57,12 @@ def why(
 
 def _show(found: Why) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    state = "success" if found.solved else "no success"
+    state = "a success" if found.solved else "not a success"
     same = "replayed exactly" if found.exact else "NOT replayed exactly"
     console.print(
         Text(
-            f"{found.episode}, step {found.step}: reward {_number(found.reward)}, {state} (from "
-            f"{found.success:g}); {same}"
+            f"{found.episode}, step {found.step}: reward {_number(found.reward)}, {state} "
+            f"(at least {found.success:g}); {same}"
         )
     )
     turns = _table("turn", "message", "outcome if different", "success", "influence")
@@ -84,7 +84,7 @@ def _show(found: Why) -> None:
     if place is not None:
         console.print(Text(f"decisive turn: {place[0]}:{place[1]}"))
     elif not found.solved:
-        console.print(Text("decisive turn: none, no repair of one turn succeeded"))
+        console.print(Text("decisive turn: none; no replacement of a single turn led to a success"))
     failed = sum(each.failed for each in found.turns)
     lines = [f"{failed} branches failed and count in no mean"] if failed else []
     for line in (*lines, *found.notes):

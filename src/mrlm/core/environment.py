@@ -84,11 +84,13 @@ class Environment:
     def reset(
         self, task: Task | None = None, seed: int | None = None
     ) -> StepResult | Awaitable[StepResult]:
-        """Start an episode; returns a `StepResult` (or a coroutine of one)."""
+        """Start the episode of `task`, with random numbers from `seed`; returns the first
+        observations as a `StepResult` (or a coroutine of one)."""
         raise NotImplementedError
 
     def step(self, actions: dict[str, Message]) -> StepResult | Awaitable[StepResult]:
-        """Process the agents' messages; returns a `StepResult` (or a coroutine of one)."""
+        """Process agent -> message, one for each agent that had an observation; returns a
+        `StepResult` (or a coroutine of one)."""
         raise NotImplementedError
 
     def num_tasks(self, split: Split = "train") -> int | None:
@@ -96,10 +98,7 @@ class Environment:
         return None
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        """The task of a seed (of an index, if `num_tasks` is finite).
-
-        Held-out tasks come from `split="eval"`.
-        """
+        """The task of a seed (an index, if `num_tasks` is finite); `split="eval"`: held out."""
         return Task(id=f"{split}-{seed}", seed=seed)
 
     def state(self) -> str | None:
@@ -107,7 +106,7 @@ class Environment:
         return None
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """The expert message of an agent in the current state; `None` if there is none."""
+        """The expert message of an agent that has read `messages`; `None` if there is none."""
         return None
 
     def render(self, agent: str | None = None) -> str | None:
@@ -161,7 +160,7 @@ class SimulatedEnvironment:
         raise NotImplementedError
 
     def render(self, agent: str | None = None) -> str | None:
-        """The board, as that of `Environment.render`."""
+        """The board, as in `Environment.render`."""
         return None
 
 
@@ -280,8 +279,9 @@ def validated_reward(reward: object, where: str) -> Reward:
 
 
 def check_environment(env: object, seed: int = 0, max_steps: int = 100) -> None:
-    """Play an environment with fixed messages and check its contract: types, names of agents,
-    finite rewards, an end within `max_steps`, equal results for equal seeds, a pure `render`.
+    """Play an environment (an instance, a class or a function that makes one) twice with `seed` and
+    fixed messages, and check its contract: types, names of agents, finite rewards, an end within
+    `max_steps` joint steps, equal results for equal seeds, a pure `render`.
 
     Raises:
         ConfigError, RewardError: a violation, with its location.

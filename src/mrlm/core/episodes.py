@@ -148,7 +148,12 @@ class Episode:
 @dataclass(slots=True)
 class Group:
     """Episodes of one task from one state, which an algorithm compares. A preference pair is a
-    group of two (chosen first), a supervised row a group of one."""
+    group of two (chosen first), a supervised row a group of one.
+
+    Args:
+        episodes: the episodes, failed ones included; `valid` are the others.
+        task_id: name of the task.
+    """
 
     episodes: list[Episode]
     task_id: str = ""

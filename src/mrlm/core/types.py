@@ -99,7 +99,13 @@ class Task:
 
 @dataclass(slots=True)
 class Observation:
-    """An observation of one agent: the new messages since its last turn."""
+    """An observation of one agent.
+
+    Args:
+        messages: the new messages since its last turn.
+        done: the agent does not act any more in this episode.
+        info: data for logs; with `new_conversation` the agent reads nothing from before.
+    """
 
     messages: list[Message] = field(default_factory=list)
     done: bool = False
@@ -108,8 +114,14 @@ class Observation:
 
 @dataclass(slots=True)
 class Reward:
-    """A reward: its value, and its components by name (which are logged, not added again).
-    `known=False` is a missing reward, whatever its value: it is not trained on."""
+    """A reward of one agent for one joint step.
+
+    Args:
+        value: the reward.
+        components: its components by name, which are logged and not added again.
+        info: data for logs.
+        known: `False` is a missing reward, whatever its value: it is not trained on.
+    """
 
     value: float
     components: dict[str, float] = field(default_factory=dict)
@@ -158,8 +170,16 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The sampling parameters. `temperature=0` is greedy; `top_p=1`, `top_k=0`, `min_p=0` are
-    off."""
+    """The sampling parameters.
+
+    Args:
+        max_new_tokens: limit of a completion, in tokens.
+        temperature: divisor of the logits; 0 is greedy.
+        top_p: sample from the fewest tokens with at least this probability together; 1 is off.
+        top_k: sample from this many of the most probable tokens; 0 is off.
+        min_p: sample from tokens with at least this fraction of the highest probability; 0 is off.
+        stop: texts after which a completion ends.
+    """
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -170,6 +190,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
         return self.temperature == 0.0
 
     @property
@@ -180,8 +201,15 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class Completion:
-    """A completion of an engine: the sampled ids (including the end token) and the log-prob of each
-    under the sampling distribution."""
+    """A completion of an engine.
+
+    Args:
+        token_ids: the sampled ids, including the end token.
+        logprobs: log-prob in nats of each id under the sampling distribution.
+        text: the ids as text.
+        finish_reason: `stop` (the end token or a stop text), `length` (the limit) or `abort`.
+        policy_version: number of updates of the weights it was sampled with.
+    """
 
     token_ids: list[int]
     logprobs: list[float]

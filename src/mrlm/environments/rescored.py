@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mrlm.core.environment import Environment, validated_reward
-from mrlm.core.errors import RewardError
+from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.environments.shared.scoring import user_function
 from mrlm.environments.shared.wrapped import Wrapped
 
 
@@ -17,15 +18,26 @@ class RescoredEnvironment(Wrapped):
     step. The expert of the environment does not know the new reward.
 
     Args:
-        environment: the environment.
-        reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, called once per step
-            with one entry per agent that acted; columns are the task's `answer` and other fields,
-            one entry per agent.
+        environment: an environment instance, or a section with `env_type` and its arguments.
+        reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, or its
+            `module:name`; called once per step with one entry per agent that acted. `prompts` are
+            the messages that each agent has seen, columns the task's `answer` and other fields. It
+            may be a coroutine function.
+
+    Raises:
+        ConfigError: `reward_fn` is neither a function nor the name of one.
+        RewardError: from `step`; the function returned the wrong number of rewards, or one that is
+            not finite.
     """
 
-    def __init__(self, environment: Environment, reward_fn: Callable[..., Any]) -> None:
+    def __init__(
+        self, environment: Environment | Mapping[str, Any], reward_fn: Callable[..., Any] | str
+    ) -> None:
         super().__init__(environment)
-        self.reward_fn = reward_fn
+        found = user_function(reward_fn, "reward_fn")
+        if found is None:
+            raise ConfigError("reward_fn: expected a function or 'module:name', not None")
+        self.reward_fn: Callable[..., Any] = found
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
 

@@ -59,6 +59,9 @@ class Learner(Trainee):
         agents: names of the trained agents; all if `None`.
         reference: a frozen model for algorithms with a reference.
         settings: optimisation settings of `update`; not used by `calculate_loss`.
+
+    Raises:
+        ConfigError: no algorithm, or the model does not fit it.
     """
 
     counters: ClassVar[tuple[str, ...]] = ("version", "nonfinite")
@@ -103,6 +106,7 @@ class Learner(Trainee):
 
     @property
     def chat(self) -> Chat:
+        """The tokenizer with its chat template."""
         return self.weights_of.chat
 
     def parameters(self) -> list[nn.Parameter]:

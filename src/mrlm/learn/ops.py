@@ -47,7 +47,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sums (size,) of the entries of `x` (N,) that share an `index` (N,)."""
+    """Sums (size,) of the entries of `x` (N,) that share an `index` (N,), from 0 to size - 1."""
     return x.new_zeros(size).index_add(0, index, x)
 
 
@@ -63,8 +63,8 @@ def _counts(like: Tensor, index: Tensor, size: int) -> Tensor:
 def aggregate(
     per_token: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
 ) -> Tensor:
-    """Reduces per-token losses (N,) to a scalar, divided by counts of the whole optimiser batch:
-    the results of micro-batches add up, for any split.
+    """Reduces per-token losses (N,) of a micro-batch to a scalar, divided by counts of the whole
+    optimiser batch: the results of micro-batches add up, for any split.
 
     `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
     `sequence_mean_token_sum`: the exact policy gradient. `constant`: sums over sequences x a fixed
@@ -79,7 +79,7 @@ def aggregate(
 def token_weights(
     like: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
 ) -> Tensor:
-    """The weight of each token in `aggregate`, (N,)."""
+    """The weights (N,) of the tokens in `aggregate`, in the type and on the device of `like`."""
     totals = batch.totals
     ones = torch.ones_like(like, requires_grad=False)
     sequences = ones / totals.sequences
@@ -120,15 +120,16 @@ def sequence_ratio(
     difference: Tensor, index: Tensor, size: int, mean: bool = False, limit: float = LOG_RATIO_LIMIT
 ) -> Tensor:
     """`pi / pi_old` of whole segments, repeated for each of their tokens (N,): the product of the
-    token ratios, or with `mean` their geometric mean, at most `exp(limit)`; `index` (N,) is the
-    sequence or turn of each token, of `size` many."""
+    token ratios, or with `mean` their geometric mean, at most `exp(limit)`. `difference` (N,) is
+    that of the log-probs, `index` (N,) the sequence or turn of each token, of `size` many."""
     together = (segment_mean if mean else segment_sum)(difference, index, size)
     return together.clamp(-LOG_RATIO_LIMIT, limit).exp()[index]
 
 
 def gspo_ratio(difference: Tensor, logprobs: Tensor, index: Tensor, size: int) -> Tensor:
     """`sg(s) pi / sg(pi)` (N,), with `s` the geometric mean of a sequence's token ratios (GSPO,
-    arXiv 2507.18071, token form): sequence value, token gradient."""
+    arXiv 2507.18071, token form): its value is the sequence's, its gradient the token's.
+    Arguments as in `sequence_ratio`; `logprobs` (N,) are those of the policy."""
     log_s = segment_mean(difference.detach(), index, size)[index]
     return (log_s + logprobs - logprobs.detach()).exp()
 
@@ -140,8 +141,10 @@ def ppo_clip(
     clip_high: float | None = None,
     delta: float | None = None,
 ) -> Tensor:
-    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic bound (PPO, eq. 7). `delta` caps
-    the unclipped `r`, which bounds the loss for negative advantages (arXiv 2505.07291)."""
+    """`max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))` (N,) for ratios r and advantages A (N,):
+    the pessimistic bound (PPO, arXiv 1707.06347, eq. 7). `clip_high` is `clip_low` if `None`.
+    `delta` caps the unclipped `r`, which bounds the loss for negative advantages (arXiv
+    2505.07291)."""
     high = clip_low if clip_high is None else clip_high
     held = ratio if delta is None else ratio.clamp(max=delta)
     return torch.maximum(-advantages * held, -advantages * ratio.clamp(1 - clip_low, 1 + high))
@@ -150,14 +153,14 @@ def ppo_clip(
 def clipped(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float | None = None
 ) -> Tensor:
-    """1 for the tokens whose gradient `ppo_clip` removes, else 0."""
+    """1 for the tokens whose gradient `ppo_clip` removes, else 0, (N,)."""
     high = clip_low if clip_high is None else clip_high
     above = (ratio > 1 + high) & (advantages > 0)
     return (above | ((ratio < 1 - clip_low) & (advantages < 0))).to(ratio.dtype)
 
 
 def dual_clip(loss: Tensor, advantages: Tensor, bound: float) -> Tensor:
-    """Bounds the loss of a token with a negative advantage by `-A bound` (arXiv 1912.09729)."""
+    """Bounds losses (N,) of tokens with negative advantages by `-A bound` (arXiv 1912.09729)."""
     return torch.where(advantages < 0, torch.minimum(loss, -advantages * bound), loss)
 
 
@@ -183,8 +186,8 @@ def mismatch_weights(
 
     `token`: `min(w, cap)`. `icepop`: `w` inside [floor, cap], else 0. `sequence`: the product over
     a sequence, at most `cap`. `sequence_mask`: the product, 0 where above `cap`. `geometric_mask`:
-    the geometric mean, 0 outside [floor, cap]. The last three need `index` and `size` of the
-    sequences.
+    the geometric mean, 0 outside [floor, cap]. The last three need `index` (N,) and `size` of the
+    sequences. Raises `ValueError`: they are missing.
     """
     difference = log_ratio(new.detach(), behaviour)
     if kind in ("token", "icepop"):
@@ -202,7 +205,8 @@ def mismatch_weights(
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3") -> Tensor:
-    """Estimates (N,) of `KL(pi || ref)` from sampled tokens, with `x = log pi - log ref`.
+    """Estimates (N,) of `KL(pi || ref)` in nats from sampled tokens, with `x = log pi - log ref`
+    (J. Schulman, Approximating KL divergence, 2020).
 
     `k1`: `x` (correct as a reward; as a loss its expected gradient is zero). `k2`: `x^2 / 2`, whose
     gradient is correct on-policy. `k3`: `exp(-x) - 1 + x` with the exponent within +-20 and the
@@ -222,20 +226,20 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3"
 
 
 def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
-    """`KL(p || q)` (N,) of the distributions with logits (N, V), in float32."""
+    """`KL(p || q)` (N,) in nats of the distributions with logits (N, V), in float32."""
     p, q = logits.float().log_softmax(-1), ref_logits.float().log_softmax(-1)
     return (p.exp() * (p - q)).sum(-1)
 
 
 def approx_kl(difference: Tensor) -> Tensor:
-    """`r - 1 - log r` (N,): divergence of the policy from the one that sampled, never negative."""
+    """`r - 1 - log r` (N,) of `log r`: estimates (nats) of the KL to the sampling policy, >= 0."""
     return difference.exp() - 1 - difference
 
 
 def value_loss(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None
 ) -> Tensor:
-    """Half the squared error (N,), at least that of values clipped to `clip` round the old ones."""
+    """Half the squared error (N,), at least that of values clipped to `clip` round `old_values`."""
     error = (values - returns).square()
     if clip is not None:
         held = old_values + (values - old_values).clamp(-clip, clip)

@@ -53,6 +53,9 @@ class TeamLearner:
             model if `None`.
         settings: sizes of micro-batches for annotation; not the optimiser.
         seed: of the order of policies and mini-batches in `losses`, and of a mixer's first weights.
+
+    Raises:
+        ConfigError: no agents, unknown names in `trained`, or agents that do not fit the algorithm.
     """
 
     def __init__(

@@ -271,7 +271,7 @@ class ForkSession:
         message: str | None = None,
         keep_seeds: bool = False,
     ) -> list[Branch]:
-        """Play on from a turn; the arguments are those of `play_from`."""
+        """Play on from a turn; arguments, result and errors are those of `mrlm.play_from`."""
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
         if greedy and message is not None:

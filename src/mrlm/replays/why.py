@@ -27,8 +27,8 @@ SHARE = 0.5
 """The decisive turn is the earliest whose repair succeeds at least this often, relative to the turn
 whose repair succeeds most often."""
 LIMITS = (
-    "Limits: replay shows what could have been otherwise, and what these policies cannot do "
-    "otherwise is never blamed; early turns look influential, since more of the episode follows."
+    "Limits: replay shows what else these policies could have done, so an error that they always "
+    "make is not found; early turns look influential, since more of the episode follows them."
 )
 
 

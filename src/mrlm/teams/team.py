@@ -140,7 +140,8 @@ class Team:
         greedy: bool = True,
         environment: str | None = None,
     ) -> Episode:
-        """`play` as a coroutine; concurrent episodes are sampled together."""
+        """`play` as a coroutine, with the same arguments and errors; concurrent episodes are
+        sampled together."""
         if isinstance(task, str):
             if environment is not None:
                 raise ConfigError(

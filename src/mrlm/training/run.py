@@ -30,7 +30,10 @@ from mrlm.tracking.run_log import RunLog
 class Callback:
     """Hooks into a run; every method does nothing unless it is overridden. `run.stop()` ends the
     run after the current step, with everything saved. Where several processes train together each
-    calls all of them; `run.peers.main` is true in exactly one."""
+    calls all of them; `run.peers.main` is true in exactly one.
+
+    In all methods `run` is the state of the run, and `metrics` are name -> value, as in
+    `metrics.jsonl`."""
 
     def on_train_begin(self, run: Run) -> None:
         """Called before the first step."""
@@ -49,7 +52,7 @@ class Callback:
         """Called after every evaluation."""
 
     def on_save(self, run: Run, folder: Path) -> None:
-        """Called after every checkpoint."""
+        """Called after every checkpoint; `folder` is the checkpoint."""
 
     def on_train_end(self, run: Run) -> None:
         """Called after the last step."""

@@ -61,6 +61,7 @@ def connect(settings: RayConfig) -> None:
             ) from None
     try:
         ray.init(address, **quiet)
+        log.info("distributed: connected to the Ray cluster at %s", address)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"{where}: no cluster accepts the connection ({str(error).splitlines()[0]}); start "
@@ -77,6 +78,7 @@ def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
     for attempt in range(1, TRIES + 1):
         try:
             ray.init("local", include_dashboard=False, **counts, **quiet)
+            log.info("distributed: a local Ray cluster was started (distributed.ray.address=null)")
             return
         except Exception as error:  # Ray raises no more specific class
             ray.shutdown()

@@ -26,6 +26,9 @@ class BoxedReward:
         plain: also accept an answer outside a box, as the math environment does.
         timeout: time limit of computer algebra for one answer, in seconds.
 
+    Raises:
+        ConfigError: a reward is not a finite number.
+
     Examples:
         >>> answer = Message("It is \boxed{5}", MessageType.MODEL)
         >>> BoxedReward()([Rollout().add_messages(Message("2+3?"), answer)], ["5"])

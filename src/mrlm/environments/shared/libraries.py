@@ -44,7 +44,8 @@ def needed(module: str) -> None:
         plain = module.replace("_", "-")
         older = "" if plain == module else f' (pip before 23.3: "mrlm[{plain}]")'
         raise ConfigError(
-            f'the world {module} needs the package {module}: pip install "mrlm[{module}]"{older}'
+            f"environment {module} requires the package {module}: "
+            f'pip install "mrlm[{module}]"{older}'
         )
 
 

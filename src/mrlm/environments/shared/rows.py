@@ -110,7 +110,9 @@ class RowTable(SharedByCopies):
             rows = kept
         elif len(rows) < FEW:
             log.warning(
-                "%d rows are too few to hold some out: evaluation uses the training rows", len(rows)
+                "too few rows to hold some out (%d): evaluation uses the training rows unless "
+                "eval_dataset is given",
+                len(rows),
             )
             held = rows
         else:

@@ -205,9 +205,9 @@ class Batch:
 
 @dataclass(slots=True)
 class Outputs:
-    """A policy's outputs for the trained tokens of a batch: `logprobs`, `entropy` and `values`,
-    each (N,). `entropy` has a gradient only if the algorithm requests it; `values` is `None` for a
-    policy without a critic."""
+    """A policy's outputs for the N trained tokens of a batch: `logprobs`, `entropy` (in nats, at
+    the sampling temperature) and `values`, each (N,). `entropy` has a gradient only if the
+    algorithm requests it; `values` is `None` for a policy without a value head."""
 
     logprobs: Tensor
     entropy: Tensor
@@ -220,9 +220,14 @@ PART = "loss"
 
 @dataclass(slots=True)
 class Loss:
-    """A scalar loss and metrics to log. Each metric is this micro-batch's share; the shares sum to
-    the metric over the optimiser batch. `tokens` holds numbers (N,) of each trained token, which
-    are logged by agent: their means, or for `PART` their sum, the agent's part of the loss."""
+    """A loss and metrics to log.
+
+    Args:
+        total: the loss of this micro-batch, a scalar; those of an optimiser batch add up.
+        metrics: name -> this micro-batch's share of the metric over the optimiser batch.
+        tokens: name -> numbers (N,) of each trained token, which are logged by agent: their means,
+            or for `PART` their sum, the agent's part of the loss.
+    """
 
     total: Tensor
     metrics: dict[str, Tensor | float] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class EpisodeSource:
 
     @property
     def rewarded(self) -> bool:
-        """Whether its episodes' rewards are what the policies earn: not an expert's, and not those
+        """Whether its episodes' rewards are what the policies get: not an expert's, and not those
         of a data set."""
         return True
 
