@@ -117,8 +117,8 @@ GROUNDS: Mapping[str, Ground] = {
         "`and` with policies that are held still (learning rate 1e-9), so that the critic alone "
         "learns",
         replace(AND, game="held"),
-        20480,
-        batch=128,
+        65536,
+        batch=512,
     ),
     "optimum": Ground(
         "`contexts` with the best joint action of every context as rows",
