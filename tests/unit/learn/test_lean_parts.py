@@ -652,10 +652,30 @@ def test_a_pass_notices_what_came_into_the_model() -> None:
 # -- products of a processor -----------------------------------------------------------------------
 
 
+def test_small_weights_are_stored_for_few_and_for_many_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of a product with packed weights are rounded up to few numbers."""
+    monkeypatch.setattr(matmul, "onednn_serves", matmul.onednn_is_exact)
+    weights, bias = [torch.randn(48, 24), torch.randn(16, 24)], torch.randn(64)
+    kept = matmul.stored(weights, torch.float32)
+    assert isinstance(kept, matmul.Doubled) is matmul.onednn_is_exact()
+    for rows in (1, 63, 64, 65, 200, 513):
+        x = torch.randn(rows, 24)
+        wanted = F.linear(x, torch.cat(weights), bias)
+        torch.testing.assert_close(matmul.linear(x, kept, bias), wanted, rtol=1e-5, atol=1e-5)
+    rounded = [matmul._rounded(rows) for rows in range(64, 4097)]
+    assert all(0 <= found - rows <= rows / 8 for rows, found in enumerate(rounded, 64))
+    assert len(set(rounded)) <= 1 + 6 * matmul.SHAPES
+    monkeypatch.setattr(matmul, "onednn_serves", lambda: False)
+    assert isinstance(matmul.stored(weights, torch.float32), torch.Tensor)
+
+
 def test_how_weights_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones packed by the library where it computes exactly; one that is well as it is is not
     copied; the others column by column."""
     monkeypatch.setattr(matmul, "LARGE", 12)
+    monkeypatch.setattr(matmul, "onednn_serves", lambda: False)
     threads = [1]
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     exact = matmul.onednn_is_exact()
@@ -663,6 +683,7 @@ def test_how_weights_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def kept(weights: list[Tensor], dtype: Any = torch.float32, **more: Any) -> Tensor | None:
         found = matmul.stored(weights, dtype, **more)
+        assert isinstance(found, torch.Tensor)
         assert found.shape == (sum(map(len, weights)), weights[0].shape[1])
         if found.is_mkldnn:
             return None

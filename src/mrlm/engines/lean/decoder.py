@@ -30,7 +30,8 @@ recorded and nothing waits for the device."""
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
 
-Kept = TypeVar("Kept", Tensor, Tensor | int8.Int8)
+Weight = Tensor | matmul.Doubled | int8.Int8
+Kept = TypeVar("Kept", Tensor, Weight)
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class Product:
     """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
     of each map."""
 
-    weight: Tensor | int8.Int8
+    weight: Weight
     bias: Tensor | None
     widths: list[int]
 
@@ -49,7 +50,7 @@ class Low:
     sum of the ranks, and for each map up (K, width), scaled, or `None` if no adapter has the
     map."""
 
-    down: Tensor
+    down: Weight
     ups: list[Tensor | None]
 
 
@@ -266,7 +267,7 @@ class Decoder:
         assert weight is not None
         return Product(weight, bias, [len(linear.weight) for linear in linears])
 
-    def _stored(self, weights: Sequence[Tensor]) -> Tensor | int8.Int8:
+    def _stored(self, weights: Sequence[Tensor]) -> Weight:
         if self.small:
             return int8.rounded(weights)
         return matmul.stored(weights, self.stored, self._single)

@@ -9,24 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.learn.fast import int8
-from mrlm.learn.fast.cpu_backends import exact
+from mrlm.learn.fast.cpu_backends import exact, onednn_serves
 
 LARGE = 1 << 17
 """Smallest number of entries for which weights are packed: oneDNN's calls cost 10 us more."""
 TYPICAL_ROWS = 32
 """Number of rows that oneDNN packs weights for; others work as well."""
+MANY = 64
+"""Rows from which oneDNN is the faster library for small weights, too."""
+SHAPES = 8
+"""Numbers of rows between two powers of two that small weights are multiplied with: oneDNN prepares
+a kernel for each, which takes as long as a product."""
 
 
-def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
+class Doubled(NamedTuple):
+    """Small weights for few rows (out, in), and packed for many."""
+
+    plain: Tensor
+    packed: Tensor
+
+
+def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor | Doubled:
     """Concatenates weights (out, in) along `out` for `linear` in `dtype`: packed by oneDNN if
-    useful, else in the memory layout that is fastest for few rows. A single weight in the right
-    layout is not copied.
+    useful, else in the memory layout that is fastest for few rows; small ones in both where oneDNN
+    is faster. A single weight in the right layout is not copied.
 
     In bfloat16 the default kernel is oneDNN as well, which would pack them again for every product.
     Products with a `single` row are bound by reading the weights: these are packed only with
@@ -37,7 +50,9 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     rows = 1 if single else TYPICAL_ROWS
     if on_processor:
         packed = not single or torch.get_num_threads() > 1
-        packed = packed and sum(w.numel() for w in weights) >= LARGE and onednn_is_exact()
+        packed = packed and onednn_is_exact()
+        if packed and sum(w.numel() for w in weights) < LARGE:
+            return _small([weight.detach().to(dtype) for weight in weights])
     else:
         packed = first.device.type == "cpu" and dtype == torch.bfloat16 and onednn_has_bfloat16()
     if len(weights) == 1 and first.dtype == dtype:
@@ -51,17 +66,36 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     return joined.t().contiguous().t() if on_processor else joined
 
 
-def linear(x: Tensor, weight: Tensor | int8.Int8, bias: Tensor | None = None) -> Tensor:
+def _small(weights: Sequence[Tensor]) -> Tensor | Doubled:
+    joined = weights[0] if len(weights) == 1 else torch.cat([*weights])
+    tall = len(weights) == 1 and joined.shape[0] <= joined.shape[1]
+    plain = joined if tall else joined.t().contiguous().t()
+    return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if onednn_serves() else plain
+
+
+def linear(x: Tensor, weight: Tensor | Doubled | int8.Int8, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` (N, out) without gradients, for a `weight` from `stored` or
     `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
     if isinstance(weight, int8.Int8):
         return int8.linear(x, weight, bias).to(x.dtype)
+    added = 0
+    if isinstance(weight, Doubled):
+        added = _rounded(len(x)) - len(x)
+        weight = weight.packed if len(x) >= MANY else weight.plain
     given = x.to(weight.dtype)
+    if weight.is_mkldnn and added:
+        given = F.pad(given, (0, 0, 0, added))
     if weight.is_mkldnn:
         found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
     else:
         found = F.linear(given, weight, bias)
-    return found.to(x.dtype)
+    return found[: len(x)].to(x.dtype)
+
+
+def _rounded(rows: int) -> int:
+    """The next number of rows that a kernel is kept for."""
+    step = max(1, (1 << (rows - 1).bit_length()) // (2 * SHAPES))
+    return -(-rows // step) * step
 
 
 def _packed(weight: Tensor, rows: int) -> Tensor:
