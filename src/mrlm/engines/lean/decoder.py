@@ -30,8 +30,7 @@ recorded and nothing waits for the device."""
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
 
-Weight = Tensor | matmul.Doubled | int8.Int8
-Kept = TypeVar("Kept", Tensor, Weight)
+Kept = TypeVar("Kept", Tensor, matmul.Weight)
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class Product:
     """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
     of each map."""
 
-    weight: Weight
+    weight: matmul.Weight
     bias: Tensor | None
     widths: list[int]
 
@@ -50,7 +49,7 @@ class Low:
     sum of the ranks, and for each map up (K, width), scaled, or `None` if no adapter has the
     map."""
 
-    down: Weight
+    down: matmul.Weight
     ups: list[Tensor | None]
 
 
@@ -267,7 +266,7 @@ class Decoder:
         assert weight is not None
         return Product(weight, bias, [len(linear.weight) for linear in linears])
 
-    def _stored(self, weights: Sequence[Tensor]) -> Weight:
+    def _stored(self, weights: Sequence[Tensor]) -> matmul.Weight:
         if self.small:
             return int8.rounded(weights)
         return matmul.stored(weights, self.stored, self._single)

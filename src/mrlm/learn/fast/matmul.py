@@ -36,6 +36,10 @@ class Doubled(NamedTuple):
     packed: Tensor
 
 
+Weight = Tensor | Doubled | int8.Int8
+"""Of a linear map, as it is kept."""
+
+
 def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor | Doubled:
     """Concatenates weights (out, in) along `out` for `linear` in `dtype`: packed by oneDNN if
     useful, else in the memory layout that is fastest for few rows; small ones in both where oneDNN
@@ -73,7 +77,7 @@ def _small(weights: Sequence[Tensor]) -> Tensor | Doubled:
     return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if onednn_serves() else plain
 
 
-def linear(x: Tensor, weight: Tensor | Doubled | int8.Int8, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` (N, out) without gradients, for a `weight` from `stored` or
     `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
     if isinstance(weight, int8.Int8):
