@@ -47,7 +47,9 @@ def play(
     )
     terminal.name = name
     rest = ", ".join(f"{other} ({others})" for other in table.settings_of if other != name)
-    terminal.say(f"You are {name}{f'; with you: {rest}' if rest else ''}. /help lists the commands.")
+    terminal.say(
+        f"You are {name}{f'; with you: {rest}' if rest else ''}. /help lists the commands."
+    )
 
     async def played() -> None:
         for number in range(1, episodes + 1):
