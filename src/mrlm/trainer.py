@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from mrlm.build.arguments import (
     names_of,
     one_of,
     references_of,
+    refuse_unknown,
     refuse_unplayed,
 )
 from mrlm.build.environments import make_environments
@@ -167,6 +169,8 @@ class Trainer:
     ) -> ExperimentConfig:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
+        own = [each for each in signature(Trainer).parameters if each != "words"]
+        refuse_unknown(words, own, name)
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
         elif self.algorithm and config.training.algorithm != self.algorithm:
@@ -347,8 +351,8 @@ class Trainer:
         *,
         record: str | os.PathLike[str] | None = None,
     ) -> EvalResult:
-        """Play held-out tasks with the current policies; `record` is a new folder for the
-        episodes."""
+        """Play held-out tasks with the current policies; arguments, result and errors are those of
+        `mrlm.evaluate`."""
         return evaluate(self.run, episodes, samples, greedy, record=record)
 
     def save(self) -> None:

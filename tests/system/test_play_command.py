@@ -58,7 +58,7 @@ def test_one_seat_is_asked_told_and_paid(play: Play) -> None:
     done = play("4\n5\n", "--config", written("one", environments=[math()], agents=agents))
     assert done.code == 0, done
     assert done.out == (
-        "You are pupil. /help says more.\n"
+        "You are pupil. /help lists the commands.\n"
         "\n=== episode 1 of 1 ===\n"
         "[system]\nBe exact.\n"
         "[environment]\n2+3=?\n"

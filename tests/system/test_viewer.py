@@ -228,6 +228,26 @@ def test_a_filter_finds_what_it_means(
 
 
 @needs_browser
+@pytest.mark.parametrize(
+    ("query", "notes"),
+    [
+        ("agent:slover", ["No agent is called slover; did you mean solver?"]),
+        ("policy:nowhere", ["No policy is called nowhere."]),
+        ("rewrd<1", ["No number is called rewrd; did you mean reward? It was searched as text."]),
+        ("agnt:solver", ["No field is called agnt; did you mean agent? It was searched as text."]),
+        ("not (agent:critic or policy:critic) note:this", []),
+    ],
+)
+def test_a_name_that_no_episode_has_is_noted(
+    browser: Browser, made: Path, query: str, notes: list[str]
+) -> None:
+    if not browser.js("location.href").startswith(made.as_uri()):
+        browser.open(made)
+    found = f"import('viewer/filter.js').then(({{search}}) => search({json.dumps(query)}).notes)"
+    assert browser.js(found) == notes
+
+
+@needs_browser
 def test_siblings_part_at_the_first_token_that_differs(browser: Browser, tmp_path: Path) -> None:
     texts = ["one two three", "x", "one two four", "x", "one two", "x"]
     maker = RunMaker(("a", "b"), texts, turns=1)

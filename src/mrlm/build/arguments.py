@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mrlm.config.aliases import WORDS
+from mrlm.config.errors import InvalidConfig, Problem
+from mrlm.config.normalize import SECTIONS, known_fields, section_key
+from mrlm.config.other_libraries import refused_text
+from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
@@ -50,6 +56,31 @@ def references_of(
             f"{', '.join(references)}"
         )
     return references
+
+
+def refuse_unknown(words: Iterable[str], arguments: Sequence[str], algorithm: str) -> None:
+    """Refuse keywords that are neither settings nor sections.
+
+    Args:
+        words: keywords of a trainer; dotted ones and names of other libraries are checked later.
+        arguments: the trainer's own arguments.
+        algorithm: name of its algorithm.
+
+    Raises:
+        ConfigError: an unknown keyword; names the nearest known one.
+    """
+    known = [*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS]
+    passed = {*known, "eval_envs", section_key(algorithm), *registry.names("algorithms")}
+    problems = []
+    for word in words:
+        if word in passed or "." in word or refused_text(word):
+            continue
+        near = [name for name in known if name.endswith(f"_{word}")]
+        near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}?" if near else "docs/trainers.md has the known ones"
+        problems.append(Problem(word, f"unknown argument; {hint}"))
+    if problems:
+        raise InvalidConfig(problems)
 
 
 def assign_references(

@@ -8,7 +8,7 @@ from pathlib import Path
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
-SUFFIXES = {".parquet": "parquet", ".eval": "inspect"}
+SUFFIXES = {".html": "html", ".htm": "html", ".parquet": "parquet", ".eval": "inspect"}
 """Formats that a file's suffix chooses."""
 TEAM_FORMAT = "hf"
 """The format of the policies themselves: Hugging Face folders of a team."""
@@ -29,10 +29,8 @@ def export(
     from mrlm.record.exports.table import FORMATS, export_record
     from mrlm.tracking.console import printable
 
-    if format is None and merge:
-        format = TEAM_FORMAT
     if format is None:
-        format = SUFFIXES.get(output.suffix, "html") if output is not None else "html"
+        format = _format_of(output, TEAM_FORMAT if merge else "html")
     if merge and format != TEAM_FORMAT:
         raise ConfigError(f"--merge is for models; it has no effect on --format {format}")
     if format == "html":
@@ -51,6 +49,18 @@ def export(
     output = output or Path(FORMATS[format].output)
     count = export_record(run[0], output, format, where)
     print(printable(f"{output}: {count:,} episodes"))
+
+
+def _format_of(output: Path | None, default: str) -> str:
+    """The format that the suffix of a file chooses. Raises `ConfigError`: none has this suffix."""
+    if output is None or not output.suffix or output.is_dir() or output.suffix in SUFFIXES:
+        return default if output is None else SUFFIXES.get(output.suffix, default)
+    if default == TEAM_FORMAT:
+        return default
+    known = ", ".join(SUFFIXES)
+    raise ConfigError(
+        f"{output}: no format has the suffix {output.suffix!r}; use one of {known}, or --format"
+    )
 
 
 def _team(run: Path, output: Path, where: str, merge: bool) -> None:

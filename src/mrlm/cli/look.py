@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrlm.cli._options import aligned
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,12 +67,13 @@ def _nothing(recorded: RecordedRun, episode: str | None) -> str:
 
 def _sorted(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
     """Rows by a number; those without it come last."""
-    from mrlm.record.filters import number
+    from mrlm.record.filters import number, numbers_of
 
     name, sign = key.lstrip("-"), -1 if key.startswith("-") else 1
     values = [number(row, name) for row in rows]
-    if all(value is None for value in values):
-        raise ConfigError(f"--sort {key}: no episode has a number of this name")
+    known = {each for row in rows for each in numbers_of(row)}
+    if name not in known:
+        raise ConfigError(registry.unknown(name, sorted(known), f"--sort {key}"))
     places = sorted(
         range(len(rows)),
         key=lambda place: (
@@ -103,7 +105,7 @@ def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
         )
     text = aligned(lines)
     more = len(rows) - limit
-    return text + (f"\n... and {more} more (--limit)" if more > 0 else "")
+    return text + (f"\n... and {more} more (--limit N shows more)" if more > 0 else "")
 
 
 def _last(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.cli._options import config_to_play
-from mrlm.core.errors import PlayerLeft
+from mrlm.core.errors import ConfigError, PlayerLeft
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
@@ -47,7 +47,9 @@ def play(
     )
     terminal.name = name
     rest = ", ".join(f"{other} ({others})" for other in table.settings_of if other != name)
-    terminal.say(f"You are {name}{f'; with you: {rest}' if rest else ''}. /help says more.")
+    terminal.say(
+        f"You are {name}{f'; with you: {rest}' if rest else ''}. /help lists the commands."
+    )
 
     async def played() -> None:
         for number in range(1, episodes + 1):
@@ -196,7 +198,11 @@ def _experiment(
     path: Path | None, overrides: Sequence[str], model: str | None, environment: str | None
 ) -> ExperimentConfig:
     """The experiment with the named environment, or with all of its own."""
-    if path is None and model is None and environment is not None:
+    if path is None and model is None and environment is None:
+        raise ConfigError(
+            "no experiment is given; use --environment, such as tic_tac_toe, or --config or --model"
+        )
+    if path is None and model is None:
         model = "mrlm/tiny"
     if environment is None or path is None:
         return config_to_play(path, overrides, model, [environment] if environment else None)

@@ -282,7 +282,7 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
             problems.append(unknown_key(key, [*normalize.SECTIONS, "eval_envs", *known]))
             continue
         text = None
-        if key != own and not data.get("stages"):
+        if key != own and not data.get("stages") and normalize.known_fields(name) is not None:
             text = f"training.algorithm is {name!r}, so this section has no effect; remove one"
         elif key == "algorithm" and key != own:
             text = "it is the section of an algorithm given as training.algorithm=module:Class"

@@ -48,7 +48,9 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{where}: this file does not exist") from None
+        raise ConfigError(
+            f"{where}: this file does not exist; give the path of a YAML file"
+        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: it is not UTF-8 text (byte {error.start})") from None
     except (OSError, ValueError) as error:

@@ -231,7 +231,8 @@ def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
         ConfigError: they cannot be divided among the nodes.
     """
     if devices < 1 or (nodes is not None and nodes < 1):
-        raise ConfigError(f"--devices {devices} --nodes {nodes}: both are at least 1")
+        given = f"--devices {devices}" + ("" if nodes is None else f" --nodes {nodes}")
+        raise ConfigError(f"{given}: give at least 1")
     many = nodes or max(1, math.ceil(devices / device.per_node))
     if devices % many:
         raise ConfigError(

@@ -27,6 +27,8 @@ Filter = Callable[[Row], bool]
 
 TERM = re.compile(r'"(?P<text>[^"]*)"|(?P<word>[()]|[^\s"()]+)')
 NUMBER = re.compile(r"(?P<name>[^<>=!:]+)(?P<sign><=|>=|!=|<|>|=)(?P<value>-?[\d.]+(e-?\d+)?)")
+OPEN = re.compile(r"(reward|step|turns|tokens|[^\s<>=!:]+\.reward)(<=|>=|!=|<|>|=)")
+"""A comparison without its number."""
 NUMBERS = ("reward", "step", "turns", "tokens")
 """Numbers of every episode."""
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -83,28 +85,53 @@ def number(row: Row, name: str) -> float | None:
     return row.get("metrics", {}).get(name)
 
 
+def numbers_of(row: Row) -> set[str]:
+    """The names that `number` knows of an episode."""
+    return {
+        *NUMBERS,
+        *row.get("metrics", ()),
+        *(f"{agent}.reward" for agent in row["agents"]),
+    }
+
+
+NAMES: Mapping[str, Callable[[Row], Iterable[str]]] = {
+    "number": numbers_of,
+    "agent": lambda row: row["agents"],
+    "policy": lambda row: {each["policy"] for each in row["agents"].values()},
+    "env": lambda row: (row["environment"],),
+}
+"""Part of a term -> the names that it can have in an episode."""
+
+
 def check_names(text: str, rows: Iterable[Row]) -> None:
-    """Checks that every number which a filter compares is one of some episode.
+    """Checks that the numbers, agents, policies and environments of a filter exist.
 
     Args:
         text: the filter.
-        rows: all episodes; they are read only for numbers that not every episode has.
+        rows: all episodes; they are read until every name has occurred.
 
     Raises:
-        ConfigError: no episode has a number of that name; with the nearest name.
+        ConfigError: no episode has a name; with the nearest one.
     """
-    words = (match["word"] or "" for match in TERM.finditer(text))
-    left = {found["name"] for word in words if (found := NUMBER.fullmatch(word))} - {*NUMBERS}
-    known = {*NUMBERS}
+    left: set[tuple[str, str]] = set()
+    for match in TERM.finditer(text):
+        word = match["word"] or ""
+        kind, _, name = word.partition(":")
+        if found := NUMBER.fullmatch(word):
+            left |= {("number", found["name"])} if found["name"] not in NUMBERS else set()
+        elif kind in NAMES and kind != "number" and name:
+            left.add((kind, name))
+    known: dict[str, set[str]] = {kind: set() for kind, _ in left}
     for row in rows if left else ():
-        own = {*row.get("metrics", ()), *(f"{agent}.reward" for agent in row["agents"])}
-        known |= own
-        left -= own
+        for kind, names in known.items():
+            names.update(NAMES[kind](row))
+        left = {(kind, name) for kind, name in left if name not in known[kind]}
         if not left:
             return
     if left:
-        what = f"a number of the filter {text!r}"
-        raise ConfigError(registry.unknown(min(left), sorted(known), what))
+        kind, name = min(left)
+        what = f"{kind} of the filter {text!r}"
+        raise ConfigError(registry.unknown(name, sorted(known[kind]), what))
 
 
 def parse_filter(text: str) -> Filter:
@@ -186,6 +213,8 @@ def _term(word: str) -> Filter:
         except ValueError:
             raise ConfigError(f"filter term {word!r}: {found['value']!r} is not a number") from None
         return _comparison(found["name"], SIGNS[found["sign"]], value)
+    if OPEN.fullmatch(word):
+        raise ConfigError(f"filter term {word!r} is incomplete; write a number after it: reward<1")
     name, colon, value = word.partition(":")
     if colon and name == "step":
         steps = step_range(value)
@@ -206,7 +235,7 @@ def step_range(text: str) -> range:
     """
     first, dash, last = text.partition("-")
     if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"steps {text!r} of a filter: write 100 or 100-200")
+        raise ConfigError(f"steps {text!r}: write one step or a range, 100 or 100-200")
     return range(int(first), int(last if dash else first) + 1)
 
 

@@ -275,7 +275,7 @@ class ForkSession:
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
         if greedy and message is not None:
-            raise ConfigError("greedy and message exclude each other: the turn is one or the other")
+            raise ConfigError("greedy and message exclude each other; give one of them")
         place = self.place(agent, turn)
         suffix = "" if weights is None else self.suffix(weights)
         how = "text" if message is not None else "greedy" if greedy else "sample"

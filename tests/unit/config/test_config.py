@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mrlm import GRPOTrainer
 from mrlm.cli.train import closing
 from mrlm.config import (
     AgentConfig,
@@ -440,3 +441,20 @@ def test_a_syntax_error_names_its_line_and_common_remedies(
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("dataset", "train_dataset"),
+        ("reward_fn", "reward_func"),
+        ("lerning_rate", "learning_rate"),
+        ("group_sise", "group_size"),
+    ],
+)
+def test_an_unknown_argument_of_a_trainer_names_the_nearest(word: str, near: str) -> None:
+    for given in ({word: 1}, {"args": {word: 1}}):
+        with pytest.raises(ConfigError, match=f"{word}: unknown argument; did you mean '{near}'"):
+            GRPOTrainer(**given)  # pyright: ignore
+    with pytest.raises(ConfigError, match="qqq: unknown argument; docs/trainers"):
+        GRPOTrainer(qqq=1)  # pyright: ignore

@@ -53,6 +53,24 @@ def test_parts_of_an_answer(separator: str | None, text: str, expected: tuple[st
     assert tuple(world.parts(text, ("a", "b")).values()) == expected
 
 
+def brief(completions: list[str], **_: Any) -> list[float]:
+    """Minus the number of letters of every completion."""
+    return [-float(len(text)) for text in completions]
+
+
+def test_a_config_names_the_reward_function_that_rescores() -> None:
+    world = RescoredEnvironment({"env_type": "matrix"}, f"{__name__}:brief")
+    reset(world)
+    result = step(world, row="A", column="BB")
+    assert {agent: each.value for agent, each in result.rewards.items()} == {
+        "row": -1,
+        "column": -2,
+    }
+    for wrong in ("brief", 3, None):
+        with pytest.raises(ConfigError, match="reward_fn: expected a function"):
+            RescoredEnvironment(MatrixEnvironment(), wrong)  # pyright: ignore
+
+
 def test_a_seat_that_speaks_alone_needs_no_name() -> None:
     world = CentralisedEnvironment(RelayEnvironment(), agent="solo")
     task = Task("t", info={"a": 3, "b": 4, "c": 5})

@@ -134,6 +134,8 @@ def test_the_command_chooses_format_and_episodes(
         (["--format", "parquett"], "--format: 'parquett' does not exist; did you mean 'parquet'?"),
         (["--format", "atif", "--max-mb", "3"], "--max-mb limits a page; it has no effect on"),
         (["--format", "atif", "-o", "."], "exists; a file per episode needs a new folder"),
+        (["-o", "x.pdf"], "no format has the suffix '.pdf'"),
+        (["-o", "x.html", "--merge"], "--merge is for models"),
         (["--format", "inspect", "-o", "."], "is a folder; give a file"),
         (["--format", "atif", "--where", "reward>9"], "no episode fits the filter 'reward>9'"),
         (["--where", "reward>9"], "no episode fits the filter 'reward>9'"),

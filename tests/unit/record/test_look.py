@@ -111,7 +111,11 @@ def test_the_command(run: Mrlm, tmp_path: Path) -> None:
         (("--where", "not slover.reward=1"), "did you mean 'solver.reward'?"),
         (("--episode", "x"), "no episode 'x'"),
         (("--tokens", "values"), "add --episode"),
+        (("--where", "agent:slover"), "did you mean 'solver'?"),
+        (("--where", "not env:nowhere"), "env of the filter 'not env:nowhere'"),
+        (("--where", "eval or critic.reward>="), "filter term 'critic.reward>=' is incomplete"),
         (("--sort", "size"), "--sort size"),
+        (("--sort", "-solver/corect"), "did you mean 'solver/correct'?"),
         (("--step", "a"), "steps 'a'"),
     ]:
         failed = run("look", tmp_path, *wrong)

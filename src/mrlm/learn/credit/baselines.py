@@ -190,7 +190,8 @@ def exact_mean(values: np.ndarray) -> float:
 
 
 def resolved(by: BaselineBy | None, forked: bool) -> BaselineBy:
-    """The comparison: by default `node` in trees, `turn` in linear episodes."""
+    """The comparison: by default `node` in trees, `turn` in linear episodes. Raises `ConfigError`:
+    `node` for episodes that were not forked."""
     if by == "node" and not forked:
         raise ConfigError(
             "baseline_by='node' compares several answers to one state, but these episodes were "

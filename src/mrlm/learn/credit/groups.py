@@ -121,22 +121,24 @@ def discounted(
 
 
 def centred(x: np.ndarray) -> np.ndarray:
-    """`x - mean(x)`; exactly 0 for equal entries or fewer than two."""
+    """`x - mean(x)` (n,); exactly 0 for equal entries or fewer than two."""
     return np.zeros(len(x)) if _constant(x) else x - x.mean()
 
 
 def leave_one_out(x: np.ndarray) -> np.ndarray:
-    """Each entry minus the mean of the others; exactly 0 like `centred`."""
+    """Each entry minus the mean of the others (n,) (RLOO, arXiv 2402.14740); exactly 0 like
+    `centred`."""
     return centred(x) * len(x) / max(len(x) - 1, 1)
 
 
 def group_std(x: np.ndarray) -> float:
-    """Unbiased standard deviation; 0 for equal entries or fewer than two."""
+    """Unbiased standard deviation of (n,) entries; 0 for equal ones or fewer than two."""
     return 0.0 if _constant(x) else float(x.std(ddof=1))
 
 
 def standardised(x: np.ndarray) -> np.ndarray:
-    """`(x - mean) / (std + 1e-6)` with the unbiased deviation; exactly 0 like `centred`."""
+    """`(x - mean) / (std + 1e-6)` (n,) with the unbiased deviation (GRPO, arXiv 2402.03300);
+    exactly 0 like `centred`."""
     return centred(x) / (group_std(x) + EPSILON)
 
 
@@ -145,8 +147,8 @@ def _constant(x: np.ndarray) -> bool:
 
 
 def overlong_penalty(length: int, max_length: int, cache: int) -> float:
-    """0 to `max_length - cache` tokens, then linearly to -1 at `max_length` (arXiv 2503.14476, eq.
-    13)."""
+    """The soft penalty of a completion of `length` tokens: 0 up to `max_length - cache`, then
+    linearly to -1 at `max_length` (DAPO, arXiv 2503.14476, eq. 13)."""
     over = length - (max_length - cache)
     return -min(1.0, over / cache if cache else 1.0) if over > 0 else 0.0
 
@@ -178,7 +180,7 @@ def _noted(turn: Turn, name: str) -> Any:
 
 
 def sampled_kl(turn: Turn) -> np.ndarray:
-    """`log pi_old - log ref` of each token (tokens,): the k1 estimate, as used in rewards."""
+    """`log pi_old - log ref` of each token (tokens,), in nats: k1, as used in rewards."""
     old = "logprobs" if turn.old_logprobs is None else "old_logprobs"
     return column(turn, old) - column(turn, "ref_logprobs")
 

@@ -24,8 +24,10 @@ def shaped(
 
     Turns of the first joint step keep their reward. The team reward of a joint step changes by the
     mean change of its turns. `coef` is `a` above, `outcome_coef` the share of the last step's mean
-    reward that is added to every turn before it: an error for forked episodes, in which an answer
-    has several outcomes.
+    reward that is added to every turn before it.
+
+    Raises:
+        TrainingError: `outcome_coef` with forked episodes, in which an answer has several outcomes.
     """
     if shaping == "none" and not outcome_coef:
         yield

@@ -216,7 +216,11 @@ class TeamReader(PlayReader):
 
 
 def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
-    """Groups in the form that an algorithm requires; an error if it cannot compare them."""
+    """Groups in the form that an algorithm requires.
+
+    Raises:
+        ConfigError: it cannot compare them, or it needs replays.
+    """
     if plan.siblings:
         groups = _compared(groups, algorithm)
     for episode in (episode for group in groups for episode in group):
@@ -279,7 +283,8 @@ def grouped(episodes: list[Episode]) -> Group:
 
 def booked(episode: Episode, reward: TeamReward) -> Episode:
     """The episode with a reward instead of those of its turns. Agents with a missing reward are not
-    trained; a non-finite one makes the episode a failed one."""
+    trained; a non-finite one makes the episode a failed one. Raises `ConfigError`: it names an
+    agent without a turn."""
     rollouts = episode.rollouts
     own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
     for agent in own.keys() - rollouts.keys():
@@ -307,7 +312,7 @@ def booked(episode: Episode, reward: TeamReward) -> Episode:
 
 
 def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) -> None:
-    """Logs the first reward that is not finite, once; an error if none is."""
+    """Logs the first reward that is not finite. Raises `ConfigError`: none is."""
     if rewards is None:
         return
     wrong = [place for place, episode in enumerate(episodes) if episode.failed and episode.error]

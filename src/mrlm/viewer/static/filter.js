@@ -43,6 +43,39 @@ function coded(name, holds) {
   return i => hits.has(list.columns[name][i])
 }
 
+function distance(one, other) {
+  let row = Array.from({ length: other.length + 1 }, (_, i) => i)
+  for (let i = 1; i <= one.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= other.length; j++)
+      next.push(Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (one[i - 1] !== other[j - 1])))
+    row = next
+  }
+  return row.at(-1)
+}
+
+/** `No agent is called slover; did you mean solver?` */
+function unknown(what, word, names) {
+  const most = Math.max(1, Math.floor(word.length / 3)),
+    [near] = names
+      .filter(name => distance(word, name) <= most)
+      .sort((a, b) => distance(word, a) - distance(word, b))
+  return `No ${what} is called ${word}` + (near ? `; did you mean ${near}?` : ".")
+}
+
+/** A note where no episode has the name that a field asks for. */
+function check(name, part, notes) {
+  const names = {
+    agent: () => [...list.rewards.keys()],
+    policy: () => list.codes.policies.flatMap(value => value.split("\n")),
+    env: () => list.codes.environment,
+    environment: () => list.codes.environment,
+    stage: () => list.codes.stage,
+  }[name]?.()
+  if (list.length && names && !names.includes(part))
+    notes.push(unknown(name, part, [...new Set(names)]))
+}
+
 function atom(word, notes) {
   if (word.startsWith('"')) return searched(word.replaceAll('"', ""))
   const compared = word.match(/^([^<>=!:]+)(<=|>=|!=|<|>|=)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)$/i)
@@ -51,7 +84,9 @@ function atom(word, notes) {
       holds = COMPARE[compared[2]],
       value = Number(compared[3])
     if (column) return i => column[i] !== null && holds(column[i], value)
-    notes.push(`no number is called ${compared[1]}; it was searched as text`)
+    const names = [...NUMBERS, ...list.metrics.keys()]
+    for (const agent of list.rewards.keys()) names.push(agent + ".reward")
+    notes.push(unknown("number", compared[1], names) + " It was searched as text.")
   }
   const range = word.match(/^(step|reward|tokens|turns):(-?\d+\.?\d*)(?:-(-?\d+\.?\d*))?$/)
   if (range) {
@@ -62,6 +97,7 @@ function atom(word, notes) {
   }
   const [, name, quoted] = word.match(/^(\w+):(.+)$/s) ?? [],
     part = quoted?.replaceAll('"', "")
+  check(name, part, notes)
   if (Object.hasOwn(CODES, name ?? "")) return coded(CODES[name], value => value === part)
   if (name === "policy") return coded("policies", value => value.split("\n").includes(part))
   if (name === "group") return i => list.columns.group[i] === Number(part)
@@ -75,6 +111,10 @@ function atom(word, notes) {
   if (mark === "train") return i => (list.columns.flags[i] & FLAGS.eval) === 0
   if (Object.hasOwn(FLAGS, mark)) return i => (list.columns.flags[i] & FLAGS[mark]) > 0
   if (mark === "failed") return i => (list.columns.flags[i] & FLAGS.error) > 0
+  if (name) {
+    const note = unknown("field", name, ["agent", "policy", "id", ...Object.keys(CODES)])
+    if (note.endsWith("?")) notes.push(note + " It was searched as text.")
+  }
   return searched(word)
 }
 

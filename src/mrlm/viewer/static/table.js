@@ -140,7 +140,7 @@ export function table(query, stage) {
     at = Math.max(0, chosen)
     body.style.height = found.length * ROW + "px"
     told.textContent = `${count(found.length)} of ${count(meta.shown)} episodes`
-    note.textContent = all.notes.join("; ")
+    note.textContent = all.notes.join(" ")
     note.hidden = !all.notes.length
     for (const [name, { draw }] of brushes) {
       const range = rangeOf(input.value, name),
