@@ -27,7 +27,6 @@ TABLES = (
     "test_grid.py::test_every_world_and_every_workflow_is_in_the_grid",
     "test_grid.py::test_the_fast_part_of_the_grid_has_every_world_and_either_algorithm",
     "test_layout.py",
-    "test_learning.py::test_every_algorithm_is_tried_on_something_it_can_win",
     "test_own_objects.py",
     "test_pages.py",
     "test_plugin_effects.py::test_every_argument_has_a_case",

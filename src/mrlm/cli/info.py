@@ -57,7 +57,7 @@ def _server(address: str, wait: float, access: Access) -> None:
         f"sessions      {found.sessions} of {found.max_sessions}, lease {found.lease_seconds:g} s"
     )
     print(f"workers       {found.workers}")
-    print(f"messages      up to {found.max_message_bytes} bytes")
+    print(f"messages      up to {found.max_message_bytes / 2**20:g} MiB")
 
 
 def _version(name: str) -> str:

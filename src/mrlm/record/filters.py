@@ -235,7 +235,9 @@ def step_range(text: str) -> range:
     """
     first, dash, last = text.partition("-")
     if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"steps {text!r}: write one step or a range, 100 or 100-200")
+        raise ConfigError(
+            f"steps {text!r} of a filter or --step: write 100, or 100-200 for a range"
+        )
     return range(int(first), int(last if dash else first) + 1)
 
 
