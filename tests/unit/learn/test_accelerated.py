@@ -102,7 +102,7 @@ def learned(name: str, way: str, device: Any) -> tuple[float, dict[str, Tensor]]
     owners = policies(name, way, "fp32", device)
     assert all(owner.packed for owner in owners)
     model = owners[0].model
-    with training_mode(model, way == "again"):
+    with training_mode(owners, way == "again"):
         for _ in range(2):
             loss = step(owners, samples(), device, way)
     grads = {key: x.grad.cpu() for key, x in model.named_parameters() if x.grad is not None}

@@ -4,6 +4,7 @@ each chunk's gradient is computed while its logits exist."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
-from mrlm.learn.policy.loading import is_checkpointing
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -43,6 +43,10 @@ class LeanPass:
                 "an adapter was put into it, and only its own forward knows which one is active"
             )
         self._structure = Structure(model, self.adapter)
+
+    def training(self) -> AbstractContextManager[None]:
+        """Context of training mode: of the modules that it computes with, and of no others."""
+        return self._structure.training()
 
     @property
     def dropouts(self) -> list[nn.Dropout]:
@@ -119,7 +123,7 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) 
     backward may add to `grad` of the weights itself, which only `Tensor.backward` allows."""
     first = jobs[0][0]
     model = first.anatomy.model
-    again = model.training and is_checkpointing(model)
+    again = model.training and first.anatomy.checkpointing
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again, direct=direct)
 
