@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.learn.fast.llama_modules import Lora
-from mrlm.learn.fast.prefix_tree import PrefixTree
+from mrlm.learn.fast.prefix_tree import PrefixTree, to_device
 
 WASTE = 2
 """Adapters are computed in one product where padding to equal numbers of tokens makes the tokens at
@@ -27,15 +29,6 @@ class PackedTree:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnedRows:
-    """Rows `start:stop` of the packed tokens, and their adapter."""
-
-    start: int
-    stop: int
-    adapter: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class AdapterGrid:
     """The packed tokens of several adapters as rows of a grid (adapters, tokens): `place` has the
     token of each cell (any one where an adapter has fewer), `kept` the cell of each token."""
@@ -47,11 +40,19 @@ class AdapterGrid:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The rows of each tree, in order; with `grid`, the updates of the adapters are one batched
-    product."""
+    """The adapters of packed tokens.
 
-    parts: tuple[OwnedRows, ...]
-    grid: AdapterGrid | None
+    Args:
+        adapters: their names, each once.
+        rows: the tokens of each; empty if there is one adapter for all.
+        back: place of each token in the concatenation of `rows`.
+        grid: given if the updates of the adapters can be one batched product.
+    """
+
+    adapters: tuple[str | None, ...]
+    rows: tuple[Tensor, ...] = ()
+    back: Tensor | None = None
+    grid: AdapterGrid | None = None
 
 
 def added_by(x: Tensor, lora: Lora) -> Tensor:
@@ -73,22 +74,25 @@ def batched_by(x: Tensor, loras: Sequence[Lora], grid: AdapterGrid) -> Tensor:
     return F.embedding(grid.kept, found.flatten(0, 1))
 
 
-def owners_of(forest: Sequence[PackedTree], sizes: Sequence[int]) -> Owners:
-    """The rows of each tree, of which so many are computed."""
-    found: list[OwnedRows] = []
-    start = 0
-    for plot, size in zip(forest, sizes, strict=True):
-        found.append(OwnedRows(start, start + size, plot.adapter))
-        start += size
-    adapters = [plot.adapter for plot in forest]
-    grid = None
-    if all(adapters) and len(set(adapters)) > 1 and len(sizes) * max(sizes) <= WASTE * start:
-        counts = torch.tensor(sizes)
-        columns = torch.arange(max(sizes))
-        real = columns < counts[:, None]
-        starts = counts.cumsum(0) - counts
-        place = torch.where(real, starts[:, None] + columns, 0).flatten()
-        kept = real.flatten().nonzero()[:, 0]
-        device = forest[0].tree.ids.device
-        grid = AdapterGrid((len(sizes), max(sizes)), place.to(device), kept.to(device))
-    return Owners(tuple(found), grid)
+def owners_of(adapters: Sequence[str | None], places: Sequence[np.ndarray], device: Any) -> Owners:
+    """The adapters of packed tokens, from the indices of the tokens of each tree."""
+    found: dict[str | None, list[np.ndarray]] = {}
+    for adapter, own in zip(adapters, places, strict=True):
+        found.setdefault(adapter, []).append(own)
+    names = tuple(found)
+    if len(names) == 1:
+        return Owners(names)
+    parts = [np.concatenate(own) for own in found.values()]
+    every, counts = np.concatenate(parts), np.array([len(part) for part in parts])
+    grid, most = None, int(counts.max())
+    if all(names) and len(names) * most <= WASTE * len(every):
+        real = np.arange(most) < counts[:, None]
+        place = np.zeros(real.shape, dtype=np.int64)
+        place[real] = every
+        kept = np.empty_like(every)
+        kept[every] = np.flatnonzero(real)
+        grid = AdapterGrid(
+            real.shape, to_device(place.reshape(-1), device), to_device(kept, device)
+        )
+    rows = tuple(to_device(part, device) for part in parts)
+    return Owners(names, rows, to_device(np.argsort(every), device), grid)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,13 +25,12 @@ from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
-from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
+from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
     KeyPaths,
     Shape,
     attend,
-    join,
     kernel_for,
 )
 
@@ -43,18 +43,18 @@ class _Pass:
     """The inputs that all blocks of a pass read.
 
     Args:
-        trees, owned: the packed tokens.
+        tokens, owned: the packed tokens, and their adapters.
         rotary: cosines and sines by rotary table.
-        masks: of each tree, for attention piece by piece.
+        masks: for attention piece by piece.
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
     """
 
-    trees: Sequence[PrefixTree]
+    tokens: PackedTokens
     owned: Owners
     rotary: Rotary
-    masks: Sequence[Masks]
+    masks: Masks
     paths: KeyPaths | None
     kernels: Mapping[int | None, Kernel]
     norms: Mapping[nn.Module, Tensor]
@@ -77,17 +77,16 @@ class LeanForward:
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
-        trees = [plot.tree for plot in forest]
-        ids = torch.cat([tree.ids for tree in trees])
-        stream = F.embedding(ids, anatomy.embedding, anatomy.padding_idx)
+        tokens, places = merged([plot.tree for plot in forest])
+        adapters = [plot.adapter for plot in forest]
+        owned = owners_of(adapters, places, tokens.ids.device)
+        stream = F.embedding(tokens.ids, anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(forest, direct)
-        ends = owners_of(forest, [len(tree.needed) for tree in trees])
-        pairs = zip(shared.owned.parts, trees, strict=True)
-        rows = torch.cat([each.start + tree.needed for each, tree in pairs])
+        shared = self._shared(tokens, owned, direct)
+        rows, ends = self._ends(forest, places)
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
@@ -97,24 +96,38 @@ class LeanForward:
             else:
                 stream = self._block(*arguments)
         stream = self._norm(stream, anatomy.final_norm, shared)
+        each = stream.split([len(plot.tree.needed) for plot in forest])
         return [
-            F.embedding(tree.which, stream[each.start : each.stop])
-            for each, tree in zip(ends.parts, trees, strict=True)
+            F.embedding(plot.tree.which, states) for plot, states in zip(forest, each, strict=True)
         ]
 
-    def _shared(self, forest: Sequence[PackedTree], direct: bool) -> _Pass:
+    def _ends(
+        self, forest: Sequence[PackedTree], places: Sequence[np.ndarray]
+    ) -> tuple[Tensor, Owners]:
+        """The tokens that the head reads, tree by tree, and their adapters."""
         trees = [plot.tree for plot in forest]
-        sizes = [len(tree.ids) for tree in trees]
-        positions = torch.cat([tree.positions for tree in trees])
-        kernels = self._kernels(positions.device)
+        sizes = [len(tree.needed) for tree in trees]
+        starts = np.cumsum([0, *sizes])
+        own = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        device = trees[0].ids.device
+        owners = owners_of([plot.adapter for plot in forest], own, device)
+        if len(trees) == 1:
+            return trees[0].needed, owners
+        before = np.cumsum([0, *map(len, places)]).tolist()
+        needed = [tree.needed + first for tree, first in zip(trees, before, strict=False)]
+        return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
+
+    def _shared(self, tokens: PackedTokens, owned: Owners, direct: bool) -> _Pass:
+        device = tokens.ids.device
+        kernels = self._kernels(device)
         return _Pass(
-            trees,
-            owners_of(forest, sizes),
-            self.anatomy.rotary(positions, self.dtype),
-            [] if kernels else [self._masks(tree) for tree in trees],
-            join([tree.paths for tree in trees], sizes) if kernels else None,
+            tokens,
+            owned,
+            self.anatomy.rotary(tokens.positions, self.dtype),
+            {} if kernels else self._masks(tokens),
+            tokens.paths if kernels else None,
             kernels,
-            self._cast_norms(positions.device),
+            self._cast_norms(device),
             direct,
         )
 
@@ -216,12 +229,7 @@ class LeanForward:
             values = values.unflatten(1, (kv_heads, -1))
             how = shared.paths, shared.kernels[layer.window], self.anatomy.scale, layer.window
             return attend(queries, keys, values, *how).flatten(1)
-        flat = (queries.flatten(1), keys.flatten(1), values)
-        found: list[Tensor] = []
-        for each, tree, mask in zip(shared.owned.parts, shared.trees, shared.masks, strict=True):
-            q, k, v = (x[each.start : each.stop] for x in flat)
-            found += self._attend(q, k, v, layer, tree.pieces, mask)
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(
         self,
@@ -229,14 +237,13 @@ class LeanForward:
         keys: Tensor,
         values: Tensor,
         layer: Layer,
-        pieces: tuple[PrefixPiece, ...],
-        masks: Masks,
-    ) -> list[Tensor]:
-        """Attention of all packed tokens of a tree, piece by piece: (P, heads * head_dim) from
-        queries of that shape, and keys and values (P, kv_heads * head_dim)."""
+        shared: _Pass,
+    ) -> Tensor:
+        """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
+        that shape, and keys and values (P, kv_heads * head_dim)."""
         anatomy = self.anatomy
         found: list[Tensor] = []
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate(shared.tokens.pieces):
             batch, asking, _ = piece.shape
             here = slice(piece.start, piece.stop)
             own = (
@@ -251,17 +258,17 @@ class LeanForward:
                 .transpose(1, 2)
                 for x in (keys, values)
             )
-            mask = masks.get((number, layer.window))
+            mask = shared.masks.get((number, layer.window))
             mixed = attention(q, k, v, mask, anatomy.scale, anatomy.attention_softcap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
-        return found
+        return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _masks(self, tree: PrefixTree) -> Masks:
+    def _masks(self, tokens: PackedTokens) -> Masks:
         """Additive masks by piece and window; causal pieces need none."""
         masks: dict[tuple[int, int | None], Tensor] = {}
         windows = {layer.window for layer in self.anatomy.layers}
-        for number, piece in enumerate(tree.pieces):
+        for number, piece in enumerate(tokens.pieces):
             for window in windows:
                 wide = window is None or window >= piece.shape[2]
                 if piece.keys is None and wide and self.anatomy.attention_softcap is None:
@@ -313,18 +320,18 @@ class LeanForward:
 
     def _update(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor | None:
         """The updates (N, out) of the adapters of a linear module, each for its rows."""
-        loras = loras_of(module, [each.adapter for each in owned.parts])
+        loras = loras_of(module, owned.adapters)
         known = [lora for lora in loras if lora is not None]
         if not known:
             return None
         one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
         if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
             return batched_by(x, known, owned.grid)
+        if owned.back is None:
+            return added_by(x, known[0])
         out = len(known[0].up)
-        rows = [
-            x.new_zeros(each.stop - each.start, out)
-            if lora is None
-            else added_by(x[each.start : each.stop], lora)
-            for each, lora in zip(owned.parts, loras, strict=True)
+        parts = [
+            x.new_zeros(len(rows), out) if lora is None else added_by(F.embedding(rows, x), lora)
+            for rows, lora in zip(owned.rows, loras, strict=True)
         ]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
+        return F.embedding(owned.back, torch.cat(parts))
