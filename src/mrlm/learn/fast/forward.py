@@ -17,9 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from mrlm.learn.fast.adapters import (
     Owners,
     PackedTree,
-    added_by,
-    batched_by,
     owners_of,
+    updates,
 )
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
@@ -187,7 +186,7 @@ class LeanForward:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
         if weights is None:
-            gate, up = (self._apply(x, each, left) for each in (layer.gate, layer.up))
+            gate, up = self._linears(x, layer, 2, left, shared)
             if activation is F.silu:
                 return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
             return activation(gate) * up
@@ -204,9 +203,7 @@ class LeanForward:
         heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
         cos_sin = shared.rotary[layer.rope]
         if weights is None:
-            queries, keys, values = (
-                self._apply(x, each, shared.owned) for each in (layer.q, layer.k, layer.v)
-            )
+            queries, keys, values = self._linears(x, layer, 0, shared.owned, shared)
         else:
             width = heads * self.anatomy.head_dim
             narrow = kv_heads * self.anatomy.head_dim
@@ -296,42 +293,27 @@ class LeanForward:
         weights: BlockWeights | None,
     ) -> Tensor:
         """A group of linear modules of a block: the outputs (N, out), side by side."""
-        modules = layer.grouped[number]
         if weights is None:
-            (module,) = modules
-            return self._apply(x, module, owned)
+            return self._linears(x, layer, number, owned, shared)[0]
         y = joined_linear(x, weights, number, shared.direct)
-        parts = [
-            (self._update(x, each, owned), len(base.weight))
-            for each, base in zip(modules, weights.groups[number], strict=True)
-        ]
-        if all(update is None for update, _ in parts):
-            return y
-        updates = [y.new_zeros(len(y), size) if u is None else u for u, size in parts]
-        return y + (updates[0] if len(updates) == 1 else torch.cat(updates, 1))
-
-    def _apply(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor:
-        """A linear module: the base product for all rows, and each adapter's share for its rows."""
-        linear = linear_of(module, None)
-        bias = None if linear.bias is None else linear.bias.to(x.dtype)
-        y = F.linear(x, linear.weight.to(x.dtype), bias)
-        update = self._update(x, module, owned)
+        widths = [len(base.weight) for base in weights.groups[number]]
+        loras = [loras_of(each, owned.adapters) for each in layer.grouped[number]]
+        update = updates(x, loras, widths, owned, shared.direct)
         return y if update is None else y + update
 
-    def _update(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor | None:
-        """The updates (N, out) of the adapters of a linear module, each for its rows."""
-        loras = loras_of(module, owned.adapters)
-        known = [lora for lora in loras if lora is not None]
-        if not known:
-            return None
-        one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
-        if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
-            return batched_by(x, known, owned.grid)
-        if owned.back is None:
-            return added_by(x, known[0])
-        out = len(known[0].up)
-        parts = [
-            x.new_zeros(len(rows), out) if lora is None else added_by(F.embedding(rows, x), lora)
-            for rows, lora in zip(owned.rows, loras, strict=True)
-        ]
-        return F.embedding(owned.back, torch.cat(parts))
+    def _linears(
+        self, x: Tensor, layer: Layer, number: int, owned: Owners, shared: _Pass
+    ) -> list[Tensor]:
+        """The same, of each module for itself."""
+        modules = layer.grouped[number]
+        found: list[Tensor] = []
+        for module in modules:
+            linear = linear_of(module, None)
+            bias = None if linear.bias is None else linear.bias.to(x.dtype)
+            found.append(F.linear(x, linear.weight.to(x.dtype), bias))
+        widths = [y.shape[1] for y in found]
+        loras = [loras_of(module, owned.adapters) for module in modules]
+        update = updates(x, loras, widths, owned, shared.direct)
+        if update is None:
+            return found
+        return [y + own for y, own in zip(found, update.split(widths, 1), strict=True)]
