@@ -134,7 +134,8 @@ class Stepper:
         return 1.0
 
     def clear(self) -> None:
-        self.optimizer.zero_grad()
+        for weight in self.weights:
+            weight.grad = None
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of a part of the loss."""

@@ -20,7 +20,6 @@ from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
-from mrlm.learn.fast import forward as forward_module
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU

@@ -3,8 +3,8 @@ each chunk's gradient is computed while its logits exist."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,12 +29,14 @@ class LeanPass:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
         self._structure = Structure(self.anatomy.model, adapter)
+        self._training = False
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
     def check(self) -> None:
-        """Raises `NotLean` if the model has changes that it would miss."""
-        if self._structure.same():
+        """Raises `NotLean` if the model has changes that it would miss; in training mode, it was
+        checked when that began."""
+        if self._training or self._structure.same():
             return
         model = self.anatomy.model
         anatomy_of(model)
@@ -44,9 +46,15 @@ class LeanPass:
             )
         self._structure = Structure(model, self.adapter)
 
-    def training(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def training(self) -> Iterator[None]:
         """Context of training mode: of the modules that it computes with, and of no others."""
-        return self._structure.training()
+        self._training, before = True, self._training
+        try:
+            with self._structure.training():
+                yield
+        finally:
+            self._training = before
 
     @property
     def dropouts(self) -> list[nn.Dropout]:
