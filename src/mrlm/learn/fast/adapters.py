@@ -71,7 +71,7 @@ def updates(
     owned: Owners,
     direct: bool,
 ) -> Tensor | None:
-    """What adapters add to the outputs of linear maps that read x (N, in).
+    """The additions of adapters to the outputs of linear maps that read x (N, in).
 
     Args:
         x: the input.
