@@ -309,7 +309,7 @@ def test_checkpointing_goes_the_lean_way_and_keeps_less(tokenizer: Any, adapters
         batch = pack(conversations())
         sizes: list[int] = []
         with (
-            training_mode(policy.model, on),
+            training_mode([policy], on),
             torch.autograd.graph.saved_tensors_hooks(
                 lambda x, sizes=sizes: (sizes.append(x.numel()), x)[1], lambda x: x
             ),

@@ -140,11 +140,14 @@ async def update_together(
 ) -> list[dict[str, float]]:
     """Updates several learners at once, each with its samples and seed; `step` is the iteration of
     the learning rate schedules. Results as for `Learner.update`."""
-    models = {id(learner.weights_of.model): learner for learner, _, _ in jobs}
+    models: dict[int, list[Member]] = {}
+    for learner, _, _ in jobs:
+        models.setdefault(id(learner.weights_of.model), []).append(learner)
     with ExitStack() as modes:
-        for learner in models.values():
-            checkpointing = learner.settings.gradient_checkpointing
-            modes.enter_context(training_mode(learner.weights_of.model, checkpointing))
+        for learners in models.values():
+            policies = [learner.weights_of for learner in learners]
+            checkpointing = learners[-1].settings.gradient_checkpointing
+            modes.enter_context(training_mode(policies, checkpointing))
         updates = [learner.steps(samples, algorithm, step, seed) for learner, samples, seed in jobs]
         return run_together(updates, jobs[0][0].settings.peers if jobs else ALONE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -134,7 +134,8 @@ class Stepper:
         return 1.0
 
     def clear(self) -> None:
-        self.optimizer.zero_grad()
+        for weight in self.weights:
+            weight.grad = None
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of a part of the loss."""
@@ -259,15 +260,20 @@ def seed_dropout(seed: int, device: torch.device) -> None:
 
 
 @contextmanager
-def training_mode(model: Any, checkpointing: bool) -> Iterator[None]:
-    """Context for training mode (dropout, gradient checkpointing); restores the previous mode."""
-    was_training: bool = model.training
-    model.train()
-    if checkpointing:
-        set_checkpointing(model, True)
-    try:
-        yield
-    finally:
+def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[None]:
+    """Context for training mode (dropout, gradient checkpointing) of policies with one model;
+    restores the previous mode. Of a model on the fast path, only the modules of these policies are
+    set, whatever the number of other adapters."""
+    model = policies[0].model
+    passes = [policy.lean_pass for policy in policies]
+    with ExitStack() as modes:
+        if None in passes:
+            modes.callback(model.train, model.training)
+            model.train()
+        for lean in passes:
+            if lean is not None:
+                modes.enter_context(lean.training())
         if checkpointing:
-            set_checkpointing(model, False)
-        model.train(was_training)
+            modes.callback(set_checkpointing, model, False)
+            set_checkpointing(model, True)
+        yield

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mrlm.learn.policy.storage import is_cut
@@ -27,34 +28,39 @@ class WeightChange:
 
     def __init__(self, weights: Sequence[nn.Parameter], ranks: int = 1) -> None:
         self._weights = weights[:: math.ceil(len(weights) / TENSORS)]
-        self._shares = [1 / _copies(weight, ranks) for weight in self._weights]
-        self._before = self._read()
-
-    def _read(self) -> list[Tensor]:
-        return [_entries(weight) for weight in self._weights]
+        found = [_entries(weight) for weight in self._weights]
+        shares = torch.tensor([1 / _copies(weight, ranks) for weight in self._weights])
+        counts = torch.tensor([len(each) for each in found])
+        self._shares = shares.double().repeat_interleave(counts)
+        self._before = _on_host(found)
 
     def numbers(self) -> dict[str, float]:
         """Sums of squares that can be added over ranks; `relative` divides them."""
-        moved = whole = 0.0
-        for share, before, after in zip(self._shares, self._before, self._read(), strict=True):
-            moved += share * float((after - before).square().sum())
-            whole += share * float(before.square().sum())
+        after = _on_host([_entries(weight) for weight in self._weights])
+        moved, whole = (
+            float(self._shares @ x.square()) for x in (after - self._before, self._before)
+        )
         return {_MOVED: moved, _WHOLE: whole}
 
 
+def _on_host(entries: Sequence[Tensor]) -> Tensor:
+    """All entries (N,), float64 on the CPU."""
+    return torch.cat([*entries]).cpu().double()
+
+
 def _entries(weight: Tensor) -> Tensor:
-    """Some entries of a parameter (entries,), float64 on the CPU: of a sharded one those of the
-    whole that are on this rank."""
+    """Some entries of a parameter (entries,): of a sharded one those of the whole that are on this
+    rank."""
     apart = weight.numel() // ENTRIES | 1  # odd, so that it is no multiple of a row
-    part = weight.to_local() if is_cut(weight) else weight  # type: ignore[operator]
-    first = -_offset(weight) % apart
-    return part.detach().reshape(-1)[first::apart].cpu().double()
+    if not is_cut(weight):
+        return weight.detach().reshape(-1)[::apart]
+    part: Tensor = weight.to_local()  # type: ignore[operator]
+    return part.detach().reshape(-1)[-_offset(weight) % apart :: apart]
 
 
 def _offset(weight: Tensor) -> int:
-    """Number of entries of a parameter before those of this rank. Shards are runs of rows."""
-    if not is_cut(weight):
-        return 0
+    """Number of entries of a sharded parameter before those of this rank. Shards are runs of
+    rows."""
     cut: Any = weight
     rows, before = len(weight), 0
     for axis, placement in enumerate(cut.placements):

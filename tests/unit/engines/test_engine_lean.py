@@ -221,6 +221,20 @@ def test_adapters_of_one_base_share_a_batch(family: str, tokenizer: Any) -> None
     assert len({tuple(together[i].token_ids) for i in range(0, len(requests), 9)}) == 4
 
 
+@pytest.mark.parametrize("last", ["one", "three", "base"])
+def test_rows_outlast_those_of_other_adapters(last: str, tokenizer: Any) -> None:
+    """What is left of a batch, and prompts that are read apart, have one adapter of several."""
+    policies = adapters(build("qwen2"), tokenizer)
+    general, lean = HFEngine(policies), LeanEngine(policies)
+    requests = [
+        Request(name, [5, 6, seed], SamplingParams(max_new_tokens=20 if name == last else 2), seed)
+        for name in policies
+        for seed in (7, 8)
+    ]
+    assert_same(generate(lean, requests), generate(general, requests))
+    assert_lean(lean)
+
+
 def test_a_base_is_inspected_as_often_for_one_adapter_as_for_many(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,8 +36,8 @@ WAYS = ["plain", "again", "lora", "loop"]
 """A step; with recomputed activations; of two adapters; and `loss.backward()` of an own loop."""
 KERNELS = 60
 """Most kernels of a layer and a micro-batch."""
-LORA_KERNELS = 18
-"""Most kernels of each linear map with an adapter besides."""
+LORA_KERNELS = 100
+"""The same with an adapter of all linear maps, on a base that is not trained."""
 
 
 class Tokenizer:
@@ -102,7 +102,7 @@ def learned(name: str, way: str, device: Any) -> tuple[float, dict[str, Tensor]]
     owners = policies(name, way, "fp32", device)
     assert all(owner.packed for owner in owners)
     model = owners[0].model
-    with training_mode(model, way == "again"):
+    with training_mode(owners, way == "again"):
         for _ in range(2):
             loss = step(owners, samples(), device, way)
     grads = {key: x.grad.cpu() for key, x in model.named_parameters() if x.grad is not None}
@@ -196,7 +196,7 @@ def test_a_layer_takes_few_kernels(name: str, precision: str, elsewhere: dict[st
     found = elsewhere[f"{name} plain {precision}"]
     assert 30 < found["first"] <= found["later"] <= KERNELS, found
     adapted = elsewhere[f"llama lora {precision}"]
-    assert adapted["later"] <= KERNELS + 7 * LORA_KERNELS, adapted
+    assert adapted["first"] <= adapted["later"] <= LORA_KERNELS, adapted
 
 
 def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:

@@ -20,7 +20,6 @@ from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
-from mrlm.learn.fast import forward as forward_module
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
@@ -350,18 +349,24 @@ def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -
     trees = [pack(conversations(seed, groups=1)).tree for seed in range(3)]
     forest = [PackedTree(tree, name) for tree, name in zip(trees, "abc", strict=True)]
     batched: list[int] = []
-    inside = forward_module.batched_by
-    monkeypatch.setattr(forward_module, "batched_by", lambda *a: batched.append(1) or inside(*a))
+    inside = adapters._update
+
+    def update(x: Any, found: Any, *rest: Any) -> Tensor:
+        batched.append(len(found[0]))
+        return inside(x, found, *rest)
+
+    monkeypatch.setattr(adapters, "_update", update)
 
     def computed() -> tuple[Tensor, list[Tensor]]:
         found = torch.cat(LeanForward(anatomy_of(model), torch.float32).hidden(forest))
         return found, [*torch.autograd.grad(found.square().sum(), own)]
 
     together, gradients = computed()
-    assert len(batched) == 7 * len(anatomy_of(model).layers)
+    assert batched == [3] * 4 * len(anatomy_of(model).layers)
+    batched.clear()
     monkeypatch.setattr(adapters, "WASTE", 0)
     alone, expected = computed()
-    assert len(batched) == 7 * len(anatomy_of(model).layers), "one by one"
+    assert batched == [1] * 12 * len(anatomy_of(model).layers), "one by one"
     assert float((together - alone).norm() / alone.norm()) < 1e-6
     for one, two in zip(gradients, expected, strict=True):
         assert float((one - two).norm() / two.norm()) < 2e-6

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -539,14 +540,32 @@ def test_dropout_draws_by_its_seed() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("checkpointing", [True, False])
-def test_training_mode_is_put_back(training: bool, checkpointing: bool) -> None:
+@pytest.mark.parametrize("lean", [True, False])
+def test_training_mode_is_put_back(
+    training: bool, checkpointing: bool, lean: bool, tokenizer: Any
+) -> None:
     model = family("llama").train(training)
+    policy = Policy("policy", model, tokenizer, lean=lean)
+    assert policy.packed is lean
     for _ in range(2):
-        with training_mode(model, checkpointing):
-            assert model.training
+        with training_mode([policy], checkpointing):
+            assert all(each.training for each in model.modules())
             assert model.model.layers[0].gradient_checkpointing is checkpointing
-        assert model.training is training
+        assert not any(each.training is not training for each in model.modules())
         assert not model.model.layers[0].gradient_checkpointing
+
+
+def test_training_mode_is_that_of_the_adapters_that_learn(tokenizer: Any) -> None:
+    model = family("llama")
+    for name in "abc":
+        settings = {"r": 2, "alpha": 4, "dropout": 0.5, "target_modules": ["q_proj"]}
+        model = add_adapter(model, name, settings)
+    model.eval()
+    policies = [Policy(name, model, tokenizer, adapter=name) for name in "ab"]
+    drops = model.get_base_model().model.layers[0].self_attn.q_proj.lora_dropout
+    with training_mode(policies, False):
+        assert [drops[name].training for name in "abc"] == [True, True, False]
+    assert not any(each.training for each in model.modules())
 
 
 # -- together --------------------------------------------------------------------------------------
@@ -589,7 +608,7 @@ class Member:
 
     def __init__(self, fails: bool, left: list[str]) -> None:
         self.settings = LearnerSettings()
-        self.weights_of: Any = type("P", (), {"model": nn.Linear(1, 1).eval()})()
+        self.weights_of: Any = SimpleNamespace(model=nn.Linear(1, 1).eval(), lean_pass=None)
         self.fails, self.left = fails, left
 
     def steps(self, *_: Any) -> Updating:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.kv_blocks import Blocks
+from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
@@ -314,9 +315,8 @@ class DecodingBatch:
         self.watched: list[int] = [
             row for row, draft in enumerate(drafts) if running[row] and draft.request.sampling.stop
         ]
-        self.adapters: Tensor | None = self.decoder.adapter_mask(
-            [draft.policy.adapter for draft in drafts]
-        )
+        owners = self.decoder.owners([draft.policy.adapter for draft in drafts])
+        self.adapters: Adapted | None = self.decoder.adapted(owners)
         lengths = np.array([len(prefix.ids) if prefix else 0 for prefix in self.prefixes])
         self.blocks.arrange(self.prefix_of[:n], lengths, running)
 
@@ -357,9 +357,9 @@ class DecodingBatch:
         prefixes = [self._prefix(number) for number in part]
         rows = [self.cache.match(prefix.key, prefix.ids[:-1]) for prefix in prefixes]
         adapters = [self.policies[prefix.key[0]].adapter for prefix in prefixes]
-        mask = self.decoder.adapter_mask(adapters)
+        owners = self.decoder.owners(adapters)
         texts = [prefix.ids for prefix in prefixes]
-        last = self.blocks.prompts.read(part, texts, rows, self.cache.pool, mask)
+        last = self.blocks.prompts.read(part, texts, rows, self.cache.pool, owners)
         places, numbers, columns, offset = [], [], [], 0
         for number, prefix, state, each in zip(part, prefixes, last, rows, strict=True):
             prefix.last = state

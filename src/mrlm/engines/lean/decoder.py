@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import Attention
+from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 from mrlm.learn.policy.digest import digests
@@ -41,16 +43,6 @@ class Product:
     weight: matmul.Weight
     bias: Tensor | None
     widths: list[int]
-
-
-@dataclass(slots=True)
-class Low:
-    """The LoRA part of a `Product` for all adapters of a call: down (maps * K, in), where K is the
-    sum of the ranks, and for each map up (K, width), scaled, or `None` if no adapter has the
-    map."""
-
-    down: matmul.Weight
-    ups: list[Tensor | None]
 
 
 class Changes:
@@ -127,8 +119,8 @@ class Decoder:
         self._single = False
         self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
-        self._ranks: list[int] = []
-        """The largest rank of each loaded adapter."""
+        self._rank = 0
+        """The largest of a loaded adapter."""
         self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
         self._plain = self.dtype == self.stream == torch.float32
@@ -207,10 +199,7 @@ class Decoder:
         if changed or tuple(adapters) != self._adapters:
             shape = self._shape_of_adapters()
             self._adapters = tuple(adapters)
-            self._ranks = [
-                max((len(lora.down) for lora in own if lora), default=0)
-                for own in zip(*found, strict=True)
-            ]
+            self._rank = max((len(x.down) for loras in found for x in loras if x), default=0)
             rest = iter(found)
             for at in range(len(self.anatomy.layers)):
                 parts = {name: [next(rest) for _ in FUSED[name]] for name in FUSED}
@@ -222,15 +211,21 @@ class Decoder:
             self.layout += shape != self._shape_of_adapters()
         return changed
 
-    def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
-        """A mask (N, K) with ones at the columns of each row's adapter; `None` if it would be all
-        ones."""
-        if not self._adapters or all(row == self._adapters[0] for row in rows):
+    def owners(self, rows: Sequence[str | None]) -> np.ndarray | None:
+        """The number of each row's adapter (N,) among the loaded ones, -1 for none; `None` if all
+        rows have the only one."""
+        if not self._adapters or (len(self._adapters) == 1 and {*rows} == {*self._adapters}):
             return None
-        places = torch.tensor([i for i, rank in enumerate(self._ranks) for _ in range(rank)])
         numbers = {name: i for i, name in enumerate(self._adapters)}
-        own = torch.tensor([numbers.get(row or "", -1) for row in rows])
-        return (own[:, None] == places[None]).to(self.device, self.dtype)
+        return np.array([numbers.get(row or "", -1) for row in rows])
+
+    def adapted(self, owners: np.ndarray | None) -> Adapted | None:
+        """The adapters of rows with these `owners`, as `forward` takes them."""
+        if owners is None:
+            return None
+        if self.on_processor:
+            return grid_of(owners, len(self._adapters), self.dtype)
+        return mask_of(owners, len(self._adapters)).to(self.device, self.dtype)
 
     def _modules(self) -> list[nn.Module]:
         parts = [part for group in FUSED.values() for part in group]
@@ -278,29 +273,14 @@ class Decoder:
     def _low(
         self, product: Product, found: Sequence[Sequence[Lora | None]], old: Low | None
     ) -> Low:
-        """The updates of a product's maps, each of all loaded adapters. An adapter with a smaller
-        rank in some map is padded with zeros."""
-        ranks, wide = self._ranks, next(len(x.down[0]) for each in found for x in each if x)
-        downs: list[Tensor] = []
-        ups: list[Tensor | None] = []
-        for loras, height in zip(found, product.widths, strict=True):
-            down = torch.zeros(sum(ranks), wide, dtype=self.dtype, device=self.device)
-            up = torch.zeros(sum(ranks), height, dtype=self.dtype, device=self.device)
-            at = 0
-            for lora, rank in zip(loras, ranks, strict=True):
-                if lora:
-                    own = len(lora.down)
-                    down[at : at + own] = lora.down.detach()
-                    up[at : at + own] = lora.up.detach().t() * lora.scaling
-                at += rank
-            downs.append(down)
-            ups.append(up if any(loras) else None)
-        down = matmul.stored(downs, self.dtype, single=True)
+        """The updates of a product's maps, each of all loaded adapters."""
+        low = low_of(found, product.widths, self._rank, self.dtype)
         if old is not None:
-            down = self._into(old.down, down)
-            ups = [self._into(mine, up) for mine, up in zip(old.ups, ups, strict=True)]
-        assert down is not None
-        return Low(down, ups)
+            down = self._into(old.down, low.down)
+            assert down is not None
+            ups = [self._into(mine, up) for mine, up in zip(old.ups, low.ups, strict=True)]
+            low = Low(down, ups, low.widths)
+        return low
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
         """The multiplier of a norm; `1 + weight` is not rounded to the type of the weights. In
@@ -328,7 +308,12 @@ class Decoder:
         return y if cap is None else (y / cap).tanh_().mul_(cap)
 
     def forward(
-        self, x: Tensor, positions: Tensor, longest: int, attend: Attend, mask: Tensor | None
+        self,
+        x: Tensor,
+        positions: Tensor,
+        longest: int,
+        attend: Attend,
+        adapted: Adapted | None,
     ) -> Tensor:
         """The hidden states (N, hidden) after all blocks.
 
@@ -337,13 +322,13 @@ class Decoder:
             positions: (N,) positions of the tokens, all below `longest`.
             longest: length of the rotary tables.
             attend: stores the keys and values of each layer and computes attention.
-            mask: result of `adapter_mask` for the tokens.
+            adapted: the adapters of the tokens, as `adapted` makes them.
         """
         count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
         turns = self._rotary(positions, longest)
         for at, layer in enumerate(self.anatomy.layers):
             norms = self.norms[at]
-            y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), mask)
+            y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
             y = y.view(count, -1, self.head_dim)
             if norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
@@ -352,31 +337,24 @@ class Decoder:
             turned = y[:, :kept]
             rolled = turned.roll(self.head_dim // 2, -1)
             turned.mul_(cos).addcmul_(rolled, sin)
-            y = self._product(at, "o", attend(at, y[:, :heads], y[:, heads:]), mask)
+            y = self._product(at, "o", attend(at, y[:, :heads], y[:, heads:]), adapted)
             if norms["norm_after_attention"] is not None:
                 y = self._norm(y, norms["norm_after_attention"])
             x = x + y
-            y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), mask)
+            y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), adapted)
             gate, up = y.chunk(2, -1)
-            y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), mask)
+            y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), adapted)
             if norms["norm_after_mlp"] is not None:
                 y = self._norm(y, norms["norm_after_mlp"])
             x = x + y
         return x
 
-    def _product(self, at: int, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _product(self, at: int, name: str, x: Tensor, adapted: Adapted | None) -> Tensor:
         product = self.products[at][name]
         y = matmul.linear(x, product.weight, product.bias)
         low = self.lows[at].get(name)
         if low is not None:
-            inner = matmul.linear(x, low.down).view(len(x), len(low.ups), -1)
-            if mask is not None:
-                inner = inner * mask[:, None]
-            start = 0
-            for number, (up, width) in enumerate(zip(low.ups, product.widths, strict=True)):
-                if up is not None:
-                    y[:, start : start + width].addmm_(inner[:, number], up)
-                start += width
+            add(y, x, low, adapted)
         return y
 
     def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:

@@ -238,9 +238,9 @@ class FixedBatch(DecodingBatch):
         )
         for name in ("temperature", "top_p", "top_k", "min_p", "greedy"):
             setattr(self.columns, name, self._lasting(name, getattr(self.columns, name)))
-        self.adapters = self._lasting("adapters", self.adapters)
-        if self.adapters is not None:
+        if isinstance(self.adapters, Tensor):  # a mask, on all accelerators
             self._sampling += (self.adapters.shape[1],)
+            self.adapters = self._lasting("adapters", self.adapters)
 
     def _lasting(self, name: str, numbers: Tensor | None) -> Tensor | None:
         """Numbers at a fixed address."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
 
@@ -97,16 +98,16 @@ class Blocks:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor, adapters: Adapted | None) -> Tensor:
         """Run one token (N,) per row through the model, at its position (N,); returns hidden states
-        (N, hidden). `adapters` is the result of `Decoder.adapter_mask`."""
+        (N, hidden). `adapters` is the result of `Decoder.adapted`."""
         if self.column == self.room:
             self.widen()
         found = self._forward(ids, positions, adapters)
         self.column += 1
         return found
 
-    def _forward(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, adapters: Adapted | None) -> Tensor:
         decoder, count = self.decoder, len(ids)
         column, stop = self.column, self.column + 1
         kv, size = decoder.kv_heads, decoder.head_dim

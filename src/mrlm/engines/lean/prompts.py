@@ -65,7 +65,7 @@ class Prompts:
         texts: Sequence[np.ndarray],
         known: Sequence[np.ndarray],
         pool: Tensor,
-        adapters: Tensor | None,
+        owners: np.ndarray | None,
     ) -> Tensor:
         """Prefill prompts.
 
@@ -74,7 +74,7 @@ class Prompts:
             texts: the ids of each.
             known: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
-            adapters: result of `Decoder.adapter_mask`, for the prompts.
+            owners: result of `Decoder.owners`, for the prompts.
 
         Returns:
             Hidden states of the last tokens (P, hidden).
@@ -86,7 +86,7 @@ class Prompts:
             if not self.decoder.on_processor and len(texts) == 1:
                 stops = np.minimum(lengths, starts + PIECE)
             piece = _Piece(self, numbers, texts, starts, stops, int(lengths.max()))
-            found = piece.run(cached, pool, adapters)
+            found = piece.run(cached, pool, owners)
             if (stops == lengths).all():
                 return found
             starts, cached = stops, None
@@ -134,7 +134,8 @@ class _Piece:
     ) -> None:
         self.prompts, self.decoder, self.numbers = prompts, prompts.decoder, numbers
         self.starts, self.stops, self.wide = starts, stops, wide
-        self.count, new = len(texts), stops - starts
+        self.count, self.new = len(texts), stops - starts
+        new = self.new
         self.tall = int(new.max())
         index = prompts.index
         parts = [text[a:b] for text, a, b in zip(texts, starts, stops, strict=True)]
@@ -144,7 +145,7 @@ class _Piece:
         self.slot = self.row * self.tall + index(_ranges(starts * 0, new))
         self.last = index(np.cumsum(new) - 1)
 
-    def run(self, cached: Tensor | None, pool: Tensor, adapters: Tensor | None) -> Tensor:
+    def run(self, cached: Tensor | None, pool: Tensor, owners: np.ndarray | None) -> Tensor:
         """Read them; returns hidden states of the last tokens (P, hidden)."""
         decoder = self.decoder
         if cached is not None:
@@ -154,8 +155,9 @@ class _Piece:
         def stored(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
             return attend(at, queries, pairs, None if cached is None else pool[cached, at])
 
-        mask = None if adapters is None else adapters[self.row]
-        x = decoder.forward(decoder.embed(self.ids), self.column, self.wide, stored, mask)
+        own = None if owners is None else np.repeat(owners, self.new)
+        adapted = decoder.adapted(own)
+        x = decoder.forward(decoder.embed(self.ids), self.column, self.wide, stored, adapted)
         return x[self.last]
 
     def _places(self, starts: np.ndarray, stops: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -117,7 +117,7 @@ class Critic(Trainee):
         seed_dropout((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
-        with training_mode(self.body.model, self.settings.gradient_checkpointing):
+        with training_mode([self.body], self.settings.gradient_checkpointing):
             for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))

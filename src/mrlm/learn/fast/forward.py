@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,21 +17,19 @@ from torch.utils.checkpoint import checkpoint
 from mrlm.learn.fast.adapters import (
     Owners,
     PackedTree,
-    added_by,
-    batched_by,
     owners_of,
+    updates,
 )
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
-from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
+from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
     KeyPaths,
     Shape,
     attend,
-    join,
     kernel_for,
 )
 
@@ -43,18 +42,18 @@ class _Pass:
     """The inputs that all blocks of a pass read.
 
     Args:
-        trees, owned: the packed tokens.
+        tokens, owned: the packed tokens, and their adapters.
         rotary: cosines and sines by rotary table.
-        masks: of each tree, for attention piece by piece.
+        masks: for attention piece by piece.
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
     """
 
-    trees: Sequence[PrefixTree]
+    tokens: PackedTokens
     owned: Owners
     rotary: Rotary
-    masks: Sequence[Masks]
+    masks: Masks
     paths: KeyPaths | None
     kernels: Mapping[int | None, Kernel]
     norms: Mapping[nn.Module, Tensor]
@@ -77,17 +76,16 @@ class LeanForward:
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
-        trees = [plot.tree for plot in forest]
-        ids = torch.cat([tree.ids for tree in trees])
-        stream = F.embedding(ids, anatomy.embedding, anatomy.padding_idx)
+        tokens, places = merged([plot.tree for plot in forest])
+        adapters = [plot.adapter for plot in forest]
+        owned = owners_of(adapters, places, tokens.ids.device)
+        stream = F.embedding(tokens.ids, anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(forest, direct)
-        ends = owners_of(forest, [len(tree.needed) for tree in trees])
-        pairs = zip(shared.owned.parts, trees, strict=True)
-        rows = torch.cat([each.start + tree.needed for each, tree in pairs])
+        shared = self._shared(tokens, owned, direct)
+        rows, ends = self._ends(forest, places)
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
@@ -97,24 +95,38 @@ class LeanForward:
             else:
                 stream = self._block(*arguments)
         stream = self._norm(stream, anatomy.final_norm, shared)
+        each = stream.split([len(plot.tree.needed) for plot in forest])
         return [
-            F.embedding(tree.which, stream[each.start : each.stop])
-            for each, tree in zip(ends.parts, trees, strict=True)
+            F.embedding(plot.tree.which, states) for plot, states in zip(forest, each, strict=True)
         ]
 
-    def _shared(self, forest: Sequence[PackedTree], direct: bool) -> _Pass:
+    def _ends(
+        self, forest: Sequence[PackedTree], places: Sequence[np.ndarray]
+    ) -> tuple[Tensor, Owners]:
+        """The tokens that the head reads, tree by tree, and their adapters."""
         trees = [plot.tree for plot in forest]
-        sizes = [len(tree.ids) for tree in trees]
-        positions = torch.cat([tree.positions for tree in trees])
-        kernels = self._kernels(positions.device)
+        sizes = [len(tree.needed) for tree in trees]
+        starts = np.cumsum([0, *sizes])
+        own = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        device = trees[0].ids.device
+        owners = owners_of([plot.adapter for plot in forest], own, device)
+        if len(trees) == 1:
+            return trees[0].needed, owners
+        before = np.cumsum([0, *map(len, places)]).tolist()
+        needed = [tree.needed + first for tree, first in zip(trees, before, strict=False)]
+        return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
+
+    def _shared(self, tokens: PackedTokens, owned: Owners, direct: bool) -> _Pass:
+        device = tokens.ids.device
+        kernels = self._kernels(device)
         return _Pass(
-            trees,
-            owners_of(forest, sizes),
-            self.anatomy.rotary(positions, self.dtype),
-            [] if kernels else [self._masks(tree) for tree in trees],
-            join([tree.paths for tree in trees], sizes) if kernels else None,
+            tokens,
+            owned,
+            self.anatomy.rotary(tokens.positions, self.dtype),
+            {} if kernels else self._masks(tokens),
+            tokens.paths if kernels else None,
             kernels,
-            self._cast_norms(positions.device),
+            self._cast_norms(device),
             direct,
         )
 
@@ -174,7 +186,7 @@ class LeanForward:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
         if weights is None:
-            gate, up = (self._apply(x, each, left) for each in (layer.gate, layer.up))
+            gate, up = self._linears(x, layer, 2, left, shared)
             if activation is F.silu:
                 return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
             return activation(gate) * up
@@ -191,9 +203,7 @@ class LeanForward:
         heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
         cos_sin = shared.rotary[layer.rope]
         if weights is None:
-            queries, keys, values = (
-                self._apply(x, each, shared.owned) for each in (layer.q, layer.k, layer.v)
-            )
+            queries, keys, values = self._linears(x, layer, 0, shared.owned, shared)
         else:
             width = heads * self.anatomy.head_dim
             narrow = kv_heads * self.anatomy.head_dim
@@ -216,12 +226,7 @@ class LeanForward:
             values = values.unflatten(1, (kv_heads, -1))
             how = shared.paths, shared.kernels[layer.window], self.anatomy.scale, layer.window
             return attend(queries, keys, values, *how).flatten(1)
-        flat = (queries.flatten(1), keys.flatten(1), values)
-        found: list[Tensor] = []
-        for each, tree, mask in zip(shared.owned.parts, shared.trees, shared.masks, strict=True):
-            q, k, v = (x[each.start : each.stop] for x in flat)
-            found += self._attend(q, k, v, layer, tree.pieces, mask)
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(
         self,
@@ -229,14 +234,13 @@ class LeanForward:
         keys: Tensor,
         values: Tensor,
         layer: Layer,
-        pieces: tuple[PrefixPiece, ...],
-        masks: Masks,
-    ) -> list[Tensor]:
-        """Attention of all packed tokens of a tree, piece by piece: (P, heads * head_dim) from
-        queries of that shape, and keys and values (P, kv_heads * head_dim)."""
+        shared: _Pass,
+    ) -> Tensor:
+        """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
+        that shape, and keys and values (P, kv_heads * head_dim)."""
         anatomy = self.anatomy
         found: list[Tensor] = []
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate(shared.tokens.pieces):
             batch, asking, _ = piece.shape
             here = slice(piece.start, piece.stop)
             own = (
@@ -251,17 +255,17 @@ class LeanForward:
                 .transpose(1, 2)
                 for x in (keys, values)
             )
-            mask = masks.get((number, layer.window))
+            mask = shared.masks.get((number, layer.window))
             mixed = attention(q, k, v, mask, anatomy.scale, anatomy.attention_softcap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
-        return found
+        return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _masks(self, tree: PrefixTree) -> Masks:
+    def _masks(self, tokens: PackedTokens) -> Masks:
         """Additive masks by piece and window; causal pieces need none."""
         masks: dict[tuple[int, int | None], Tensor] = {}
         windows = {layer.window for layer in self.anatomy.layers}
-        for number, piece in enumerate(tree.pieces):
+        for number, piece in enumerate(tokens.pieces):
             for window in windows:
                 wide = window is None or window >= piece.shape[2]
                 if piece.keys is None and wide and self.anatomy.attention_softcap is None:
@@ -289,42 +293,27 @@ class LeanForward:
         weights: BlockWeights | None,
     ) -> Tensor:
         """A group of linear modules of a block: the outputs (N, out), side by side."""
-        modules = layer.grouped[number]
         if weights is None:
-            (module,) = modules
-            return self._apply(x, module, owned)
+            return self._linears(x, layer, number, owned, shared)[0]
         y = joined_linear(x, weights, number, shared.direct)
-        parts = [
-            (self._update(x, each, owned), len(base.weight))
-            for each, base in zip(modules, weights.groups[number], strict=True)
-        ]
-        if all(update is None for update, _ in parts):
-            return y
-        updates = [y.new_zeros(len(y), size) if u is None else u for u, size in parts]
-        return y + (updates[0] if len(updates) == 1 else torch.cat(updates, 1))
-
-    def _apply(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor:
-        """A linear module: the base product for all rows, and each adapter's share for its rows."""
-        linear = linear_of(module, None)
-        bias = None if linear.bias is None else linear.bias.to(x.dtype)
-        y = F.linear(x, linear.weight.to(x.dtype), bias)
-        update = self._update(x, module, owned)
+        widths = [len(base.weight) for base in weights.groups[number]]
+        loras = [loras_of(each, owned.adapters) for each in layer.grouped[number]]
+        update = updates(x, loras, widths, owned, shared.direct)
         return y if update is None else y + update
 
-    def _update(self, x: Tensor, module: nn.Module, owned: Owners) -> Tensor | None:
-        """The updates (N, out) of the adapters of a linear module, each for its rows."""
-        loras = loras_of(module, [each.adapter for each in owned.parts])
-        known = [lora for lora in loras if lora is not None]
-        if not known:
-            return None
-        one_rank = len(known) == len(loras) and len({len(lora.down) for lora in known}) == 1
-        if owned.grid is not None and one_rank and all(lora.dropout is None for lora in known):
-            return batched_by(x, known, owned.grid)
-        out = len(known[0].up)
-        rows = [
-            x.new_zeros(each.stop - each.start, out)
-            if lora is None
-            else added_by(x[each.start : each.stop], lora)
-            for each, lora in zip(owned.parts, loras, strict=True)
-        ]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
+    def _linears(
+        self, x: Tensor, layer: Layer, number: int, owned: Owners, shared: _Pass
+    ) -> list[Tensor]:
+        """The same, of each module for itself."""
+        modules = layer.grouped[number]
+        found: list[Tensor] = []
+        for module in modules:
+            linear = linear_of(module, None)
+            bias = None if linear.bias is None else linear.bias.to(x.dtype)
+            found.append(F.linear(x, linear.weight.to(x.dtype), bias))
+        widths = [y.shape[1] for y in found]
+        loras = [loras_of(module, owned.adapters) for module in modules]
+        update = updates(x, loras, widths, owned, shared.direct)
+        if update is None:
+            return found
+        return [y + own for y, own in zip(found, update.split(widths, 1), strict=True)]

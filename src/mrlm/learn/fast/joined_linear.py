@@ -140,7 +140,7 @@ def _by_leaves(
         found[1::2] = [
             total if wanted else None for total, wanted in zip(sums, needed[1::2], strict=True)
         ]
-    return _added(leaves, found) if direct else found
+    return added(leaves, found) if direct else found
 
 
 def _as_leaf(found: Tensor, leaves: Sequence[Tensor], direct: bool) -> Tensor:
@@ -151,7 +151,7 @@ def _as_leaf(found: Tensor, leaves: Sequence[Tensor], direct: bool) -> Tensor:
 
 
 @torch.no_grad()
-def _added(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def added(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Adds gradients to those of their leaves; nothing is left for autograd."""
     pairs = [(leaf, x) for leaf, x in zip(leaves, found, strict=True) if x is not None]
     same = [(leaf.grad, x) for leaf, x in pairs if leaf.grad is not None and leaf.dtype == x.dtype]

@@ -182,6 +182,12 @@ class Anatomy:
         return self.model.lm_head.weight
 
     @property
+    def checkpointing(self) -> bool:
+        """Whether activation checkpointing is on."""
+        parts = (self.model.model, *(layer.block for layer in self.layers))
+        return any(getattr(part, "gradient_checkpointing", False) for part in parts)
+
+    @property
     def final_norm(self) -> nn.Module:
         return self.model.model.norm
 

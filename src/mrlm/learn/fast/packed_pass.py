@@ -3,7 +3,8 @@ each chunk's gradient is computed while its logits exist."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
-from mrlm.learn.policy.loading import is_checkpointing
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -29,12 +29,14 @@ class LeanPass:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
         self._structure = Structure(self.anatomy.model, adapter)
+        self._training = False
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
     def check(self) -> None:
-        """Raises `NotLean` if the model has changes that it would miss."""
-        if self._structure.same():
+        """Raises `NotLean` if the model has changes that it would miss; in training mode, it was
+        checked when that began."""
+        if self._training or self._structure.same():
             return
         model = self.anatomy.model
         anatomy_of(model)
@@ -43,6 +45,16 @@ class LeanPass:
                 "an adapter was put into it, and only its own forward knows which one is active"
             )
         self._structure = Structure(model, self.adapter)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Context of training mode: of the modules that it computes with, and of no others."""
+        self._training, before = True, self._training
+        try:
+            with self._structure.training():
+                yield
+        finally:
+            self._training = before
 
     @property
     def dropouts(self) -> list[nn.Dropout]:
@@ -119,7 +131,7 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) 
     backward may add to `grad` of the weights itself, which only `Tensor.backward` allows."""
     first = jobs[0][0]
     model = first.anatomy.model
-    again = model.training and is_checkpointing(model)
+    again = model.training and first.anatomy.checkpointing
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again, direct=direct)
 

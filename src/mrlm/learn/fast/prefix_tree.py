@@ -8,7 +8,7 @@ with the keys visible to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,22 +73,16 @@ class _TokenChunk:
 
 
 @dataclass(frozen=True)
-class PrefixTree:
+class PackedTokens:
     """The distinct tokens of some samples.
 
     Args:
         ids, positions: (P,) packed ids, and their positions in the sequences.
-        predictors: (N,) packed indices whose outputs predict the trained tokens.
-        needed: (R,) the distinct ones of these, in order.
-        which: (N,) index into `needed` of each.
         chunks, groups: the tokens that samples share, and those of similar length.
     """
 
     ids: Tensor
     positions: Tensor
-    predictors: Tensor
-    needed: Tensor
-    which: Tensor
     chunks: Sequence[_TokenChunk]
     groups: Sequence[Sequence[int]]
 
@@ -112,6 +106,21 @@ class PrefixTree:
         return KeyPaths(keys, columns[0], columns[1], (max(sizes), max(reaches)))
 
 
+@dataclass(frozen=True)
+class PrefixTree(PackedTokens):
+    """The distinct tokens of some samples, and which of them predict.
+
+    Args:
+        predictors: (N,) packed indices whose outputs predict the trained tokens.
+        needed: (R,) the distinct ones of these, in order.
+        which: (N,) index into `needed` of each.
+    """
+
+    predictors: Tensor
+    needed: Tensor
+    which: Tensor
+
+
 def to_device(array: np.ndarray, device: Any) -> Tensor:
     """An array as a tensor of the device; the host does not wait for what the device computes."""
     return torch.as_tensor(array).to(device, non_blocking=True)
@@ -132,12 +141,8 @@ def plant(
     before."""
     arrays = [np.asarray(ids[:-1] or ids, dtype=np.int64) for ids in sequences]
     stretches, paths = _grow(arrays)
-    groups = _similar(stretches)
-    placed = 0
-    for group in groups:
-        for index in group:
-            stretches[index].place = placed
-            placed += stretches[index].size
+    groups = _laid(stretches)
+    placed = sum(each.size for each in stretches)
     ids = np.empty(placed, dtype=np.int64)
     positions = np.empty(placed, dtype=np.int64)
     for each in stretches:
@@ -151,12 +156,50 @@ def plant(
     return PrefixTree(
         to_device(ids, device),
         to_device(positions, device),
+        stretches,
+        groups,
         to_device(predictors, device),
         to_device(needed, device),
         to_device(which, device),
-        stretches,
-        groups,
     )
+
+
+def merged(trees: Sequence[PrefixTree]) -> tuple[PackedTokens, list[np.ndarray]]:
+    """The tokens of several trees, of which none sees another, and for each tree the packed indices
+    (P,) of its own: chunks of similar length are one piece of attention, whose tree they are of."""
+    sizes = [len(tree.ids) for tree in trees]
+    if len(trees) == 1:
+        return trees[0], [np.arange(sizes[0])]
+    stretches: list[_TokenChunk] = []
+    for tree in trees:
+        first = len(stretches)
+        stretches += [
+            replace(each, parent=each.parent + first if each.parent >= 0 else -1)
+            for each in tree.chunks
+        ]
+    groups = _laid(stretches)
+    moved = [np.empty(size, dtype=np.int64) for size in sizes]
+    own = ((place, each) for place, tree in zip(moved, trees, strict=True) for each in tree.chunks)
+    for (place, before), after in zip(own, stretches, strict=True):
+        here = slice(before.place, before.place + before.size)
+        place[here] = np.arange(after.place, after.place + after.size)
+    device = trees[0].ids.device
+    order = to_device(np.argsort(np.concatenate(moved)), device)
+    ids, positions = (
+        torch.cat([getattr(tree, name) for tree in trees])[order] for name in ("ids", "positions")
+    )
+    return PackedTokens(ids, positions, stretches, groups), moved
+
+
+def _laid(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
+    """Groups chunks of similar length, and gives each its place in this order."""
+    groups = _similar(stretches)
+    placed = 0
+    for group in groups:
+        for index in group:
+            stretches[index].place = placed
+            placed += stretches[index].size
+    return groups
 
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:

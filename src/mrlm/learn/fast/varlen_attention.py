@@ -52,27 +52,6 @@ class KeyPaths:
         return found.view(like.shape)
 
 
-def join(parts: Sequence[KeyPaths], sizes: Sequence[int]) -> KeyPaths:
-    """The paths of several trees of so many packed tokens, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    alone = all(part.keys is None for part in parts)
-    keys: list[Tensor] = []
-    ends_q, ends_k = [parts[0].ends_q[:1]], [parts[0].ends_k[:1]]
-    start = read = 0
-    for part, size in zip(parts, sizes, strict=True):
-        own = part.keys
-        if own is None:
-            own = torch.arange(size, device=part.ends_q.device)
-        keys.append(own + start)
-        ends_q.append(part.ends_q[1:] + start)
-        ends_k.append(part.ends_k[1:] + read)
-        start, read = start + size, read + len(own)
-    longest = (max(part.longest[0] for part in parts), max(part.longest[1] for part in parts))
-    found = None if alone else torch.cat(keys)
-    return KeyPaths(found, torch.cat(ends_q), torch.cat(ends_k), longest)
-
-
 class Kernel(Protocol):
     """Causal attention of sequences of several lengths, of which the last query sees all keys."""
 

@@ -237,12 +237,6 @@ def _unhooked(model: Any) -> bool:
     return found
 
 
-def is_checkpointing(model: Any) -> bool:
-    """Whether activation checkpointing is on."""
-    new = hasattr(model, "activation_checkpointing_enable")
-    return bool(model.is_activation_checkpointing if new else model.is_gradient_checkpointing)
-
-
 def is_model(folder: Path) -> bool:
     """Whether a folder holds a model or an adapter."""
     return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))

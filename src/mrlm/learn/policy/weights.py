@@ -18,7 +18,7 @@ from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_ada
 from mrlm.learn.policy.own_forward import OwnForward
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
 from mrlm.learn.policy.storage import Storage
-from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
+from mrlm.learn.policy.wrapped_modules import interface_of, modules_of, output_layer, unwrap
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -165,12 +165,15 @@ class PolicyWeights:
     def scoring(self) -> Iterator[None]:
         """Disables dropout and gradients; restores the model's mode afterwards."""
         was_training = self.model.training
-        self.model.eval()
+        changed = any(each.training for each in modules_of(self.model, self.adapter))
+        if changed:
+            self.model.eval()
         try:
             with torch.no_grad():
                 yield
         finally:
-            self.model.train(was_training)
+            if changed:
+                self.model.train(was_training)
             self.storage.reshard()
 
     @cached_property

@@ -4,7 +4,8 @@ and either inside `DistributedDataParallel`."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from operator import contains
@@ -80,6 +81,18 @@ class Structure:
             and not any(map(contains, self._own, repeat("forward")))
             and not any(map(dict.get, self._own, repeat("_compiled_call_impl")))
         )
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Context in which these modules are in training mode, as by `train` of each."""
+        before = [own["training"] for own in self._own]
+        for own in self._own:
+            own["training"] = True
+        try:
+            yield
+        finally:
+            for own, mode in zip(self._own, before, strict=True):
+                own["training"] = mode
 
 
 @dataclass(frozen=True, slots=True)
