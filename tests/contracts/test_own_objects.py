@@ -30,6 +30,7 @@ FOREIGN: dict[str, set[str]] = {
         "inner.model.embed_tokens",
         "model",
         "module",
+        "part",
     },
     "learn/fast/packed_pass.py": {"each"},
     "learn/mismatch.py": {"model", "getattr(model, 'config', None)"},
