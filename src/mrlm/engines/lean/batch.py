@@ -102,8 +102,8 @@ class DecodingBatch:
         waiting = itertools.islice(self.queue, self.batch_size)
         rows = self.places.fitting([self.drafts[index].request for index in waiting])
         self.blocks = self.kind(self.decoder, rows, self.width, self.memory)
-        self.who = np.full(rows, -1)  # draft of each row, -1 for none
-        self.prefix_of = np.zeros(rows, dtype=np.int64)
+        self.who: np.ndarray = np.full(rows, -1)  # draft of each row, -1 for none
+        self.prefix_of: np.ndarray = np.zeros(rows, dtype=np.int64)
         self.prefixes: list[_Prefix | None] = []
         self.rows = self.running = 0
         self._refused = -1

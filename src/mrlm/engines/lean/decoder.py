@@ -104,7 +104,7 @@ class Decoder:
         self.dtype: torch.dtype = torch.float32 if between else dtype
         self.on_processor: bool = self.device.type in PROCESSORS
         self.attention: Attention = Attention(anatomy.scale, anatomy.attention_softcap)
-        self.layout = 0
+        self.layout: int = 0
         """Counts the times that weights moved to other addresses."""
         self.heads: int = anatomy.heads
         self.kv_heads: int = anatomy.kv_heads

@@ -111,11 +111,11 @@ class FixedBatch(DecodingBatch):
         self.alive: Tensor = self.memory.zeros("alive", rows, dtype=torch.bool)
         self.status: Tensor = self.memory.zeros("status", CHUNK + 2, rows, dtype=torch.int64)
         self.slot: Tensor = self.memory.zeros("slot", 1, dtype=torch.int64)
-        self.started = np.zeros(rows, dtype=np.int64)
+        self.started: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Steps of each row that were started."""
-        self.most = np.zeros(rows, dtype=np.int64)
+        self.most: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Most tokens of each row."""
-        self.looked = np.zeros(rows, dtype=np.int64)
+        self.looked: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Tokens of each row that were looked at."""
         self.results: deque[_Results] = deque()
 

@@ -44,7 +44,7 @@ class Blocks:
             memory.take(f"own{at}", *shape).zero_() for at in range(len(decoder.windows))
         ]
         self.prompts: Prompts = Prompts(decoder, memory)
-        self.column = 0
+        self.column: int = 0
         """The own column of the next step."""
         self.since: np.ndarray = np.zeros(rows, dtype=np.int64)
         """The first own column of each row."""

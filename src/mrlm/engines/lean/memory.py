@@ -36,14 +36,15 @@ def _total() -> int:
 class Fresh:
     """New memory for every tensor."""
 
-    overlaps = False
-    layout = 0
+    overlaps: bool = False
+    layout: int = 0
     """Counts the times that memory moved."""
-    held = 0
+    held: int = 0
     """Bytes that stay from batch to batch."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self.device = dtype, device
+        self.dtype: torch.dtype = dtype
+        self.device: torch.device = device
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of a shape, with any values."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from mrlm.core.errors import EngineError
 from mrlm.engines.lean.decoder import Decoder
@@ -31,7 +32,9 @@ class Places:
     """
 
     def __init__(self, decoder: Decoder, width: int, budget: int) -> None:
-        self.device, self.width, self.budget = decoder.device, width, budget
+        self.device: torch.device = decoder.device
+        self.width: int = width
+        self.budget: int = budget
         self.layers: int = len(decoder.windows)
         pairs = 2 * decoder.kv_heads * decoder.head_dim
         self.of_token: int = self.layers * pairs * decoder.dtype.itemsize
