@@ -20,6 +20,7 @@ from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.experiment import run_experiment
+from mrlm.teams.saving import read_team
 from places import ROOT
 
 SECRET = "sk-0123456789abcdef"
@@ -101,6 +102,9 @@ def test_a_pulled_team_plays_as_in_the_last_evaluation_of_its_run(
     try:
         done = run("pull", "me/adders", "-o", tmp_path / "here")
         assert done.code == 0 and "a team of first, second" in done.out, done.err
+        placed = bool(read_team(tmp_path / "here").get("environments"))
+        assert ("mrlm play --config" in done.out) is placed
+        assert (".play('a task')" in done.out) is not placed
         team = Team.from_pretrained(tmp_path / "here")
         prompt = team.agents["first"].system_prompt
         assert prompt == "Add ``` them. [secret]"

@@ -18,6 +18,9 @@ def pull(
     from mrlm.tracking.console import printable
 
     folder = fetch(repository, output, revision=revision, endpoint=endpoint)
-    agents = ", ".join(read_team(folder)["agents"])
-    print(printable(f"{folder}: a team of {agents}"))
-    print(printable(f"play with it: mrlm play --config {shlex.quote(str(folder / TEAM))}"))
+    team = read_team(folder)
+    print(printable(f"{folder}: a team of {', '.join(team['agents'])}"))
+    command = f"mrlm play --config {shlex.quote(str(folder / TEAM))}"
+    if not team.get("environments"):  # it was trained in one of a local file
+        command = f"mrlm.Team.from_pretrained({str(folder)!r}).play('a task')"
+    print(printable(f"play with it: {command}"))
