@@ -98,7 +98,7 @@ def prefill(length: int, family: str, softcap: bool = False) -> int:
     block = Prompts(found, Lasting(found.dtype, found.device))
     text = np.arange(length) % 200
     with Largest() as largest:
-        block.read([0], [text], [np.arange(1000)], pool, None)
+        block.read([0], [text], np.zeros(1), [np.arange(1000)], pool, None)
     assert block.size == (1, length)
     return largest.bytes
 

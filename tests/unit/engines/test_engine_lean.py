@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from typing import Any
 
 import numpy as np
@@ -182,8 +183,43 @@ def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:
     ]
     assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
     assert_lean(lean)
-    assert lean.stats.cached == 2 * 3 * 50
+    assert lean.stats.shared == 2 * 3 * 50
     assert lean.stats.read == 2 * (50 + 4 + 5 + 6 + 7)
+
+
+@pytest.mark.parametrize("processors", [{"cpu"}, set()])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_beginnings_of_prompts_are_read_once_wherever_they_part(
+    family: str, processors: set[str], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that part early, late, or are the beginning of others; some of it is cached."""
+    monkeypatch.setattr(decoder, "PROCESSORS", processors)
+    model = build(family)
+    policies = {name: Policy(name, model, tokenizer) for name in ("a", "b")}
+    lean, general = LeanEngine(policies), HFEngine(policies)
+    rng = random.Random(5)
+    texts = [[rng.randrange(3, 259) for _ in range(40)]]
+    for _ in range(11):
+        text = rng.choice(texts)
+        cut = rng.randrange(1, len(text))
+        texts.append([*text[:cut], *(rng.randrange(3, 259) for _ in range(rng.randrange(30)))])
+    requests = [
+        Request(name, text, SamplingParams(4), seed)
+        for seed, text in enumerate(texts)
+        for name in "ab"
+    ]
+    known: set[tuple[object, ...]] = set()
+    for part in (requests[:4], requests):
+        before = lean.stats.read
+        assert_same(generate(lean, part), generate(general, part))
+        ids = [(each.policy, *each.prompt_ids) for each in part]
+        distinct = {text[: n + 1] for text in ids for n in range(1, len(text))}
+        least = len(distinct - known)
+        assert (
+            least <= lean.stats.read - before <= least + len(part)
+        )  # the last token is always read
+        known |= distinct
+    assert_lean(lean)
 
 
 def adapters(model: Any, tokenizer: Any) -> dict[str, Policy]:

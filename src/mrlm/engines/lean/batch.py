@@ -31,8 +31,6 @@ PREFILL = 8192
 """Prompt tokens that are prefilled at once, padding included."""
 WORTH = 16
 """Completions shorter than this are not cached: prefilling them again costs less."""
-ALIKE = 32
-"""Common tokens of two new prompts from which on one is prefilled before the other."""
 
 
 @dataclass(slots=True)
@@ -42,7 +40,7 @@ class Stats:
     prompt: int = 0
     """Tokens of the prompts of all requests."""
     shared: int = 0
-    """Of these, prefilled once for several requests of one call."""
+    """Of these, run through the model once for several requests of one call."""
     cached: int = 0
     """Of these, found in the prefix cache."""
     read: int = 0
@@ -323,51 +321,41 @@ class DecodingBatch:
     # -- prefill -----------------------------------------------------------------------------------
 
     def _read(self, fresh: list[int]) -> None:
-        """Prefill new prompts, as many at once as fit; of those with a common prefix, one first."""
-        leading, following = self._led(fresh)
-        for numbers in (leading, following):
-            part: list[int] = []
-            for number in sorted(numbers, key=lambda i: len(self._prefix(i).ids)):
-                if part and len(self._prefix(number).ids) * (len(part) + 1) > PREFILL:
-                    self._prefill(part)
-                    part = []
-                part.append(number)
-            if part:
+        """Prefill new prompts, as many at once as fit."""
+        part: list[int] = []
+        for number in sorted(fresh, key=lambda i: len(self._prefix(i).ids)):
+            if part and len(self._prefix(number).ids) * (len(part) + 1) > PREFILL:
                 self._prefill(part)
-
-    def _led(self, fresh: list[int]) -> tuple[list[int], list[int]]:
-        """Split prompts into leaders, and those that share a prefix beyond the cached part."""
-        leading: list[int] = []
-        following: list[int] = []
-        before: _Prefix | None = None
-        prefixes = [(number, self._prefix(number)) for number in fresh]
-        for number, prefix in sorted(prefixes, key=lambda e: (str(e[1].key), e[1].ids.tobytes())):
-            known = len(self.cache.match(prefix.key, prefix.ids[:-1]))
-            alike = 0
-            if before is not None and before.key == prefix.key and self.cache.limit:
-                most = min(len(before.ids), len(prefix.ids) - 1)
-                differs = np.flatnonzero(before.ids[:most] != prefix.ids[:most])
-                alike = int(differs[0]) if len(differs) else most
-            (following if alike >= known + ALIKE else leading).append(number)
-            before = prefix
-        return leading, following
+                part = []
+            part.append(number)
+        if part:
+            self._prefill(part)
 
     def _prefill(self, part: list[int]) -> None:
         """Prefill prompts except for their cached prefixes, and cache the result."""
+        prefixes = [self._prefix(number) for number in part]
+        kinds = {key: at for at, key in enumerate(sorted({t.key for t in prefixes}, key=str))}
+        part = sorted(part, key=lambda i: (kinds[self._prefix(i).key], _order(self._prefix(i).ids)))
         prefixes = [self._prefix(number) for number in part]
         rows = [self.cache.match(prefix.key, prefix.ids[:-1]) for prefix in prefixes]
         adapters = [self.policies[prefix.key[0]].adapter for prefix in prefixes]
         owners = self.decoder.owners(adapters)
         texts = [prefix.ids for prefix in prefixes]
-        last = self.blocks.prompts.read(part, texts, rows, self.cache.pool, owners)
-        places, numbers, columns, offset = [], [], [], 0
+        kind = np.array([kinds[prefix.key] for prefix in prefixes])
+        last, read = self.blocks.prompts.read(part, texts, kind, rows, self.cache.pool, owners)
+        places, numbers, columns = [], [], []
         for number, prefix, state, each in zip(part, prefixes, last, rows, strict=True):
             prefix.last = state
             start, found = self.cache.add(prefix.key, prefix.ids, len(each))
             places.append(found)
             numbers.append(np.full(len(found), number))
             columns.append(np.arange(start, start + len(found)))
-            offset += len(prefix.ids) - len(each)
         self.cache.copy(places, numbers, columns, self.blocks.prompts.gather)
-        self.stats.read += offset
+        self.stats.read += read
+        self.stats.shared += sum(map(len, texts)) - sum(map(len, rows)) - read
         self.stats.cached += sum(map(len, rows))
+
+
+def _order(ids: np.ndarray) -> bytes:
+    """Sorts texts so that those that begin alike are neighbours."""
+    return ids.byteswap().tobytes()

@@ -314,6 +314,7 @@ class Decoder:
         longest: int,
         attend: Attend,
         adapted: Adapted | None,
+        last: tuple[Tensor, Adapted | None] | None = None,
     ) -> Tensor:
         """The hidden states (N, hidden) after all blocks.
 
@@ -323,6 +324,8 @@ class Decoder:
             longest: length of the rotary tables.
             attend: stores the keys and values of each layer and computes attention.
             adapted: the adapters of the tokens, as `adapted` makes them.
+            last: tokens whose hidden states are returned, and their adapters; `attend` answers for
+                them alone in the last layer. `None` for all.
         """
         count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
         turns = self._rotary(positions, longest)
@@ -337,7 +340,10 @@ class Decoder:
             turned = y[:, :kept]
             rolled = turned.roll(self.head_dim // 2, -1)
             turned.mul_(cos).addcmul_(rolled, sin)
-            y = self._product(at, "o", attend(at, y[:, :heads], y[:, heads:]), adapted)
+            y = attend(at, y[:, :heads], y[:, heads:])
+            if last is not None and at == len(self.windows) - 1:
+                x, adapted = x[last[0]], last[1]
+            y = self._product(at, "o", y, adapted)
             if norms["norm_after_attention"] is not None:
                 y = self._norm(y, norms["norm_after_attention"])
             x = x + y

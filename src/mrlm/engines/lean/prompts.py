@@ -1,5 +1,4 @@
-"""Keys and values of the prompts of a running batch, each of which several rows may share, and
-their prefill."""
+"""Keys and values of the prompts of a running batch, each of which several rows may share."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrlm.engines.lean.attention import hidden
-from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.decoder import Attend, Decoder
 from mrlm.engines.lean.memory import Fresh
-from mrlm.learn.fast.varlen_attention import KeyPaths, Shape, kernel_for
+from mrlm.engines.lean.prefill import Prefill, Queries
+from mrlm.learn.fast.varlen_attention import Shape, kernel_for
 
 PIECE = 8192
 """Tokens of one prompt that are prefilled at once on an accelerator."""
@@ -63,33 +62,115 @@ class Prompts:
         self,
         numbers: Sequence[int],
         texts: Sequence[np.ndarray],
+        kinds: np.ndarray,
         known: Sequence[np.ndarray],
         pool: Tensor,
         owners: np.ndarray | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, int]:
         """Prefill prompts.
 
         Args:
             numbers: the index of each of P prompts.
-            texts: the ids of each.
+            texts: the ids of each; those that share a beginning stand side by side.
+            kinds: (P,) prompts of different kinds share nothing.
             known: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
             owners: result of `Decoder.owners`, for the prompts.
 
         Returns:
-            Hidden states of the last tokens (P, hidden).
+            Hidden states of the last tokens (P, hidden), and the number of computed tokens.
         """
+        computed = 0
         lengths, starts = np.array([len(t) for t in texts]), np.array([len(t) for t in known])
         cached = self.index(np.concatenate(known)) if starts.any() else None
         while True:
             stops = lengths
             if not self.decoder.on_processor and len(texts) == 1:
                 stops = np.minimum(lengths, starts + PIECE)
-            piece = _Piece(self, numbers, texts, starts, stops, int(lengths.max()))
-            found = piece.run(cached, pool, owners)
+            prefill = Prefill(self.decoder, texts, kinds, starts, stops)
+            computed += int(prefill.new.sum())
+            attend = self._on_processor if self.decoder.on_processor else self._on_accelerator
+            look = attend(prefill, numbers, None if cached is None else (cached, pool))
+            found = prefill.forward(look, owners)
             if (stops == lengths).all():
-                return found
+                return found, computed
             starts, cached = stops, None
+
+    def _on_processor(
+        self, prefill: Prefill, numbers: Sequence[int], cached: tuple[Tensor, Tensor] | None
+    ) -> Attend:
+        decoder, stored = self.decoder, prefill.stored
+        shape = (2, prefill.count, decoder.kv_heads, prefill.wide, decoder.head_dim)
+        before = None if cached is None else prefill.places(prefill.known)
+        masks = {
+            (group, window): prefill.mask(group, window)
+            for group in (*prefill.groups, prefill.ends)
+            for window in set(decoder.windows)
+        }
+
+        def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
+            layer = self.memory.take("", *shape).zero_()
+            if cached is not None and before is not None:
+                layer[:, before[0], :, before[1]] = _pairs(cached[1][cached[0], at])
+            new = pairs if stored.token is None else pairs[stored.token]
+            layer[:, stored.prompt, :, stored.column] = _pairs(new)
+
+            def look(group: Queries, asking: Tensor) -> Tensor:
+                keys, values = layer if group.prompts is None else layer[:, group.prompts]
+                mask = masks[group, decoder.windows[at]]
+                asked = group.grid(asking)
+                found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
+                return group.flat(found)
+
+            found = prefill.asked(at, queries, look)
+            self.place(at, numbers, layer)
+            return found
+
+        return attend
+
+    def _on_accelerator(
+        self, prefill: Prefill, numbers: Sequence[int], cached: tuple[Tensor, Tensor] | None
+    ) -> Attend:
+        """Nothing has the size of queries times keys: one kernel for prompts of all lengths, or
+        blocks of queries."""
+        decoder, stored = self.decoder, prefill.stored
+        self.grow(max(numbers) + 1, prefill.wide)
+        own = self.index(np.array(numbers))
+        row, before = own[stored.prompt], None
+        if cached is not None:
+            before = prefill.places(prefill.known)
+        key_row, key_column = prefill.places(prefill.stops)
+        key_row = own[key_row]
+        paths = {last: prefill.paths(last) for last in (False, True)}
+        stop = int(prefill.stops.max())
+
+        def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
+            block, window = self.blocks[at], decoder.windows[at]
+            if cached is not None and before is not None:
+                block[:, own[before[0]], :, before[1]] = _pairs(cached[1][cached[0], at])
+            new = pairs if stored.token is None else pairs[stored.token]
+            block[:, row, :, stored.column] = _pairs(new)
+            kernel = None
+            if decoder.attention.softcap is None:
+                size = decoder.heads, decoder.kv_heads, decoder.head_dim
+                kernel = kernel_for(queries.device, Shape(queries.dtype, *size, window))
+            if kernel is not None:
+                last = at == len(self.blocks) - 1
+                asking = (queries[prefill.last] if last else queries).contiguous()
+                k, v = block[:, key_row, :, key_column].unbind(1)
+                found = kernel.forward(asking, k, v, paths[last], decoder.attention.scale, window)
+                return found[0].reshape(len(asking), -1)
+
+            def look(group: Queries, asking: Tensor) -> Tensor:
+                chosen = own if group.prompts is None else own[group.prompts]
+                keys, values = block[:, chosen, :, :stop]
+                asked = group.grid(asking)
+                found = decoder.attention.read(asked, keys, values, group.first, window)
+                return group.flat(found)
+
+            return prefill.asked(at, queries, look)
+
+        return attend
 
     def index(self, numbers: np.ndarray) -> Tensor:
         """Numbers as a tensor of the device."""
@@ -119,142 +200,6 @@ class Prompts:
         self.blocks[at] = grown
 
 
-class _Piece:
-    """Tokens `starts` to `stops` of prompts, which are read at once; `wide` is the length of the
-    longest prompt."""
-
-    def __init__(
-        self,
-        prompts: Prompts,
-        numbers: Sequence[int],
-        texts: Sequence[np.ndarray],
-        starts: np.ndarray,
-        stops: np.ndarray,
-        wide: int,
-    ) -> None:
-        self.prompts, self.decoder, self.numbers = prompts, prompts.decoder, numbers
-        self.starts, self.stops, self.wide = starts, stops, wide
-        self.count, self.new = len(texts), stops - starts
-        new = self.new
-        self.tall = int(new.max())
-        index = prompts.index
-        parts = [text[a:b] for text, a, b in zip(texts, starts, stops, strict=True)]
-        self.ids = index(np.concatenate(parts))
-        self.row = index(np.repeat(np.arange(self.count), new))
-        self.column = index(_ranges(starts, stops))
-        self.slot = self.row * self.tall + index(_ranges(starts * 0, new))
-        self.last = index(np.cumsum(new) - 1)
-
-    def run(self, cached: Tensor | None, pool: Tensor, owners: np.ndarray | None) -> Tensor:
-        """Read them; returns hidden states of the last tokens (P, hidden)."""
-        decoder = self.decoder
-        if cached is not None:
-            self._cached = self._places(self.starts * 0, self.starts)
-        attend = self._on_processor() if decoder.on_processor else self._on_accelerator()
-
-        def stored(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            return attend(at, queries, pairs, None if cached is None else pool[cached, at])
-
-        own = None if owners is None else np.repeat(owners, self.new)
-        adapted = decoder.adapted(own)
-        x = decoder.forward(decoder.embed(self.ids), self.column, self.wide, stored, adapted)
-        return x[self.last]
-
-    def _places(self, starts: np.ndarray, stops: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Number in this piece and column of tokens."""
-        index = self.prompts.index
-        return index(np.repeat(np.arange(self.count), stops - starts)), index(
-            _ranges(starts, stops)
-        )
-
-    def _grid(self, queries: Tensor) -> Tensor:
-        """Queries (N, heads, D) by prompt, (P, heads, tall, D)."""
-        grid = queries.new_zeros(self.count * self.tall, *queries.shape[1:])
-        grid[self.slot] = queries
-        return grid.view(self.count, self.tall, *queries.shape[1:]).transpose(1, 2)
-
-    def _flat(self, found: Tensor) -> Tensor:
-        return found.transpose(1, 2).reshape(self.count * self.tall, -1)[self.slot]
-
-    def _on_processor(self):
-        prompts, decoder = self.prompts, self.decoder
-        masks = self._masks()
-
-        def attend(at: int, queries: Tensor, pairs: Tensor, cached: Tensor | None) -> Tensor:
-            shape = (2, self.count, decoder.kv_heads, self.wide, decoder.head_dim)
-            layer = prompts.memory.take("", *shape).zero_()
-            if cached is not None:
-                layer[:, self._cached[0], :, self._cached[1]] = _pairs(cached)
-            layer[:, self.row, :, self.column] = _pairs(pairs)
-            mask = masks[decoder.windows[at]]
-            keys, values = layer
-            asked = self._grid(queries)
-            found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
-            prompts.place(at, self.numbers, layer)
-            return self._flat(found)
-
-        return attend
-
-    def _masks(self) -> dict[int | None, Tensor | None]:
-        """For each window, the mask of queries (P, tall) over keys (P, wide); `None` if a causal
-        mask is enough."""
-        device = self.decoder.device
-        own = self.prompts.index(self.starts)[:, None] + torch.arange(self.tall, device=device)
-        behind = own[:, :, None] - torch.arange(self.wide, device=device)
-        masks: dict[int | None, Tensor | None] = {}
-        for window in set(self.decoder.windows):
-            masks[window] = None
-            if window is not None and window < self.wide:
-                masks[window] = hidden((behind < 0) | (behind >= window), self.decoder.dtype)[
-                    :, None
-                ]
-            elif self.starts.any():
-                masks[window] = hidden(behind < 0, self.decoder.dtype)[:, None]
-        return masks
-
-    def _on_accelerator(self):
-        """Nothing has the size of queries times keys: one kernel for prompts of all lengths, or
-        blocks of queries."""
-        prompts, decoder, kv = self.prompts, self.decoder, self.decoder.kv_heads
-        prompts.grow(max(self.numbers) + 1, self.wide)
-        own = prompts.index(np.array(self.numbers))
-        row, first = own[self.row], prompts.index(self.starts)
-        key_row, key_column = self._places(self.starts * 0, self.stops)
-        key_row = own[key_row]
-        paths = self._paths()
-        last = int(self.stops.max())
-
-        def attend(at: int, queries: Tensor, pairs: Tensor, cached: Tensor | None) -> Tensor:
-            block, window = prompts.blocks[at], decoder.windows[at]
-            if cached is not None:
-                block[:, own[self._cached[0]], :, self._cached[1]] = _pairs(cached)
-            block[:, row, :, self.column] = _pairs(pairs)
-            kernel = None
-            if decoder.attention.softcap is None:
-                shape = Shape(queries.dtype, decoder.heads, kv, decoder.head_dim, window)
-                kernel = kernel_for(queries.device, shape)
-            if kernel is not None:
-                k, v = block[:, key_row, :, key_column].unbind(1)
-                scale = decoder.attention.scale
-                found = kernel.forward(queries.contiguous(), k, v, paths, scale, window)[0]
-                return found.reshape(len(queries), -1)
-            keys, values = block[:, own, :, :last]
-            asked = self._grid(queries)
-            return self._flat(decoder.attention.read(asked, keys, values, first, window))
-
-        return attend
-
-    def _paths(self) -> KeyPaths:
-        """The keys of each prompt's new tokens: the prompt up to the last of them."""
-
-        def ends(sizes: np.ndarray) -> Tensor:
-            each = np.concatenate([[0], np.cumsum(sizes)])
-            return torch.as_tensor(each, dtype=torch.int32, device=self.decoder.device)
-
-        new = self.stops - self.starts
-        return KeyPaths(None, ends(new), ends(self.stops), (self.tall, int(self.stops.max())))
-
-
 def halves(pairs: Tensor) -> Tensor:
     """Keys and values (2, N, kv_heads, D) of pairs (N, 2 kv_heads, D)."""
     return _pairs(pairs).transpose(0, 1)
@@ -264,10 +209,3 @@ def _pairs(pairs: Tensor) -> Tensor:
     """(N, 2, kv_heads, D)."""
     count, kv, size = pairs.shape
     return pairs.view(count, 2, kv // 2, size)
-
-
-def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Concatenate the ranges."""
-    sizes = stops - starts
-    before = np.cumsum(sizes) - sizes
-    return np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
