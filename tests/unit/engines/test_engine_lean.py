@@ -222,6 +222,41 @@ def test_beginnings_of_prompts_are_read_once_wherever_they_part(
     assert_lean(lean)
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+@pytest.mark.parametrize("batch_size", [5, 64])
+def test_answers_that_begin_alike_are_computed_once(
+    family: str, batch_size: int, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight answers to each of three prompts, most of which are equal; adapters differ."""
+    policies = adapters(build(family), tokenizer)
+    rng = random.Random(5)
+    texts = [[rng.randrange(3, 259) for _ in range(size)] for size in (5, 9, 20)]
+    likely = SamplingParams(12, temperature=0.1, min_p=0.7)
+    requests = [
+        Request(name, text, likely, seed)
+        for name in ("one", "base")
+        for text in texts
+        for seed in range(8)
+    ]
+    plain, sizes = decoder.Decoder.forward, []
+
+    def counted(self: decoder.Decoder, x: Any, *rest: Any) -> Any:
+        sizes.append(len(x))
+        return plain(self, x, *rest)
+
+    lean = LeanEngine(policies, batch_size=batch_size)
+    generate(lean, requests[:1])
+    monkeypatch.setattr(decoder.Decoder, "forward", counted)
+    found = generate(lean, requests)
+    tokens = sum(len(each.token_ids) - 1 for each in found)
+    computed = sum(sizes) - 2 * sum(map(len, texts))
+    assert computed < (0.7 if batch_size == 64 else 0.95) * tokens
+    for own, other in zip(found, generate(HFEngine(policies), requests), strict=True):
+        assert own.token_ids == other.token_ids
+        assert own.logprobs == pytest.approx(other.logprobs, abs=1e-4)  # ten times the rounding
+    assert_lean(lean)
+
+
 def adapters(model: Any, tokenizer: Any) -> dict[str, Policy]:
     """Adapters of several ranks on different modules, and the base they share."""
     shapes = {

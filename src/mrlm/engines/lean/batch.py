@@ -15,7 +15,6 @@ from torch import Tensor
 
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.kv_blocks import Blocks
-from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
@@ -158,7 +157,7 @@ class DecodingBatch:
                 tokens = tokens[self._compact()]
             if self.running:
                 n = self.rows
-                self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.adapters)
+                self.hidden[:n] = self.blocks.step(tokens, self.position[:n])
                 self.position[:n] += 1
                 self.stats.steps += 1
 
@@ -256,7 +255,7 @@ class DecodingBatch:
         def column(values: list[int]) -> Tensor:
             return torch.tensor(values, device=self.device)
 
-        self.blocks.since[slots] = self.blocks.column
+        self.blocks.begin(slots, self.prefix_of[slots])
         last = [self._prefix(int(self.prefix_of[slot])).last for slot in slots]
         self.hidden[at] = torch.stack([each for each in last if each is not None])
         self.position[at] = column([len(request.prompt_ids) for request in requests])
@@ -304,8 +303,9 @@ class DecodingBatch:
         assert prefix is not None
         return prefix
 
-    def _arrange(self) -> None:
-        """Update the indices that depend on the assignment of rows."""
+    def _arrange(self) -> np.ndarray | None:
+        """Update the indices that depend on the assignment of rows; returns the adapters of the
+        rows as `Decoder.owners` does."""
         n = self._extent
         drafts = [self.drafts[max(index, 0)] for index in self.who[:n]]
         running = self.who[:n] >= 0
@@ -314,9 +314,9 @@ class DecodingBatch:
             row for row, draft in enumerate(drafts) if running[row] and draft.request.sampling.stop
         ]
         owners = self.decoder.owners([draft.policy.adapter for draft in drafts])
-        self.adapters: Adapted | None = self.decoder.adapted(owners)
         lengths = np.array([len(prefix.ids) if prefix else 0 for prefix in self.prefixes])
-        self.blocks.arrange(self.prefix_of[:n], lengths, running)
+        self.blocks.arrange(self.prefix_of[:n], lengths, running, owners)
+        return owners
 
     # -- prefill -----------------------------------------------------------------------------------
 

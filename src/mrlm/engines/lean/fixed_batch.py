@@ -16,6 +16,7 @@ from mrlm.engines.lean.batch import REFILL, DecodingBatch
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
 from mrlm.engines.lean.kv_blocks import Blocks
+from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 
 CHUNK = 8
@@ -230,8 +231,9 @@ class FixedBatch(DecodingBatch):
         self.alive[len(kept) :] = False
         return found
 
-    def _arrange(self) -> None:
-        super()._arrange()
+    def _arrange(self) -> np.ndarray | None:
+        owners = super()._arrange()
+        self.adapters: Adapted | None = self.decoder.adapted(owners)
         self._sampling: tuple[Any, ...] = (
             *(len(self.who), len(self.names), self.columns.plain, self.columns.truncates),
             *(self.columns.greedy is None, self.adapters is None),
@@ -241,6 +243,7 @@ class FixedBatch(DecodingBatch):
         if isinstance(self.adapters, Tensor):  # a mask, on all accelerators
             self._sampling += (self.adapters.shape[1],)
             self.adapters = self._lasting("adapters", self.adapters)
+        return owners
 
     def _lasting(self, name: str, numbers: Tensor | None) -> Tensor | None:
         """Numbers at a fixed address."""

@@ -24,7 +24,13 @@ class FixedBlocks(Blocks):
     """Blocks whose steps depend on memory at fixed addresses only: the rows, prompts and lengths of
     a step are rounded up to powers of two."""
 
-    def arrange(self, prefixes: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
+    def arrange(
+        self,
+        prefixes: np.ndarray,
+        lengths: np.ndarray,
+        running: np.ndarray,
+        owners: np.ndarray | None,
+    ) -> None:
         count, since = len(prefixes), self.since[: len(prefixes)]
         self._first = int(since[running].min())
         since[~running] = self._first
@@ -71,7 +77,6 @@ class FixedBlocks(Blocks):
         """Make room for columns."""
         while self.column + steps > self.room:
             self.widen()
-            self.locate()
 
     def fixed_step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
         """As `step`, but only with operations on memory at fixed addresses: it may be recorded."""
@@ -86,7 +91,7 @@ class FixedBlocks(Blocks):
             own_mask, prompt_mask = masks[decoder.windows[at]]
             keys, values = own
             late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
-            early, early_sum = self._attend_to_prefixes(at, asked, prompt_mask)
+            early, early_sum = self._to_prompts(at, asked, prompt_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
@@ -94,9 +99,7 @@ class FixedBlocks(Blocks):
         self._now += 1
         return found
 
-    def _attend_to_prefixes(
-        self, at: int, asked: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _to_prompts(self, at: int, asked: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         _, kv, group, size = asked.shape
         prompts, most, longest = self._prefixes, self._most, self._longest
         grid = asked

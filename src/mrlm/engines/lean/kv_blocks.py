@@ -3,6 +3,8 @@ requests."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,11 @@ from mrlm.engines.lean.prompts import Prompts, halves
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
 
+APART = 0.75
+"""Rows that are equal are computed once while at most this share of all differ."""
+IDS = 1 << 32
+"""Larger than any token id."""
+
 Masks = dict[int | None, tuple[Tensor | None, Tensor | None]]
 
 
@@ -23,6 +30,30 @@ def most_columns(width: int) -> int:
     """Largest number of own columns of rows that sample `width` tokens at most: columns that no row
     sees are dropped before more are added."""
     return width + max(width // 4, FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The N rows that a step computes.
+
+    Args:
+        which: which of all rows they are, and for each of all the one that it is equal to; `None`
+            if they are all.
+        adapted: their adapters, as `Decoder.adapted` makes them.
+        since: (N,) first own column of each; `late` if they differ.
+        group, rank: (N,) the shared prompt of each, and its number among the rows with it.
+        most: largest number of rows with one prompt.
+        even: all prompts have as many rows, in order.
+    """
+
+    which: tuple[Tensor, Tensor] | None
+    adapted: Adapted | None
+    since: Tensor
+    late: bool
+    group: Tensor
+    rank: Tensor
+    most: int
+    even: bool
 
 
 class Blocks:
@@ -49,6 +80,9 @@ class Blocks:
         self.since: np.ndarray = np.zeros(rows, dtype=np.int64)
         """The first own column of each row."""
         self._first = 0
+        self._alike: np.ndarray = np.zeros(rows, dtype=np.int64)
+        """Rows with the same number have the same text so far."""
+        self._differ = True
 
     @property
     def room(self) -> int:
@@ -72,101 +106,151 @@ class Blocks:
         for own in self.own:
             own[:, : len(kept), :, seen] = own[:, index, :, seen]
         self.since[: len(kept)] = self.since[kept]
+        self._alike[: len(kept)] = self._alike[kept]
 
-    def arrange(self, prefixes: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
+    def arrange(
+        self,
+        prefixes: np.ndarray,
+        lengths: np.ndarray,
+        running: np.ndarray,
+        owners: np.ndarray | None,
+    ) -> None:
         """Record which rows run: the index of each row's shared prompt (N,), the lengths of the
-        shared prompts (P,), and the rows whose output is needed (N,)."""
-        count, since = len(prefixes), self.since[: len(prefixes)]
+        shared prompts (P,), the rows whose output is needed (N,), and the result of
+        `Decoder.owners` (N,)."""
+        since = self.since[: len(prefixes)]
         self._first = int(since[running].min())
         since[~running] = self._first
-        self._late = bool((since > self._first).any())
-        self._since = self._index(since)
         self._longest, self._prefixes = int(lengths.max()), len(lengths)
-        sizes = np.bincount(prefixes, minlength=len(lengths))
-        order = np.argsort(prefixes, kind="stable")
-        rank = np.empty(count, dtype=np.int64)
-        rank[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self._most = int(sizes.max())
-        self._even = np.array_equal(prefixes * self._most + rank, np.arange(count))
-        self._even = self._even and count == self._most * len(lengths)
-        self._group, self._rank = self._index(prefixes), self._index(rank)
+        self._prefix_of, self._running, self._owners = prefixes, running, owners
+        self.locate()
         self._length = self._index(lengths)
         self._short: Tensor | None = None
         if (lengths != self._longest).any():
             places = torch.arange(self._longest, device=self.decoder.device)
             self._short = hidden(places >= self._length[:, None], self.decoder.dtype)[:, None, None]
 
+    def begin(self, rows: np.ndarray, prefixes: np.ndarray) -> None:
+        """New rows (n,) begin after prompts (n,): those with one prompt are equal until they say
+        something else."""
+        self.since[rows] = self.column
+        self._alike[rows] = len(self._alike) + prefixes
+        self._differ = False
+
+    def locate(self) -> None:
+        """Record the first own column of each row."""
+        self._every = self._rows(np.arange(len(self._prefix_of)))
+
+    def _rows(self, chosen: np.ndarray, same: np.ndarray | None = None) -> Rows:
+        """Rows with these numbers; `same` if they stand for others."""
+        prefixes, since = self._prefix_of[chosen], self.since[chosen]
+        count, prompts = len(chosen), self._prefixes
+        sizes = np.bincount(prefixes, minlength=prompts)
+        order = np.argsort(prefixes, kind="stable")
+        rank = np.empty(count, dtype=np.int64)
+        rank[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        most, late = int(sizes.max()), bool((since > self._first).any())
+        even = np.array_equal(prefixes * most + rank, np.arange(count)) and count == most * prompts
+        own, group, place = (self._index(each) for each in (since, prefixes, rank))
+        which = None if same is None else (self._index(chosen), self._index(same))
+        owners = None if self._owners is None else self._owners[chosen]
+        adapted = self.decoder.adapted(owners)
+        return Rows(which, adapted, own, late, group, place, most, even)
+
+    def _distinct(self, ids: Tensor) -> Rows:
+        """The rows to compute for the next tokens (N,): one of those that are equal so far."""
+        if self._differ:
+            return self._every
+        count = len(ids)
+        said = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
+        _, chosen, same = np.unique(said, return_index=True, return_inverse=True)
+        self._alike[:count] = same
+        self._differ = len(chosen) > APART * count
+        if self._differ:
+            return self._every
+        return self._rows(chosen, same)
+
     # -- one step ----------------------------------------------------------------------------------
 
-    def step(self, ids: Tensor, positions: Tensor, adapters: Adapted | None) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Run one token (N,) per row through the model, at its position (N,); returns hidden states
-        (N, hidden). `adapters` is the result of `Decoder.adapted`."""
+        (N, hidden)."""
         if self.column == self.room:
             self.widen()
-        found = self._forward(ids, positions, adapters)
+        rows = self._distinct(ids)
+        if rows.which is None:
+            found = self._forward(ids, positions, rows)
+        else:
+            chosen, same = rows.which
+            found = self._forward(ids[chosen], positions[chosen], rows)[same]
         self.column += 1
         return found
 
-    def _forward(self, ids: Tensor, positions: Tensor, adapters: Adapted | None) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, rows: Rows) -> Tensor:
         decoder, count = self.decoder, len(ids)
         column, stop = self.column, self.column + 1
         kv, size = decoder.kv_heads, decoder.head_dim
         reach = self._longest + stop - self._first
-        masks = self._step_masks(positions, column, stop)
+        masks = self._step_masks(positions, column, stop, rows)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            own = self.own[at][:, :count]
-            own[:, :, :, column] = halves(pairs)
-            keys, values = own[:, :, :, self._first : stop]
+            new, own = halves(pairs), self.own[at]
+            if rows.which is None:
+                own[:, :count, :, column] = new
+                keys, values = own[:, :count, :, self._first : stop]
+            else:
+                chosen, same = rows.which
+                own[:, : len(same), :, column] = new[:, same]
+                keys, values = own[:, chosen, :, self._first : stop]
             asked = queries.reshape(count, kv, -1, size)
             own_mask, prefix_mask = masks[decoder.windows[at]]
             late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
-            early, early_sum = self._attend_to_prefixes(at, asked, prefix_mask)
+            early, early_sum = self._to_prefixes(at, asked, prefix_mask, rows)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
-        return decoder.forward(decoder.embed(ids), positions, reach, attend, adapters)
+        return decoder.forward(decoder.embed(ids), positions, reach, attend, rows.adapted)
 
-    def _attend_to_prefixes(
-        self, at: int, asked: Tensor, mask: Tensor | None
+    def _to_prefixes(
+        self, at: int, asked: Tensor, mask: Tensor | None, rows: Rows
     ) -> tuple[Tensor, Tensor]:
         """Attention of queries (N, kv_heads, G, D) to the shared prompts: rows of one prompt are
         one product."""
         count, kv, group, size = asked.shape
-        prefixes, most = self._prefixes, self._most
-        if self._even:
+        prefixes, most = self._prefixes, rows.most
+        if rows.even:
             grid = asked.view(prefixes, most, kv, group, size)
         else:
             grid = asked.new_zeros(prefixes, most, kv, group, size)
-            grid[self._group, self._rank] = asked
+            grid[rows.group, rows.rank] = asked
         grid = grid.transpose(1, 2).reshape(prefixes, kv, most * group, size)
         keys, values = self.prompts.blocks[at][:, :prefixes, :, : self._longest]
         found, total = self.decoder.attention.look(grid, keys, values, mask)
         found = found.reshape(prefixes, kv, most, group, size).transpose(1, 2)
         total = total.view(prefixes, kv, most, group).transpose(1, 2)
-        if self._even:
+        if rows.even:
             return found.reshape(count, kv, group, size), total.reshape(count, kv, group)
-        return found[self._group, self._rank], total[self._group, self._rank]
+        return found[rows.group, rows.rank], total[rows.group, rows.rank]
 
-    def _step_masks(self, positions: Tensor, now: int, stop: int) -> Masks:
+    def _step_masks(self, positions: Tensor, now: int, stop: int, rows: Rows) -> Masks:
         """For each window, the masks of the own columns (N or 1, 1, 1, T) and of the shared prompts
         (P, 1, 1 or M, T)."""
         decoder, device = self.decoder, self.decoder.device
         reach = self._longest + stop - self._first
         columns = torch.arange(self._first, stop, device=device)[None]
-        unseen = columns < self._since[:, None] if self._late else None
+        unseen = columns < rows.since[:, None] if rows.late else None
         own = None if unseen is None else hidden(unseen, decoder.dtype)[:, None, None]
         masks: Masks = {}
         for window in set(decoder.windows):
             if window is None or reach <= window:
                 masks[window] = own, self._short
                 continue
-            gone = (columns < self._since[:, None]) | (now - columns >= window) | (columns > now)
+            gone = (columns < rows.since[:, None]) | (now - columns >= window) | (columns > now)
             places = torch.arange(self._longest, device=device)
             far = positions[:, None] - places >= window
-            far |= places >= self._length[self._group][:, None]
-            grid = far.new_zeros(self._prefixes, self._most, self._longest)
-            grid[self._group, self._rank] = far
+            far |= places >= self._length[rows.group][:, None]
+            grid = far.new_zeros(self._prefixes, rows.most, self._longest)
+            grid[rows.group, rows.rank] = far
             grid = grid.repeat_interleave(decoder.heads // decoder.kv_heads, 1)
             masks[window] = (
                 hidden(gone, decoder.dtype)[:, None, None],
@@ -190,8 +274,8 @@ class Blocks:
             self.own[at] = self.memory.take(f"own{at}", 2, rows, kv, wider, size).zero_()
             self.own[at][:, :, :, : column - first] = seen
         self.since = (self.since - first).clip(min=0)
-        self._since = self._since - first
         self.column, self._first = column - first, 0
+        self.locate()
 
     # -- helpers ---------------------------------------------------------------------------------
 
