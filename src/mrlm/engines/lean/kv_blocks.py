@@ -142,7 +142,7 @@ class Blocks:
         self._every = self._rows(np.arange(len(self._prefix_of)))
 
     def _rows(self, chosen: np.ndarray, same: np.ndarray | None = None) -> Rows:
-        """Rows with these numbers; `same` if they stand for others."""
+        """Rows with these numbers; `same` tells which one every row is equal to."""
         prefixes, since = self._prefix_of[chosen], self.since[chosen]
         count, prompts = len(chosen), self._prefixes
         sizes = np.bincount(prefixes, minlength=prompts)

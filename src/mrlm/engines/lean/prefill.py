@@ -66,7 +66,7 @@ class Prefill:
 
     Args:
         decoder: computes them.
-        texts: the ids of each prompt; those that share a beginning stand side by side.
+        texts: the ids of each prompt; those that share a beginning are neighbours.
         kinds: (P,) prompts of different kinds share nothing.
         known: (P,) number of cached tokens.
         stops: (P,) where to stop.
@@ -119,7 +119,7 @@ class Prefill:
         return found
 
     def mask(self, group: Queries, window: int | None) -> Tensor | None:
-        """What the queries of a group (P, 1, tall, wide) do not see; `None` if a causal mask is
+        """The mask (P, 1, tall, wide) of a group, added to its scores; `None` if a causal mask is
         enough."""
         if window is None or window >= self.wide:
             window = None

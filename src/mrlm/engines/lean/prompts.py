@@ -71,7 +71,7 @@ class Prompts:
 
         Args:
             numbers: the index of each of P prompts.
-            texts: the ids of each; those that share a beginning stand side by side.
+            texts: the ids of each; those that share a beginning are neighbours.
             kinds: (P,) prompts of different kinds share nothing.
             known: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
