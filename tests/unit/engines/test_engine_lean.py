@@ -222,6 +222,28 @@ def test_beginnings_of_prompts_are_read_once_wherever_they_part(
     assert_lean(lean)
 
 
+def test_answers_that_parted_stay_apart_when_others_join_the_batch(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows end one after another, and waiting ones take their places."""
+    monkeypatch.setattr(kv_blocks, "APART", 0.25)
+    policies = {"policy": Policy("policy", build("llama"), tokenizer)}
+    rng = random.Random(3)
+    texts = [[rng.randrange(3, 259) for _ in range(8)] for _ in range(2)]
+    requests = [
+        Request("policy", text, SamplingParams(4 + seed, top_k=2), seed)
+        for seed in range(24)
+        for text in texts
+    ]
+    lean = LeanEngine(policies, batch_size=12)
+    for own, other in zip(
+        generate(lean, requests), generate(HFEngine(policies), requests), strict=True
+    ):
+        assert own.token_ids == other.token_ids
+        assert own.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert_lean(lean)
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
 @pytest.mark.parametrize("batch_size", [5, 64])
 def test_answers_that_begin_alike_are_computed_once(

@@ -164,10 +164,11 @@ class Blocks:
         count = len(ids)
         said = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
         _, chosen, same = np.unique(said, return_index=True, return_inverse=True)
-        self._alike[:count] = same
         self._differ = len(chosen) > APART * count
         if self._differ:
+            self._alike[:count] = np.arange(count)
             return self._every
+        self._alike[:count] = same
         return self._rows(chosen, same)
 
     # -- one step ----------------------------------------------------------------------------------
