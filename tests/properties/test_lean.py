@@ -26,7 +26,7 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, merge, pack, split
 from mrlm.learn.fast import cpu_backends, matmul, packed_pass
-from mrlm.learn.fast.elementwise import Norm16
+from mrlm.learn.fast.elementwise import Norm
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of
 from mrlm.learn.fast.prefix_tree import plant
@@ -561,7 +561,7 @@ def test_the_norm_of_a_short_type_has_the_gradient_of_the_long_one(shape: tuple[
     back = torch.randn(shape, generator=generator).bfloat16()
     wanted = F.rms_norm(exact[0], weight.shape, exact[1], 1e-6)
     wanted.backward(back.double())
-    found = Norm16.apply(x, weight, 1e-6)
+    found = Norm.apply(x, weight, 1e-6)
     found.backward(back)
     for ours, theirs in (
         (found.detach(), wanted.detach()),

@@ -22,7 +22,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.elementwise import Norm16, Rotate, SwiGLU
+from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
@@ -415,7 +415,7 @@ def test_a_norm_of_rows_that_lie_otherwise_in_memory(
     x = torch.randn(5, 3, 8, generator=generator).bfloat16().transpose(0, 1).requires_grad_()
     weight = torch.rand(8, generator=generator).bfloat16().requires_grad_()
     back = torch.randn(3, 5, 8, generator=generator).bfloat16()
-    Norm16.apply(x, weight, 1e-3).backward(back)
+    Norm.apply(x, weight, 1e-3).backward(back)
     exact = [each.detach().double().requires_grad_() for each in (x, weight)]
     F.rms_norm(exact[0], (8,), exact[1], 1e-3).backward(back.double())
     for ours, theirs in zip((x, weight), exact, strict=True):

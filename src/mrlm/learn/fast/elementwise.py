@@ -37,13 +37,14 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     return found
 
 
-class Norm16(torch.autograd.Function):
-    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a 16-bit type, with the
-    gradient computed in float32, a few rows at a time."""
+class Norm(torch.autograd.Function):
+    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) on a CPU, with the gradient
+    computed a few rows at a time; both in float32 at least."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        kind = torch.promote_types(x.dtype, torch.float32)
+        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=kind)
         scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         return torch.mul(x, scale.to(x.dtype)).mul_(weight)
@@ -53,13 +54,13 @@ class Norm16(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         width = x.shape[-1]
         back = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for_weight = torch.zeros(width, device=x.device)
-        rows = max(1, CACHED // width)
+        for_weight = torch.zeros(width, dtype=scale.dtype, device=x.device)
+        rows = max(1, CACHED // 4 // width)
         tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
         for part, own, grad, to_x in zip(*tall, strict=True):
-            normed, grad = part.float().mul_(own), grad.float()
+            normed, grad = part * own, grad.to(scale.dtype)
             for_weight += (normed * grad).sum(0)
-            slope = grad.mul_(weight)
+            slope = grad * weight
             along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
             to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
         return back, for_weight.to(weight.dtype), None

@@ -21,7 +21,7 @@ from mrlm.learn.fast.adapters import (
     updates,
 )
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm16, Rotate, SwiGLU
+from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
@@ -279,8 +279,8 @@ class LeanForward:
         weight = shared.norms.get(module)
         if weight is None:
             weight = self.anatomy.norm_weight(module)
-        if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
-            return Norm16.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
+        if x.device.type == "cpu":
+            return Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
     def _product(
