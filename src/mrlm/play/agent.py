@@ -119,7 +119,7 @@ class Agent:
         index, self._calls = self._calls, self._calls + 1
         self._after = []
         step = len(self.episode.step_rewards)
-        order = sum(turn.step == step for turn in self.episode.turns)
+        order = [turn.step for turn in self.episode.turns].count(step)
         seen = self.settings.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
@@ -169,7 +169,7 @@ class Agent:
         """Whether a conversation cannot fit, whatever its tokens are: checked before tokenisation,
         which would take 250 bytes of memory for each of its characters."""
         chat, limit = self.settings.chat, self.settings.max_prompt_tokens
-        size = sum(len(message.content) for message in seen)
+        size = sum([len(message.content) for message in seen])
         return chat is not None and size > limit and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
