@@ -124,7 +124,7 @@ class Chat:
         """Like `render`, with a cache for conversations determined by roles and contents alone, and
         those. After a `previous` prompt only the new messages are rendered, if the template renders
         each message by itself."""
-        if any([message.tool_calls or message.metadata.get("tools") for message in messages]):
+        if any(message.tool_calls or message.metadata.get("tools") for message in messages):
             return self.render(messages), ()
         said = tuple([(message.role, message.content) for message in messages])
         if previous is not None and self._additive and previous.said:

@@ -371,7 +371,7 @@ def contract_problem(result: object, environment: Environment, method: str) -> s
                 f"agents={environment.agents!r}"
             )
         if not isinstance(observation, Observation) or not all(
-            [isinstance(message, Message) for message in observation.messages]
+            isinstance(message, Message) for message in observation.messages
         ):
             return (
                 f"{_title(environment)}.{method}: the observation of {agent!r} must be an "

@@ -173,8 +173,8 @@ class Group:
     def valid(self) -> list[Episode]:
         """The episodes that were sampled, did not fail and have a reward; only these count in
         statistics. Replays are not among them."""
-        usable = (each for each in self.episodes if not each.failed and not each.greedy)
-        return [each for each in usable if each.scored and each.replayed is None]
+        sampled = [each for each in self.episodes if not each.greedy and each.replayed is None]
+        return [each for each in sampled if not each.failed and each.scored]
 
     @property
     def replays(self) -> list[Episode]:

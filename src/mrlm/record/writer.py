@@ -64,7 +64,7 @@ def write_episodes(
 
 
 def _shown(row: dict[str, Any], hidden: Sequence[str]) -> dict[str, Any]:
-    shown = redacted(row, hidden)
+    shown = redacted(row, hidden) if hidden else row
     return row if shown == row else without_tokens(shown)
 
 

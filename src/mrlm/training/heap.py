@@ -23,8 +23,8 @@ def still_heap(iterations: int) -> Iterator[Callable[[int], object]]:
     are garbage: the collector then runs, instead of dozens of times while they are played.
 
     At its start garbage is collected, so that none is kept; at its end all objects are examined
-    again. It changes nothing for a few iterations, or in a program that controls the collector itself
-    (it has frozen objects, or there is no automatic collection).
+    again. It changes nothing for a few iterations, or in a program that controls the collector
+    itself (it has frozen objects, or there is no automatic collection).
 
     Args:
         iterations: those that follow.
