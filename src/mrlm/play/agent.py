@@ -159,8 +159,10 @@ class Agent:
         message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
         turn.message = message
         self._prompts[id(turn)] = prompt
-        self.rollout.turns.append(turn)
-        self.rollout.turns.sort(key=lambda each: each.index)  # in the order of requests
+        turns = self.rollout.turns
+        turns.append(turn)
+        if len(turns) > 1 and turns[-2].index > index:  # they are in the order of requests
+            turns.sort(key=lambda each: each.index)
         self.episode.rollouts.setdefault(self.name, self.rollout)
         self.rollout.messages = [*seen, message]
         return message
@@ -238,7 +240,7 @@ class Agent:
         self._after = list(messages)
 
     def _last_own(self, messages: Sequence[Message]) -> tuple[Prompt, Turn] | None:
-        for message in reversed(messages):
+        for message in reversed(messages) if self._prompts else ():
             if message.turn is not None and id(message.turn) in self._prompts:
                 return self._prompts[id(message.turn)], message.turn
         return None

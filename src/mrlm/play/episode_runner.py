@@ -303,13 +303,14 @@ class EpisodeRunner:
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         applies to both. No other coroutine runs during a method that does neither."""
-        waits = is_async(getattr(self.environment, what))
-        if not (waits or self.environment.blocking):
+        if not self.environment.blocking:
             with span("environment", self.episode.environment):
                 answer = function()
             if not is_pending(answer):
                 return answer
             function, waits = (lambda: answer), True
+        else:
+            waits = is_async(getattr(self.environment, what))
         async with self.working():
             with span("environment", self.episode.environment):
                 try:

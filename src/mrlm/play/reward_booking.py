@@ -27,6 +27,9 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
     Raises:
         RewardError: a reward is not a finite number.
     """
+    if not rewards and share == "own":
+        episode.step_rewards.append(0.0)
+        return
     given = {agent: _validated(reward, episode, agent) for agent, reward in rewards.items()}
     paid = {agent: reward for agent, reward in given.items() if reward.known}
     if len(paid) < len(given):
@@ -46,6 +49,7 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
             rollout.turns[-1].reward += amount
         else:
             episode.metrics = summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
+    named: dict[str, float] = {}
     for agent, reward in paid.items():
         if not reward.components:
             continue
@@ -53,7 +57,8 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
         if rollout is not None and rollout.turns:
             turn = rollout.turns[-1]
             turn.components = summed(turn.components, reward.components)
-        named = {f"{agent}/{name}": value for name, value in reward.components.items()}
+        named |= {f"{agent}/{name}": value for name, value in reward.components.items()}
+    if named:
         episode.metrics = summed(episode.metrics, named)
     team = sum(amounts.values()) / len(amounts) if amounts else 0.0
     episode.step_rewards.append(team)
