@@ -28,7 +28,8 @@ class Shown:
     def __format__(self, form: str) -> str:
         if isinstance(self.value, str | int):
             return str(self.value)
-        return f"{float(np.mean(self.value)):{form}.4g}"
+        mean = self.value if isinstance(self.value, float) else float(np.mean(self.value))
+        return f"{mean:{form}.4g}"
 
 
 def because(turn: Turn, clause: str, *numbers: Any) -> None:
