@@ -119,7 +119,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_weights(run)
     ended = time.perf_counter()
     own = (turn for group in everything for each in group for turn in each.own_turns)
-    tokens = sum(len(turn) for turn in own if not turn.fed)
+    tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     run.tokens += tokens
     api = api_metrics(run.engines)
     return (
