@@ -4,7 +4,7 @@ is in sources, placements and callbacks."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import NonFiniteError
@@ -33,11 +33,11 @@ async def train(run: Run) -> Run:
         KeyboardInterrupt: the run was interrupted; it has been saved and can be resumed.
         CheckError: an alarm ended it (`training.doctor=stop`); it has been saved.
     """
-    with still_heap(run.total_steps - run.step):
-        return await _train(run)
+    with still_heap(run.total_steps - run.step) as tidy:
+        return await _train(run, tidy)
 
 
-async def _train(run: Run) -> Run:
+async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
     for callback in run.callbacks:
         callback.on_train_begin(run)
     run.population.grow(run.step)
@@ -71,6 +71,7 @@ async def _train(run: Run) -> Run:
         heed_alarms(run)
         for callback in run.callbacks:
             callback.on_step_end(run, metrics)
+        tidy(run.step)
         stopping, interrupted = _agreed(run)
         due = _due(run.config.training.save_steps, run.step) and not run.failing
         if stopping or due or (last and run.saves_end):
@@ -118,7 +119,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_weights(run)
     ended = time.perf_counter()
     own = (turn for group in everything for each in group for turn in each.own_turns)
-    tokens = sum(len(turn) for turn in own if not turn.fed)
+    tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     run.tokens += tokens
     api = api_metrics(run.engines)
     return (

@@ -126,7 +126,7 @@ class Chat:
         each message by itself."""
         if any(message.tool_calls or message.metadata.get("tools") for message in messages):
             return self.render(messages), ()
-        said = tuple((message.role, message.content) for message in messages)
+        said = tuple([(message.role, message.content) for message in messages])
         if previous is not None and self._additive and previous.said:
             known = len(previous.said)
             if said[:known] == previous.said:

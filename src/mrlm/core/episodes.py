@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
@@ -102,27 +103,30 @@ class Episode:
     def _settle(self) -> None:
         """Complete the rewards of joint steps with 0, check that they are consistent, and make the
         turns of agents with missing rewards context."""
-        last = max((turn.step for turn in self.turns), default=-1)
+        last = max([turn.step for turn in self.turns], default=-1)
         if not self.step_rewards and self.reward:
             self.step_rewards = [0.0] * max(last, 0) + [self.reward]
         paid = self.step_rewards
         paid += [0.0] * (last + 1 - len(paid))
-        where = f"episode {self.id!r} of task {self.task.id!r}"
         total = sum(paid)
         if not abs(total - self.reward) <= 1e-6 * (1 + sum(map(abs, paid))):
             raise EpisodeError(
-                f"{where}: step_rewards sum to {total:g}, but reward is {self.reward:g}; "
+                f"{self._title}: step_rewards sum to {total:g}, but reward is {self.reward:g}; "
                 "give one finite reward per joint step, and their sum as the reward"
             )
         for agent, rollout in self.rollouts.items():
             steps = [turn.step for turn in rollout.turns]
             if steps != sorted(steps) or (steps and steps[0] < 0):
                 raise EpisodeError(
-                    f"{where}: the turns of agent {agent!r} are of the joint steps {steps}; "
+                    f"{self._title}: the turns of agent {agent!r} are of the joint steps {steps}; "
                     "Turn.step counts joint steps from 0 and must not decrease"
                 )
             for turn in rollout.turns if agent in self.missing else ():
                 turn.trained = False
+
+    @property
+    def _title(self) -> str:
+        return f"episode {self.id!r} of task {self.task.id!r}"
 
     @property
     def failed(self) -> bool:
@@ -136,12 +140,13 @@ class Episode:
     @property
     def turns(self) -> Iterator[Turn]:
         """All turns of all agents, agent by agent."""
-        for rollout in self.rollouts.values():
-            yield from rollout.turns
+        return chain.from_iterable([rollout.turns for rollout in self.rollouts.values()])
 
     @property
     def own_turns(self) -> Iterator[Turn]:
         """The turns that are not copies from the episode which this one was forked from."""
+        if len(self.path) < 2:  # it was not forked
+            return self.turns
         return (turn for turn in self.turns if not any(self.path[turn.depth + 1 :]))
 
 
@@ -168,8 +173,8 @@ class Group:
     def valid(self) -> list[Episode]:
         """The episodes that were sampled, did not fail and have a reward; only these count in
         statistics. Replays are not among them."""
-        usable = (each for each in self.episodes if not each.failed and not each.greedy)
-        return [each for each in usable if each.scored and each.replayed is None]
+        sampled = [each for each in self.episodes if not each.greedy and each.replayed is None]
+        return [each for each in sampled if not each.failed and each.scored]
 
     @property
     def replays(self) -> list[Episode]:

@@ -30,7 +30,7 @@ _known_async = functools.lru_cache(maxsize=1024)(_is_async)
 
 def is_pending(answer: Any) -> bool:
     """Whether the result of a method of an environment has to be awaited."""
-    return inspect.isawaitable(answer) and not isinstance(answer, StepResult)
+    return not isinstance(answer, StepResult) and inspect.isawaitable(answer)
 
 
 def by_hand(kind: type) -> None:

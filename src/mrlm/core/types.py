@@ -338,7 +338,7 @@ class Rollout:
     @property
     def reward(self) -> float:
         """Sum of the turns' rewards."""
-        return sum(turn.reward for turn in self.turns)
+        return sum([turn.reward for turn in self.turns])
 
 
 class EnvironmentMode(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import islice, product
+from itertools import accumulate, islice, pairwise, product
 from string import ascii_lowercase
 from typing import get_args
 
@@ -63,6 +63,7 @@ class RelayEnvironment(RowTasks):
         at_least("max_message", max_message, 1, whole=True)
         one_of("style", style, get_args(Style))
         self.terms: tuple[int, ...] = _terms(terms)
+        self._ends = [0, *accumulate(self.terms)]
         count = len(self.terms)
         default = [f"agent_{i + 1}" for i in range(count)] if count != 2 else ("first", "second")
         self.agents: tuple[str, ...] = agent_names(agents or default, count)
@@ -154,14 +155,12 @@ class RelayEnvironment(RowTasks):
 
     def _begin(self, numbers: Sequence[int]) -> None:
         self._numbers = self._parts(numbers)
-        sums = [sum(part) for part in self._numbers]
-        self._totals = [sum(sums[: place + 1]) for place in range(len(sums))]
+        self._totals = [*accumulate(map(sum, self._numbers))]
         self._messages: list[str] = []
 
     def _parts(self, numbers: Sequence[int]) -> Parts:
         """The numbers of every agent, out of all numbers."""
-        starts = [sum(self.terms[:place]) for place in range(len(self.terms))]
-        return [numbers[a : a + count] for a, count in zip(starts, self.terms, strict=True)]
+        return [numbers[start:end] for start, end in pairwise(self._ends)]
 
     def _shown(self, before: str) -> StepResult:
         place = len(self._messages)

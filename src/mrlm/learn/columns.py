@@ -53,9 +53,13 @@ def annotate(
     needs: frozenset[str],
 ) -> None:
     """Writes the columns in `needs`, and old log-probs where the sampler's do not suffice."""
-    samples = samples_of(groups, policy.name, "turn", credited=False)
     if spec.critic.topology != "shared":
         needs -= {"values"}  # computed by a critic
+    turns = (turn for group in groups for episode in group for turn in episode.turns)
+    own = (turn for turn in turns if turn.policy == policy.name)
+    if not needs and not (spec.reads_old and any(_unscored(turn, spec) for turn in own)):
+        return
+    samples = samples_of(groups, policy.name, "turn", credited=False)
     jobs: dict[tuple[str, ...], Sequence[Sample]] = {(x,): samples for x in sorted(needs)}
     if ("old_logprobs",) not in jobs and spec.reads_old:
         # the sampler's log-probs suffice unless missing, truncated, or from older weights

@@ -119,7 +119,7 @@ class Agent:
         index, self._calls = self._calls, self._calls + 1
         self._after = []
         step = len(self.episode.step_rewards)
-        order = sum(turn.step == step for turn in self.episode.turns)
+        order = [turn.step for turn in self.episode.turns].count(step)
         seen = self.settings.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
@@ -159,8 +159,10 @@ class Agent:
         message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
         turn.message = message
         self._prompts[id(turn)] = prompt
-        self.rollout.turns.append(turn)
-        self.rollout.turns.sort(key=lambda each: each.index)  # in the order of requests
+        turns = self.rollout.turns
+        turns.append(turn)
+        if len(turns) > 1 and turns[-2].index > index:  # they are in the order of requests
+            turns.sort(key=lambda each: each.index)
         self.episode.rollouts.setdefault(self.name, self.rollout)
         self.rollout.messages = [*seen, message]
         return message
@@ -169,7 +171,7 @@ class Agent:
         """Whether a conversation cannot fit, whatever its tokens are: checked before tokenisation,
         which would take 250 bytes of memory for each of its characters."""
         chat, limit = self.settings.chat, self.settings.max_prompt_tokens
-        size = sum(len(message.content) for message in seen)
+        size = sum([len(message.content) for message in seen])
         return chat is not None and size > limit and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
@@ -238,7 +240,7 @@ class Agent:
         self._after = list(messages)
 
     def _last_own(self, messages: Sequence[Message]) -> tuple[Prompt, Turn] | None:
-        for message in reversed(messages):
+        for message in reversed(messages) if self._prompts else ():
             if message.turn is not None and id(message.turn) in self._prompts:
                 return self._prompts[id(message.turn)], message.turn
         return None

@@ -245,22 +245,25 @@ class Batcher:
         """Wait until no call is in progress and none can have been for a while."""
         await self._calm(self.SETTLED_TICKS, lambda: 0, seen=0)
 
-    async def _asked(self, request: Request) -> Completion:
+    def _asked(self, request: Request) -> Awaitable[Completion]:
         engine = self.engines[request.policy]
         kind = self._kinds.get(request.policy)
         if kind is None or kind.engine is not engine:
             kind = self._kinds[request.policy] = _Kind(engine)
         if kind.remote is not None:
-            async with self.pulse.working():
-                with span("sampling", request.policy):
-                    return await kind.remote.answer(request)
+            return self._remote(kind.remote, request)
         if kind.concurrent is not None:
-            return await self._at_once(kind.concurrent, request)
+            return self._at_once(kind.concurrent, request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
-        return await future
+        return future
+
+    async def _remote(self, engine: RemoteEngine, request: Request) -> Completion:
+        async with self.pulse.working():
+            with span("sampling", request.policy):
+                return await engine.answer(request)
 
     async def _at_once(self, engine: ConcurrentEngine, request: Request) -> Completion:
         self.calls += 1

@@ -76,7 +76,7 @@ class EpisodeRunner:
     @property
     def family(self) -> list[EpisodeRunner]:
         """This runner and all of its forks."""
-        return [self, *(each for fork in self._forks for each in fork.family)]
+        return [self] + [each for fork in self._forks for each in fork.family]
 
     def fork(self, count: int) -> Sequence[EpisodeRunner]:
         """Fork the episode `count` ways from the current state: this runner and copies of it, with
@@ -277,13 +277,13 @@ class EpisodeRunner:
                 )
             self._agent_of = dict(zip(roles, actions, strict=True))
         role_of = {agent: role for role, agent in self._agent_of.items()}
-        unknown = [agent for agent in actions if agent not in role_of]
-        if unknown:
+        try:
+            return {role_of[agent]: message for agent, message in actions.items()}
+        except KeyError as unknown:
             raise ConfigError(
-                f"environment {name!r} has no agent {unknown[0]!r}; its agents are "
+                f"environment {name!r} has no agent {unknown.args[0]!r}; its agents are "
                 f"{', '.join(roles)}"
-            )
-        return {role_of[agent]: message for agent, message in actions.items()}
+            ) from None
 
     def _by_agent(self, result: StepResult, method: str) -> StepResult:
         """The checked result of the environment by agent; of one role, that of the agent that spoke
@@ -303,13 +303,14 @@ class EpisodeRunner:
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         applies to both. No other coroutine runs during a method that does neither."""
-        waits = is_async(getattr(self.environment, what))
-        if not (waits or self.environment.blocking):
+        if not self.environment.blocking:
             with span("environment", self.episode.environment):
                 answer = function()
             if not is_pending(answer):
                 return answer
             function, waits = (lambda: answer), True
+        else:
+            waits = is_async(getattr(self.environment, what))
         async with self.working():
             with span("environment", self.episode.environment):
                 try:

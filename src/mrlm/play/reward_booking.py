@@ -27,26 +27,29 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
     Raises:
         RewardError: a reward is not a finite number.
     """
+    if not rewards and share == "own":
+        episode.step_rewards.append(0.0)
+        return
     given = {agent: _validated(reward, episode, agent) for agent, reward in rewards.items()}
     paid = {agent: reward for agent, reward in given.items() if reward.known}
-    unknown = given.keys() - paid.keys()
-    if unknown and not paid:  # no reward of the step is known
-        episode.missing |= {*agents, *unknown}
-    elif share == "own":
-        episode.missing |= unknown
-    total = sum(reward.value for reward in paid.values())
-    if share == "own":
-        amounts = {agent: reward.value for agent, reward in paid.items()}
-    elif share == "team":
-        amounts = dict.fromkeys(episode.rollouts, total)
-    else:
-        amounts = {agent: total * weight for agent, weight in share.items()}
+    if len(paid) < len(given):
+        unknown = given.keys() - paid.keys()
+        if not paid:  # no reward of the step is known
+            episode.missing |= {*agents, *unknown}
+        elif share == "own":
+            episode.missing |= unknown
+    amounts = {agent: reward.value for agent, reward in paid.items()}
+    if share != "own":
+        total = sum(amounts.values())
+        weights = dict.fromkeys(episode.rollouts, 1.0) if share == "team" else share
+        amounts = {agent: total * weight for agent, weight in weights.items()}
     for agent, amount in amounts.items():
         rollout = episode.rollouts.get(agent)
         if rollout is not None and rollout.turns:
             rollout.turns[-1].reward += amount
         else:
             episode.metrics = summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
+    named: dict[str, float] = {}
     for agent, reward in paid.items():
         if not reward.components:
             continue
@@ -54,7 +57,8 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
         if rollout is not None and rollout.turns:
             turn = rollout.turns[-1]
             turn.components = summed(turn.components, reward.components)
-        named = {f"{agent}/{name}": value for name, value in reward.components.items()}
+        named |= {f"{agent}/{name}": value for name, value in reward.components.items()}
+    if named:
         episode.metrics = summed(episode.metrics, named)
     team = sum(amounts.values()) / len(amounts) if amounts else 0.0
     episode.step_rewards.append(team)
@@ -71,4 +75,7 @@ def _validated(reward: object, episode: Episode, agent: str) -> Reward:
 
 def summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
     """The sums of two tables of numbers."""
-    return {**known, **{name: known.get(name, 0.0) + float(more[name]) for name in more}}
+    return {
+        **known,
+        **{name: known.get(name, 0.0) + float(value) for name, value in more.items()},
+    }

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -121,22 +121,29 @@ class EpisodeFile:
         self.every: int = bits & -bits if steps > 1 else 1
 
     def append(
-        self, step: int, rows: Sequence[Mapping[str, Any]], *, evaluation: bool = False
+        self, step: int, rows: Iterable[Mapping[str, Any]], *, evaluation: bool = False
     ) -> bool:
-        """Writes rows as one part. Returns whether the file was thinned.
+        """Writes rows as one part, each as soon as it is made; none of them is read if the step is
+        not kept. Returns whether the file was thinned.
 
         Raises:
             OSError: it cannot be written.
         """
-        if not rows or not (evaluation or step % self.every == 0):
+        if not (evaluation or step % self.every == 0):
             return False
         # non-ASCII is escaped: no control code of a model's text reaches a terminal
         encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-        data = "".join([f"{encode({'step': step, **row})}\n" for row in rows]).encode()
+        lines, marks = [], []
+        for row in rows:
+            lines.append(f"{encode({'step': step, **row})}\n")
+            marks.append(_mark_of(str(row["id"])))
+        if not lines:
+            return False
+        data = "".join(lines).encode()
         if self.path.suffix == ".gz":
             data = gzip.compress(data, LEVEL, mtime=0)
         _extend(self.path, data)
-        part = Part(step, evaluation, self.size, len(data), len(rows), _marks_of(rows))
+        part = Part(step, evaluation, self.size, len(data), len(lines), "".join(marks))
         _extend(self.index, _line(part).encode())
         self.size = part.end
         self._training += not evaluation

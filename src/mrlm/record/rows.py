@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def episode_row(
         "status": episode.status,
         "reward": finite(episode.reward),
         "step_rewards": [finite(value) for value in episode.step_rewards],
-        "metrics": {name: finite(value) for name, value in sorted(episode.metrics.items())},
+        "metrics": _finite_table(dict(sorted(episode.metrics.items()))),
         "error": episode.error,
         **{name: value for name, value in marks.items() if value},
         **({"boards": _boards(episode)} if tokens and episode.boards else {}),
@@ -104,6 +104,13 @@ def finite(value: float | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _finite_table(numbers: dict[str, float]) -> dict[str, float | None]:
+    """A table with `finite` of each of its numbers, or the table itself if that changes nothing."""
+    if set(map(type, numbers.values())) <= {float} and all(map(math.isfinite, numbers.values())):
+        return cast("dict[str, float | None]", numbers)
+    return {name: finite(value) for name, value in numbers.items()}
+
+
 def _boards(episode: Episode) -> list[dict[str, Any]]:
     return [
         {"step": step} | ({"tree": board_tree(it)} if isinstance(it, Html) else {"text": it})
@@ -121,7 +128,8 @@ def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict
     known: list[int] = []
     for turn in rollout.turns:
         turns.append(_turn(turn, places.get(id(turn.completion_ids)), known if tokens else None))
-        known = [*turn.prompt_ids, *turn.completion_ids]
+        if tokens:
+            known = [*turn.prompt_ids, *turn.completion_ids]
     return {
         "policy": opponents.get(rollout.policy or "", rollout.policy),
         "reward": finite(rollout.reward),
@@ -131,8 +139,10 @@ def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict
 
 
 def _message(message: Message) -> dict[str, Any]:
-    calls = {"tool_calls": list(message.tool_calls)} if message.tool_calls else {}
-    return message_record(message) | calls
+    row = message_record(message)
+    if message.tool_calls:
+        row["tool_calls"] = list(message.tool_calls)
+    return row
 
 
 def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, Any]:
@@ -151,7 +161,7 @@ def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, A
         "sampling": _sampling(turn.sampling),
         "trained": turn.trained,
         "reward": finite(turn.reward),
-        "components": {name: finite(value) for name, value in turn.components.items()},
+        "components": _finite_table(turn.components),
         "advantage": mean_of(turn.advantages),
         "return": mean_of(turn.returns),
         "tokens": len(ids),

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def write_episodes(
     opponents: Mapping[str, str] | None = None,
     *,
     hidden: Sequence[str] = (),
+    most: int | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Writes the episodes of a step.
+    """Writes the episodes of a step, one after the other.
 
     Args:
         file: the file of episodes.
@@ -42,6 +44,7 @@ def write_episodes(
         groups: its groups of episodes.
         opponents: opponent -> the past player it represents.
         hidden: secrets, which are redacted in texts, together with the tokens of their episode.
+        most: number of rows that are returned, the first ones; by default all.
 
     Returns:
         The rows of the recorded episodes, and whether the file was thinned.
@@ -52,19 +55,20 @@ def write_episodes(
     chosen = list(plan.chosen(groups))
     tasks = {id(each.task): each.task for _, each, _ in chosen}  # siblings share one
     posed = {key: task_record(task) for key, task in tasks.items()}
-    rows = [
+    made = (
         _shown(
             episode_row(each, opponents, group=number, tokens=tokens, task=posed[id(each.task)]),
             hidden,
         )
         for number, each, tokens in chosen
-    ]
+    )
+    first = list(islice(made, most))
     evaluation = any(each.id.startswith("eval/") for _, each, _ in chosen)
-    return rows, file.append(step, rows, evaluation=evaluation)
+    return first, file.append(step, chain(first, made), evaluation=evaluation)
 
 
 def _shown(row: dict[str, Any], hidden: Sequence[str]) -> dict[str, Any]:
-    shown = redacted(row, hidden)
+    shown = redacted(row, hidden) if hidden else row
     return row if shown == row else without_tokens(shown)
 
 

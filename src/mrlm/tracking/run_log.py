@@ -251,7 +251,13 @@ class RunLog:
         """
         try:
             rows, thinned = write_episodes(
-                self._episodes, self.record, step, groups, opponents, hidden=self._secrets
+                self._episodes,
+                self.record,
+                step,
+                groups,
+                opponents,
+                hidden=self._secrets,
+                most=None if self._trackers else MOST,
             )
         except OSError as error:
             raise self._unwritable(self._episodes.path, error) from error

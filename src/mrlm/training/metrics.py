@@ -49,12 +49,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["completion_length/max"] = float(np.max(lengths))
         stopped = (turn.finish_reason == "length" for turn in turns)
         metrics["completion_length/cut"] = _share(stopped)
-    metrics["turns/mean"] = float(np.mean([sum(1 for _ in episode.turns) for episode in valid]))
+    metrics["turns/mean"] = float(np.mean([len(list(episode.turns)) for episode in valid]))
     for agent in agents:
-        known = [e.rollouts[agent].reward for e in valid if agent in e.rollouts.keys() - e.missing]
+        acted = [(each, each.rollouts[agent]) for each in valid if agent in each.rollouts]
+        known = [rollout.reward for each, rollout in acted if agent not in each.missing]
         if known:
             metrics[f"reward/{agent}/mean"] = float(np.mean(known))
-        own = [t for e in valid if agent in e.rollouts for t in e.rollouts[agent].turns]
+        own = [turn for _, rollout in acted for turn in rollout.turns]
         lengths = [len(turn) for turn in own if turn.completion_ids]
         if lengths and len(agents) > 1:
             metrics[f"completion_length/{agent}/mean"] = float(np.mean(lengths))

@@ -121,9 +121,13 @@ async def gaps(
     limits = {each.policy: run.engines[each.policy].tolerance(each.policy) for each in learners}
     proven = [each for each in learners if limits[each.policy] is not None]
     asked: dict[int, tuple[Engine, list[Request]]] = {}
+    trained: dict[str, list[Turn]] = {}
+    for turn in (turn for group in groups for episode in group.valid for turn in episode.turns):
+        if turn.trained and turn.completion_ids:
+            trained.setdefault(turn.policy, []).append(turn)
     for learner in proven:
         engine = run.engines[learner.policy]
-        requests = _requests(run, learner, groups, attempt)
+        requests = _requests(run, learner, trained.get(learner.policy, []), attempt)
         asked.setdefault(id(engine), (engine, []))[1].extend(requests)
     said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
     turns = [turn for found in run.peers.from_all(said) for several in found for turn in several]
@@ -138,19 +142,12 @@ async def gaps(
 
 
 def _requests(
-    run: Run, learner: Learner | Frozen, groups: Sequence[Group], attempt: int
+    run: Run, learner: Learner | Frozen, trained: Sequence[Turn], attempt: int
 ) -> list[Request]:
-    """Texts to continue: pieces of the policy's latest training data, or any tokens."""
+    """Texts to continue: pieces of the policy's latest trained turns, or any tokens."""
     name = learner.policy
     key = (run.config.training.seed, "proof", run.step, name, attempt)
     rng = random.Random(seed_of(key))
-    trained = [
-        turn
-        for group in groups
-        for episode in group.valid
-        for turn in episode.turns
-        if turn.policy == name and turn.trained and turn.completion_ids
-    ]
     sampling = SamplingParams(max_new_tokens=SAMPLED, temperature=1.0)
     read = min(READ, run.engines[name].max_context - SAMPLED)
     requests: list[Request] = []

@@ -21,6 +21,7 @@ from mrlm.record.packing import pack_column, pack_ids, unpack, unpack_end
 from mrlm.record.plan import RecordPlan
 from mrlm.record.rows import episode_row
 from mrlm.record.vocabulary import read_vocabulary, token_bytes, write_vocabulary
+from mrlm.record.writer import write_episodes
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
@@ -127,6 +128,24 @@ def test_a_file_over_its_limit_is_thinned_and_keeps_evaluations(tmp_path: Path) 
         p.step for p in parts
     ]
     assert EpisodeFile(tmp_path, 400).every == file.every, "a resumed run goes on in the same way"
+
+def test_rows_of_a_step_that_is_not_kept_are_not_made(tmp_path: Path) -> None:
+    file = EpisodeFile(tmp_path)
+    file.every = 2
+    rows = (row(f"train/{place}") for place in range(3))
+    assert not file.append(1, rows) and next(rows)["id"] == "train/0"
+    file.append(2, rows)
+    assert [each["id"] for each in rows_of(tmp_path)] == ["train/1", "train/2"]
+    (part,) = parts_of(tmp_path)
+    assert part.episodes == 2 and part.may_have("train/2") and not part.may_have("train/0")
+
+
+def test_all_episodes_are_written_and_the_first_rows_returned(tmp_path: Path) -> None:
+    groups = [[episode(f"train/t/{place}") for place in range(4)]]
+    rows, _ = write_episodes(EpisodeFile(tmp_path), RecordPlan(), 3, groups, most=2)
+    written = list(rows_of(tmp_path))
+    assert [each["id"] for each in written] == [f"train/t/{place}" for place in range(4)]
+    assert json.loads(json.dumps([{"step": 3, **each} for each in rows])) == written[:2]
 
 
 def test_evaluations_alone_may_exceed_the_limit(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrlm.training.heap import LONG, still_heap
+from mrlm.training.heap import FIRST, LONG, WHOLE, still_heap
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,37 @@ def test_objects_are_passed_over_while_a_long_run_trains() -> None:
         gc.collect()
         assert new() is None, "new garbage is collected"
     assert not gc.get_freeze_count()
+
+
+def test_garbage_of_an_iteration_is_collected_at_its_end() -> None:
+    with still_heap(LONG) as tidy:
+        lost, kept = weakref.ref(Ring()), Ring()
+        tidy(1)
+        assert lost() is None
+        outlived = weakref.ref(kept)
+        del kept
+        tidy(2)
+        assert outlived() is not None, "it is older than this iteration"
+        tidy(WHOLE)
+        assert outlived() is None
+
+
+def test_thresholds_are_higher_within_and_given_back() -> None:
+    before = gc.get_threshold()
+    with still_heap(LONG):
+        assert gc.get_threshold() == (FIRST, *before[1:])
+    assert gc.get_threshold() == before
+
+
+def test_a_program_without_automatic_collection_is_left_alone() -> None:
+    gc.disable()
+    try:
+        with still_heap(LONG) as tidy:
+            lost = weakref.ref(Ring())
+            tidy(1)
+            assert lost() is not None and not gc.get_freeze_count()
+    finally:
+        gc.enable()
 
 
 def test_an_error_gives_the_objects_back() -> None:

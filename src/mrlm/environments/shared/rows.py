@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import logging
@@ -141,7 +140,9 @@ class RowTasks(Environment):
         return None if self._table is None else self._table.count(split)
 
     def spawn(self) -> Self:
-        return copy.copy(self)
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)  # `copy.copy` takes five times as long
+        return twin
 
 
 def others(row: Row) -> Row:

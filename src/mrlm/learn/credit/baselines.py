@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit.explain import because, explain_scale
-from mrlm.learn.credit.groups import EPSILON, Member, trained_turns
+from mrlm.learn.credit.groups import EPSILON, Member, is_trained, trained_turns
 from mrlm.learn.ops import Moments
 
 BaselineBy = Literal["turn", "node", "episode", "role", "batch"]
@@ -57,7 +57,7 @@ class Comparison:
     flat: bool = False
 
     def __post_init__(self) -> None:
-        one = len(np.unique(self.pool_owners)) < 2
+        one = len(set(self.pool_owners.tolist())) < 2
         self.flat |= one or bool(self.pool.max() == self.pool.min())
 
     def title(self, by: BaselineBy, statistic: Statistic) -> str:
@@ -97,15 +97,16 @@ def compare(
     scale = deviation(compared) + EPSILON if scaled else 1.0
     for each in compared:
         differences = each.advantages(statistic)
-        rows = zip(each.turns, each.values, differences, differences / scale, strict=True)
-        for turn, value, difference, advantage in rows:
-            turn.advantages = float(advantage)
+        columns = (each.values, differences, differences / scale)
+        numbers = (column.tolist() for column in columns)
+        for turn, value, difference, advantage in zip(each.turns, *numbers, strict=True):
+            turn.advantages = advantage
             if turn.trace is not None:
                 title = each.title(by, statistic)
                 because(turn, "{} - {} {} = {:+}", value, title, value - difference, difference)
                 explain_scale(turn, difference, advantage)
             if noted:
-                turn.returns = float(value)
+                turn.returns = value
 
 
 def compare_greedy(
@@ -165,9 +166,9 @@ def comparisons(
     """
     numbers: dict[int, int] = {}
     owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in found]
-    rows = [np.asarray(row, dtype=np.float64) for row in values]
     if by == "turn":
-        return _by_place(found, rows, owners)
+        return _by_place(found, values, owners)
+    rows = [np.asarray(row, dtype=np.float64) for row in values]
     if by == "node":
         return _by_node(found, rows)
     turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
@@ -228,25 +229,24 @@ def greedy_baselines(
 
 
 def _by_place(
-    found: Sequence[Member], rows: Sequence[np.ndarray], owners: Sequence[int]
+    found: Sequence[Member], rows: Sequence[Sequence[float] | np.ndarray], owners: Sequence[int]
 ) -> list[Comparison]:
     """One comparison per turn index."""
-    at: dict[int, list[tuple[int, int]]] = {}
-    for number, (_, rollout) in enumerate(found):
-        index = {id(turn): place for place, turn in enumerate(rollout.turns)}
-        for entry, turn in enumerate(trained_turns(rollout)):
-            at.setdefault(index[id(turn)], []).append((number, entry))
-    members = [trained_turns(rollout) for _, rollout in found]
+    at: dict[int, list[tuple[Turn, float, int]]] = {}
+    for (_, rollout), row, owner in zip(found, rows, owners, strict=True):
+        returns = iter(row)
+        for place, turn in enumerate(rollout.turns):
+            if is_trained(turn):
+                at.setdefault(place, []).append((turn, next(returns), owner))
     made = []
     for entries in at.values():
-        values = np.array([rows[number][entry] for number, entry in entries])
-        whose = np.array([owners[number] for number, _ in entries])
-        pool, pool_owners = values, whose
-        if len(set(whose)) == 1:
-            others = [number for number in range(len(rows)) if owners[number] != whose[0]]
+        turns = [turn for turn, _, _ in entries]
+        pool = values = np.array([value for _, value, _ in entries], dtype=np.float64)
+        pool_owners = whose = np.array([owner for _, _, owner in entries])
+        if len(set(whose.tolist())) == 1:
+            others = [number for number, owner in enumerate(owners) if owner != whose[0]]
             pool = np.append(values, [rows[number][-1] for number in others])
             pool_owners = np.append(whose, [owners[number] for number in others]).astype(np.int64)
-        turns = [members[number][entry] for number, entry in entries]
         made.append(Comparison(turns, values, whose, pool, pool_owners))
     return made
 

@@ -28,7 +28,8 @@ class Shown:
     def __format__(self, form: str) -> str:
         if isinstance(self.value, str | int):
             return str(self.value)
-        return f"{float(np.mean(self.value)):{form}.4g}"
+        mean = self.value if isinstance(self.value, float) else float(np.mean(self.value))
+        return f"{mean:{form}.4g}"
 
 
 def because(turn: Turn, clause: str, *numbers: Any) -> None:
@@ -86,5 +87,5 @@ def explain_estimate(turn: Turn, target: Any, value: Any) -> None:
 def explain_others(groups: Iterable[Group], algorithm: str) -> None:
     """Names the algorithm for traced turns whose advantage it did not explain."""
     for turn in (turn for group in groups for episode in group for turn in episode.turns):
-        if turn.why is None and turn.advantages is not None:
+        if turn.trace is not None and turn.why is None and turn.advantages is not None:
             because(turn, "{} gives {:+}", algorithm, turn.advantages)

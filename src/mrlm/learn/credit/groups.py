@@ -46,9 +46,10 @@ def members(group: Group) -> dict[str, list[Member]]:
     """Agent -> its rollouts with trained turns and finite rewards, of successful episodes."""
     found: dict[str, list[Member]] = {}
     for episode in group.valid:
+        if not math.isfinite(episode.reward):
+            continue
         for agent, rollout in episode.rollouts.items():
-            finite = math.isfinite(episode.reward) and math.isfinite(rollout.reward)
-            if finite and any(is_trained(turn) for turn in rollout.turns):
+            if math.isfinite(rollout.reward) and trained_turns(rollout):
                 found.setdefault(agent, []).append((episode, rollout))
     return found
 
@@ -114,8 +115,7 @@ def discounted(
     following = 0.0
     for t in range(len(rewards) - 1, -1, -1):
         if t + 1 < len(rewards):
-            gap = 1 if times is None else times[t + 1] - times[t]
-            following *= gamma**gap
+            following *= gamma if times is None else gamma ** (times[t + 1] - times[t])
         found[t] = following = rewards[t] + following
     return found
 
@@ -195,7 +195,7 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
         rollouts = [pair for episode in group for pair in episode.rollouts.items()]
         for agent in {agent for agent, rollout in rollouts if trained_turns(rollout)}:
             found = compared.get(agent, [])
-            turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+            turns = (turn for _, rollout in found for turn in trained_turns(rollout))
             small = len(found) < 2
             flat = not small and not any(map(has_advantage, turns))
             flags = [flags[0] + 1, flags[1] + flat, flags[2] + small]

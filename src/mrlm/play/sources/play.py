@@ -364,9 +364,8 @@ class Play(EpisodeSource):
             )
         if self.demonstrate:
             return TextAgent(settings, episode, None, key, partial(_expert, environment, episode))
-        stops = environment.stops.get(settings.name, ())
-        stops = tuple(dict.fromkeys((*settings.sampling.stop, *stops)))
-        if stops != settings.sampling.stop:
+        if own := environment.stops.get(settings.name):
+            stops = tuple(dict.fromkeys((*settings.sampling.stop, *own)))
             settings = replace(settings, sampling=replace(settings.sampling, stop=stops))
         return Agent(settings, episode, self.batcher, key)
 
