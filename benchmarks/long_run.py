@@ -20,6 +20,7 @@ from benchmarks.timing import repeat
 from benchmarks.work import Work
 from mrlm.build.run import build
 from mrlm.record.files import INDEX, Part, episode_file, parts_of
+from mrlm.training.heap import LONG, still_heap
 from mrlm.training.saving import save
 
 WORK = Work("0.4M", prompts=1, group=8, read=8, written=4)
@@ -51,7 +52,8 @@ def growth(work: Work, steps: Sequence[int], run: int, sizes: Sequence[float]) -
         result.axis, points = "episodes in a step", []
         for count in counts:
             ours = playing(replace(done, prompts=count // done.group), "grpo")
-            points.append((count, repeat(ours, bench.rounds, clock).median))
+            with still_heap(LONG) as ours.settle:
+                points.append((count, repeat(ours, bench.rounds, clock).median))
             ours.close()
         result.lines["step"] = points
         (few, least), (many, most) = points[0], points[-1]
@@ -72,11 +74,13 @@ def long_run(work: Work, episodes: int) -> str:
     """Time and memory of the steps of a long run, as a sentence."""
     ours, process = playing(work, "grpo"), psutil.Process()
     seconds, resident = [], []
-    for _ in range(max(2 * WARM, episodes // (work.prompts * work.group))):
-        start = time.process_time()
-        ours.step()
-        seconds.append(time.process_time() - start)
-        resident.append(process.memory_info().rss)
+    steps = max(2 * WARM, episodes // (work.prompts * work.group))
+    with still_heap(steps) as ours.settle:
+        for _ in range(steps):
+            start = time.process_time()
+            ours.step()
+            seconds.append(time.process_time() - start)
+            resident.append(process.memory_info().rss)
     ours.close()
     size = max(1, len(seconds) // 4)
     early, late = seconds[WARM : WARM + size], seconds[-size:]

@@ -4,7 +4,7 @@ is in sources, placements and callbacks."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import NonFiniteError
@@ -33,11 +33,12 @@ async def train(run: Run) -> Run:
         KeyboardInterrupt: the run was interrupted; it has been saved and can be resumed.
         CheckError: an alarm ended it (`training.doctor=stop`); it has been saved.
     """
-    with still_heap(run.total_steps - run.step):
-        return await _train(run)
+    with still_heap(run.total_steps - run.step) as settle:
+        return await _train(run, settle)
 
 
-async def _train(run: Run) -> Run:
+async def _train(run: Run, settle: Callable[[], None]) -> Run:
+    """The loop; `settle` is called between two iterations."""
     for callback in run.callbacks:
         callback.on_train_begin(run)
     run.population.grow(run.step)
@@ -76,6 +77,7 @@ async def _train(run: Run) -> Run:
         if stopping or due or (last and run.saves_end):
             save(run)
         run.unsaved = not (run.saves_end or interrupted)
+        settle()
     if interrupted or (run.peers.size == 1 and run.interrupted):
         raise KeyboardInterrupt
     raise_alarm(run)
