@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 
 HEAD, MIDDLE, TAIL = 64, 1024, 1024
@@ -41,7 +43,32 @@ class Column:
         self._size = table.shape[1]
         self._table[:, : self._size] = table
 
+    def record(self) -> tuple[str, str]:
+        """The content for JSON: where values are kept, which is the same string for all columns
+        that are known in the same steps, and the values."""
+        kept = self._table[:, : self._size]
+        return f"{self._known} {self._apart} {_text(kept[::2])}", _text(kept[1])
+
+    @classmethod
+    def of(cls, places: str, values: str) -> Column:
+        """The column of a `record`."""
+        found, (known, apart, where) = cls(), places.split(" ")
+        found._known, found._apart = int(known), int(apart)
+        found._size = len(row := _numbers(values))
+        found._table = np.empty((3, max(64, len(row))))
+        found._table[1, : len(row)] = row
+        found._table[::2, : len(row)] = _numbers(where).reshape(2, -1)
+        return found
+
     def read(self, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values (values,) float64, views; `last`: the last so many."""
         start = 0 if last is None else max(0, self._size - last)
         return self._table[0, start : self._size], self._table[1, start : self._size]
+
+
+def _text(numbers: np.ndarray) -> str:
+    return base64.b64encode(numbers.astype("<f8").tobytes()).decode()
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<f8")
