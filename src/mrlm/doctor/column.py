@@ -27,7 +27,8 @@ class Column:
             self._thin()
         if self._size == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
-        self._table[:, self._size] = step, value, self._known
+        table, place = self._table, self._size
+        table[0, place], table[1, place], table[2, place] = step, value, self._known
         self._size += 1
         self._known += 1
 
