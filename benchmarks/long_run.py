@@ -4,6 +4,7 @@ is of modest size; `python -m benchmarks.long_run` measures others, with logs of
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import statistics
 import time
@@ -19,12 +20,15 @@ from benchmarks.steps import small
 from benchmarks.timing import repeat
 from benchmarks.work import Work
 from mrlm.build.run import build
-from mrlm.record.files import INDEX, Part, episode_file, parts_of
+from mrlm.record.files import INDEX, LEVEL, Part, episode_file, lines_of, parts_of
+from mrlm.training.heap import LONG, still_heap
 from mrlm.training.saving import save
 
 WORK = Work("0.4M", prompts=1, group=8, read=8, written=4)
 STEPS = (256, 1024, 4096)
 GIB = 1 << 30
+WHOLE = 16
+"""Steps at the end of a log that was made longer with rows of their own."""
 WARM = 4
 """Steps after which memory is compared with that of the end."""
 
@@ -51,7 +55,8 @@ def growth(work: Work, steps: Sequence[int], run: int, sizes: Sequence[float]) -
         result.axis, points = "episodes in a step", []
         for count in counts:
             ours = playing(replace(done, prompts=count // done.group), "grpo")
-            points.append((count, repeat(ours, bench.rounds, clock).median))
+            with still_heap(LONG) as ours.settle:
+                points.append((count, repeat(ours, bench.rounds, clock).median))
             ours.close()
         result.lines["step"] = points
         (few, least), (many, most) = points[0], points[-1]
@@ -72,11 +77,13 @@ def long_run(work: Work, episodes: int) -> str:
     """Time and memory of the steps of a long run, as a sentence."""
     ours, process = playing(work, "grpo"), psutil.Process()
     seconds, resident = [], []
-    for _ in range(max(2 * WARM, episodes // (work.prompts * work.group))):
-        start = time.process_time()
-        ours.step()
-        seconds.append(time.process_time() - start)
-        resident.append(process.memory_info().rss)
+    steps = max(2 * WARM, episodes // (work.prompts * work.group))
+    with still_heap(steps) as ours.settle:
+        for _ in range(steps):
+            start = time.process_time()
+            ours.step()
+            seconds.append(time.process_time() - start)
+            resident.append(process.memory_info().rss)
     ours.close()
     size = max(1, len(seconds) // 4)
     early, late = seconds[WARM : WARM + size], seconds[-size:]
@@ -104,6 +111,7 @@ def _with_log(ours: Ours, size: float) -> str:
     """The log is as long as that of a run of as many steps as fill it."""
     run, process = ours.run, psutil.Process()
     run.step = lengthen(run.folder, int(size * 1e9))
+    run.log.back(run.step, {})
     saved = _seconds(lambda: save(run))
     path, before = episode_file(run.folder), process.memory_info().rss
     length = 0 if path is None else path.stat().st_size
@@ -114,36 +122,51 @@ def _with_log(ours: Ours, size: float) -> str:
     continued = _seconds(again)
     more = (process.memory_info().rss - before) / GIB
     return (
-        f"log of {length / 1e9:.2g} GB, {run.step:,} steps: checkpoint {saved:.2f} s, continued in "
-        f"{continued:.2f} s with {more:+.3f} GiB"
+        f"log of {length / 1e9:.2g} GB, {run.step:,} steps: checkpoint {saved}, continued in "
+        f"{continued} with {more:+.3f} GiB"
     )
 
 
-def _seconds(action: Callable[[], object]) -> float:
-    """Wall-clock seconds."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+def _seconds(action: Callable[[], object], times: int = 3) -> str:
+    """The least seconds of processor time and by the clock."""
+    found = []
+    for _ in range(times):
+        start = time.process_time(), time.perf_counter()
+        action()
+        found.append((time.process_time() - start[0], time.perf_counter() - start[1]))
+    used, passed = map(min, zip(*found, strict=True))
+    return f"{used:.2f} s of CPU time ({passed:.2f} s)"
 
 
 def lengthen(folder: Path, size: int) -> int:
-    """Makes the log of a run longer by copies of its last step, until its episodes have so many
-    bytes; returns the number of its steps."""
+    """Makes the log of a run longer by its last step, again and again, until its episodes have so
+    many bytes; returns the number of its steps. The last `WHOLE` steps are written as a run writes
+    them; those before are copies, whose rows name the step that was copied."""
     path, parts = episode_file(folder), parts_of(folder)
     if path is None:
         raise ValueError(f"{folder} has no episodes")
     last, metrics = parts[-1], folder / "metrics.jsonl"
+    lines = lines_of(path, last.at, last.size)
     with path.open("rb") as file:
         file.seek(last.at)
-        data = file.read(last.size)
+        copy = file.read(last.size)
     row = json.loads(metrics.read_text().splitlines()[-1])
     with path.open("ab") as file, (folder / INDEX).open("a") as index, metrics.open("a") as table:
         while last.end < size:
-            last = Part(last.step + 1, False, last.end, len(data), last.episodes, last.ids)
+            step, data = last.step + 1, copy
+            if last.end + WHOLE * len(copy) >= size:
+                data = _stepped(lines, step, path.suffix == ".gz")
+            last = Part(step, False, last.end, len(data), last.episodes, last.ids)
             file.write(data)
             index.write(json.dumps(asdict(last)) + "\n")
             table.write(json.dumps({**row, "step": last.step}) + "\n")
     return last.step
+
+
+def _stepped(lines: Sequence[bytes], step: int, compress: bool) -> bytes:
+    """The rows of a step as those of another."""
+    found = b"".join(json.dumps({**json.loads(x), "step": step}).encode() + b"\n" for x in lines)
+    return gzip.compress(found, LEVEL, mtime=0) if compress else found
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ iteration of them at a time."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,15 @@ class Ours:
         self.recorded = Recorded(self.run.source)
         self.run.source = self.recorded
         self.metrics: dict[str, float] = {}
+        self.settle: Callable[[int], object] = lambda step: None
+        """Called with the number of every step, at its end, as the loop does."""
 
     def step(self) -> None:
         """Play, credit, learn and share once, and write the metrics, as the loop does."""
         self.metrics = run_async(iterate(self.run))
         self.run.step += 1
         self.run.log.log(self.run.step, self.metrics)
+        self.settle(self.run.step)
 
     def counts(self) -> Counts:
         """Tokens of the last step. A turn without an advantage, or with advantage zero, was not

@@ -121,6 +121,7 @@ def test_a_longer_log_is_that_of_a_longer_run(tmp_path: Path) -> None:
     assert list(read.steps) == list(range(1, steps + 1)) and steps > 1
     (first, last) = (len(list(read.episodes([step]))) for step in (1, steps))
     assert first == last == SMALL.prompts * SMALL.group
+    assert {row["step"] for row in read.rows([steps])} == {steps}, "a run continues from there"
     assert long_run.lengthen(folder, 1) == steps  # it is long enough
     ours.close()
 

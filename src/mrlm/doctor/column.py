@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 
 HEAD, MIDDLE, TAIL = 64, 1024, 1024
@@ -25,7 +27,8 @@ class Column:
             self._thin()
         if self._size == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
-        self._table[:, self._size] = step, value, self._known
+        table, place = self._table, self._size
+        table[0, place], table[1, place], table[2, place] = step, value, self._known
         self._size += 1
         self._known += 1
 
@@ -41,7 +44,32 @@ class Column:
         self._size = table.shape[1]
         self._table[:, : self._size] = table
 
+    def record(self) -> tuple[str, str]:
+        """The content for JSON: where values are kept, which is the same string for all columns
+        that are known in the same steps, and the values."""
+        kept = self._table[:, : self._size]
+        return f"{self._known} {self._apart} {_text(kept[::2])}", _text(kept[1])
+
+    @classmethod
+    def of(cls, places: str, values: str) -> Column:
+        """The column of a `record`."""
+        found, (known, apart, where) = cls(), places.split(" ")
+        found._known, found._apart = int(known), int(apart)
+        found._size = len(row := _numbers(values))
+        found._table = np.empty((3, max(64, len(row))))
+        found._table[1, : len(row)] = row
+        found._table[::2, : len(row)] = _numbers(where).reshape(2, -1)
+        return found
+
     def read(self, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values (values,) float64, views; `last`: the last so many."""
         start = 0 if last is None else max(0, self._size - last)
         return self._table[0, start : self._size], self._table[1, start : self._size]
+
+
+def _text(numbers: np.ndarray) -> str:
+    return base64.b64encode(numbers.astype("<f8").tobytes()).decode()
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<f8")

@@ -13,10 +13,11 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.doctor.alarm import Alarm, alarms_in
 from mrlm.doctor.history import History
-from mrlm.doctor.recent import RecentEpisodes, Rows
+from mrlm.doctor.recent import MOST, RecentEpisodes, Rows
 from mrlm.doctor.rule import WINDOW, Rule
 from mrlm.record.files import last_parts, rows_of
-from mrlm.record.reader import metric_rows, read_run
+from mrlm.record.reader import METRICS, metric_rows, read_run
+from mrlm.record.tail import last_step
 
 Settings = Mapping[str, Mapping[str, Any] | bool]
 """Rule -> its thresholds; `false` switches it off."""
@@ -69,12 +70,28 @@ class Examination:
         self._known: set[tuple[str, str | None, str | None]] = set()
         self._episodes = RecentEpisodes()
 
-    def resume(self, folder: Path) -> None:
-        """Continues after the last step of a run folder."""
-        for row in metric_rows(folder):
-            self.history.append(row)
-        self.see(rows_of(folder, last_parts(folder, self.history.step - WINDOW + 1)))
+    def resume(self, folder: Path, state: Mapping[str, Any] | None = None) -> None:
+        """Continues after the last step of a run folder.
+
+        Args:
+            folder: the run folder.
+            state: the result of `state_dict` after that step. Without it, or with that of another
+                step, all metrics of the folder are read.
+        """
+        path = folder / METRICS
+        if state is not None and path.is_file() and last_step(path) == state["step"]:
+            self.history.load_state_dict(state)
+        else:
+            for row in metric_rows(folder):
+                self.history.append(row)
+        recent = last_parts(folder, self.history.step - WINDOW + 1)
+        self.see(rows_of(folder, recent, most=MOST))
         self._known = {alarm.key for alarm in alarms_in(folder)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state of what a run folder has in files that grow; episodes and alarms are read
+        from there."""
+        return self.history.state_dict()
 
     def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds recorded episodes, of each step the first ones."""

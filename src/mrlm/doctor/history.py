@@ -57,6 +57,21 @@ class History:
             if value is not None and math.isfinite(value):
                 self._columns[name].append(self.step, float(value))
 
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; of bounded size, as what is kept."""
+        columns: dict[str, dict[str, str]] = {}
+        for name, column in self._columns.items():
+            places, values = column.record()
+            columns.setdefault(places, {})[name] = values
+        return {"step": self.step, "columns": columns}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`, in a history without steps."""
+        self.step = state["step"]
+        for places, columns in state["columns"].items():
+            self._columns |= {name: Column.of(places, each) for name, each in columns.items()}
+        self._names += self._columns
+
     def known(self, name: str, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The steps in which a metric is known, and its values there.
 

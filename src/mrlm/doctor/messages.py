@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mrlm.doctor.recent import Row, Rows, is_training
@@ -31,30 +30,27 @@ class Written:
 
 
 def written(rows: Rows) -> dict[str, Written]:
-    """agent -> its messages, for `RecentEpisodes.by_step`. Demonstrations are left out."""
+    """agent -> its messages, for `RecentEpisodes.by_step`: without white space around them, and a
+    call of a tool is one. Demonstrations are left out."""
     found: dict[str, Written] = defaultdict(Written)
     for row in rows:
         trained = is_training(row)
-        for agent in row["agents"]:
-            own = found[agent]
-            for text in _texts(row, agent):
+        for name, agent in row["agents"].items():
+            own, messages = found[name], agent["messages"]
+            for turn in agent["turns"]:
+                place = turn.get("message")
+                if place is not None:
+                    message = messages[place]
+                    text = message["content"].strip()
+                    if calls := message.get("tool_calls"):
+                        text += "".join(map(str, calls))
+                elif "text" in turn:
+                    text = turn["text"].strip()
+                else:
+                    continue
                 own.count += 1
                 own.trained += trained
                 own.empty += trained and not text
                 if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
                     own.marked.append((row, mark[0]))
     return found
-
-
-def _texts(row: Row, agent: str) -> Iterator[str]:
-    """The messages that an agent wrote in an episode, without white space around them; a call of a
-    tool is one."""
-    record = row["agents"][agent]
-    for turn in record["turns"]:
-        place = turn.get("message")
-        if place is not None:
-            message = record["messages"][place]
-            calls = message.get("tool_calls")
-            yield message["content"].strip() + ("".join(map(str, calls)) if calls else "")
-        elif "text" in turn:
-            yield turn["text"].strip()

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ from mrlm.record.tail import lines_from_end
 COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
 LEVEL = 6
 """Level of compression."""
+LOOKED_BACK = 64
+"""Training steps before the end of a file that show which ones thinning has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class EpisodeFile:
 
     def _look_back(self) -> None:
         """Find what thinning has left: the largest power of two that divides all training steps,
-        read from the end until it can be no smaller."""
+        read from the end until it can be no smaller, or a step in between would have been seen."""
         self._training: int = 0
         steps = bits = 0
         for _, line in lines_from_end(self.index):
@@ -116,7 +119,7 @@ class EpisodeFile:
                 continue
             self._training += 1
             steps, bits = steps + bool(part.step), bits | part.step
-            if steps > 1 and bits & 1:
+            if steps > 1 and (bits & 1 or steps == LOOKED_BACK):
                 break
         self.every: int = bits & -bits if steps > 1 else 1
 
@@ -213,10 +216,19 @@ def indexed_part(line: str | bytes) -> Part | None:
 
 
 def rows_of(
-    folder: Path, parts: Iterable[Part] | None = None, id: str | None = None
+    folder: Path,
+    parts: Iterable[Part] | None = None,
+    id: str | None = None,
+    most: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of parts, or of the whole file, without an incomplete end; `id`: those of one
-    episode, for which only parts that may have it are read."""
+    """The rows of parts, or of the whole file, without an incomplete end.
+
+    Args:
+        folder: the run folder.
+        parts: by default all.
+        id: rows of one episode only, for which only parts that may have it are read.
+        most: so many rows of each part, the first ones; the rest is not decompressed.
+    """
     mark = b"" if id is None else json.dumps(id).encode()
     path = episode_file(folder)
     if path is None:
@@ -224,18 +236,19 @@ def rows_of(
     for part in parts_of(folder) if parts is None else parts:
         if id is not None and not part.may_have(id):
             continue
-        for line in lines_of(path, part.at, part.size):
+        for line in lines_of(path, part.at, part.size, most):
             if mark in line and (id is None or json.loads(line)["id"] == id):
                 yield json.loads(line)
 
 
-def lines_of(path: Path, at: int, size: int) -> list[bytes]:
+def lines_of(path: Path, at: int, size: int, most: int | None = None) -> list[bytes]:
     """The lines of a part.
 
     Args:
         path: the file of episodes.
         at: offset of the part.
         size: its size in bytes.
+        most: so many lines, the first ones; by default all.
 
     Raises:
         OSError, EOFError, zlib.error: no compressed part is there.
@@ -243,6 +256,9 @@ def lines_of(path: Path, at: int, size: int) -> list[bytes]:
     with path.open("rb") as file:
         file.seek(at)
         data = file.read(size)
+    if most is not None:
+        whole = io.BytesIO(data)
+        return list(islice(gzip.GzipFile(fileobj=whole) if path.suffix == ".gz" else whole, most))
     return (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
 
 

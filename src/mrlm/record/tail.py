@@ -16,11 +16,16 @@ BLOCK = 1 << 18
 """Bytes that are read at a time."""
 
 
-def lines_from_end(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines_from_end(path: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
     """The lines of a file from the last to the first, each with the offset of its first byte. They
-    keep their ends; the last one may have none."""
+    keep their ends; the last one may have none.
+
+    Args:
+        path: the file.
+        end: offset before which lines are read; by default the end of the file.
+    """
     with path.open("rb") as file:
-        at, rest = file.seek(0, os.SEEK_END), b""
+        at, rest = file.seek(0, os.SEEK_END) if end is None else end, b""
         while at:
             size = min(BLOCK, at)
             at -= size
@@ -42,14 +47,32 @@ _FLAT = re.compile(rb'\{"step": (\d+), [^{}\0]*\}\n')
 """A whole row of metrics, whose step is known without parsing the rest."""
 
 
-def rewind(path: Path, step: int) -> None:
+def last_step(path: Path, end: int | None = None) -> float | None:
+    """The step of the last line of a JSONL file, or of the last one before an offset; infinite if
+    that line is incomplete, `None` if it is damaged or does not exist."""
+    return next((_step_of(line) for _, line in lines_from_end(path, end)), None)
+
+
+def rewind(path: Path, step: int, start: int = 0) -> None:
     """Keeps the lines of a JSONL file before `step`. An incomplete last line is dropped silently;
     damaged ones before it are dropped with a warning. A file that only loses its end is cut there,
-    another is replaced atomically."""
+    another is replaced atomically.
+
+    Args:
+        path: the file, which may not exist.
+        step: the first step whose lines are dropped.
+        start: length of the file when it had earlier steps only; if a line of one of them still
+            ends there, the lines before are kept unread.
+    """
     if not path.exists():
         return
-    damaged, at, end, gaps = 0, 0, 0, False
+    start = min(start, path.stat().st_size)
+    before = last_step(path, start)
+    if before is None or before >= step:
+        start = 0
+    damaged, at, end, gaps = 0, start, start, False
     with path.open("rb") as file:
+        file.seek(start)
         for line in file:
             number = _step_of(line)
             damaged += number is None

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
 from mrlm.doctor.progress import gained
-from mrlm.doctor.recent import RecentEpisodes, Rows, is_evaluation, training
+from mrlm.doctor.recent import RecentEpisodes, Rows, is_evaluation, is_training, training
 from mrlm.doctor.rule import Rule
 
 ENCODE = json.JSONEncoder(sort_keys=True, default=str).encode
@@ -130,10 +130,14 @@ def _by_text(rows: Rows) -> Tasks:
 
 
 def _tasks(rows: Rows, task_of: Callable[[Mapping[str, Any]], str]) -> Tasks:
-    groups = {str(row["id"]).rpartition("/")[0]: row for row in training(rows)}
-    trained = frozenset(task_of(row) for row in groups.values())
-    held_out = frozenset(task_of(row) for row in rows if is_evaluation(row))
-    return Tasks(len(groups), trained, held_out)
+    groups: dict[str, Mapping[str, Any]] = {}
+    held_out = set()
+    for row in rows:
+        if is_evaluation(row):
+            held_out.add(task_of(row))
+        elif is_training(row):
+            groups[row["id"].rpartition("/")[0]] = row
+    return Tasks(len(groups), frozenset(map(task_of, groups.values())), frozenset(held_out))
 
 
 PLUGIN = StaleData

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 FEWEST = 4
@@ -62,6 +64,11 @@ def learning_curve(
     return "\n".join(lines)
 
 
+def prefix_sums(values: Iterable[float]) -> list[Fraction]:
+    """The exact sums of the first 0, 1, 2, ... values, of which two give the sum of a window."""
+    return list(accumulate(map(Fraction, values), initial=Fraction(0)))
+
+
 def _series(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     return [(row["step"], row[key]) for row in history if row.get(key) is not None]
 
@@ -70,11 +77,12 @@ def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """A moving mean over a twentieth of the run to either side; narrower at the ends, so that
     nothing is shifted."""
     reach = len(points) // 20
+    sums = prefix_sums([value for _, value in points])
     smooth = []
     for index, (step, _) in enumerate(points):
         side = min(reach, index, len(points) - 1 - index)
-        window = [value for _, value in points[index - side : index + side + 1]]
-        smooth.append((step, sum(window) / len(window)))
+        window = float(sums[index + side + 1] - sums[index - side])
+        smooth.append((step, window / (2 * side + 1)))
     return smooth
 
 

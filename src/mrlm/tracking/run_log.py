@@ -35,6 +35,8 @@ from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 from mrlm.tracking.payoffs import Payoffs
 
 PROFILE = "profile.jsonl"
+GROWING = (METRICS, PROFILE, ALARMS)
+"""Files that get lines while a run trains."""
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -167,24 +169,24 @@ class RunLog:
 
     def _open(self, first: int, state: dict[str, Any]) -> None:
         """Continue, or start, with step `first`."""
-        self._kept: dict[str, Any] = dict(state)
+        self._kept: dict[str, Any] = dict(state.get("trackers", state))  # 0.1.0 had these alone
         for name in self._names:
             plugin = registry.load("trackers", name)
             try:
-                self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
+                self._trackers[name] = plugin(self.folder, *self._about, self._kept.get(name))
             except Exception as error:  # any error of a tracker's library
                 reason = title(error).splitlines()[0]
                 raise PluginError(
                     f"training.report_to: the tracker {name!r} cannot start: {reason}"
                 ) from error
-        for name in (METRICS, PROFILE, ALARMS):
-            rewind(self.folder / name, first)
+        for name in GROWING:
+            rewind(self.folder / name, first, state.get("files", {}).get(name, 0))
         self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
         self._episodes: EpisodeFile = self.record.open(self.folder, first)
         self._profile: TextIO | None = None
         self._examination = Examination(self._rules)
-        if first:
-            self._examination.resume(self.folder)
+        if first and self._rules:
+            self._examination.resume(self.folder, state.get("doctor"))
 
     def back(self, step: int, state: dict[str, Any]) -> None:
         """Remove the rows after a step, as for a run that is resumed from there.
@@ -306,9 +308,16 @@ class RunLog:
         return logging_to(LogFile(self.folder / RUN_LOG, self._secrets))
 
     def state(self) -> dict[str, Any]:
-        """State of the trackers, for checkpoints; a tracker that is not in use keeps its earlier
-        state."""
-        return self._kept | {name: tracker.state() for name, tracker in self._trackers.items()}
+        """State for checkpoints: of the trackers (one that is not in use keeps its earlier state),
+        the lengths of the files, and what rules have seen, so that a run continues without reading
+        its files."""
+        files = {name: self.folder / name for name in GROWING}
+        return {
+            "trackers": self._kept
+            | {name: tracker.state() for name, tracker in self._trackers.items()},
+            "files": {name: path.stat().st_size for name, path in files.items() if path.is_file()},
+            "doctor": self._examination.state_dict() if self._rules else None,
+        }
 
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, including those before a resume."""

@@ -12,6 +12,7 @@ import yaml
 
 from mrlm.core.statistics import Z
 from mrlm.tracking.console import clock
+from mrlm.tracking.curves import prefix_sums
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -115,17 +116,15 @@ def _line(rows: Rows, key: str, evaluated: bool, best: Any = max) -> tuple[str, 
     if not known:
         return None
     size = 1 if evaluated else max(1, len(known) // SHARE)
-    windows = [
-        (sum(row[key] for row in known[at : at + size]) / size, known[at : at + size])
-        for at in range(len(known) - size + 1)
-    ]
-    top = best(windows, key=lambda window: window[0])
-    first, last = windows[0], windows[-1]
-    steps = sorted({top[1][0]["step"], top[1][-1]["step"]})
+    sums = prefix_sums([row[key] for row in known])
+    means = [float(sums[at + size] - sums[at]) / size for at in range(len(known) - size + 1)]
+    top = means.index(best(means))
+    first, last = 0, len(means) - 1
+    steps = sorted({known[top]["step"], known[top + size - 1]["step"]})
     at = f" (step {'-'.join(map(str, steps))})"
     if not evaluated:
-        return _number(first[0]), _number(last[0]), _number(top[0]) + at
-    values = [_with_interval(value, row[0], key) for value, row in (first, last, top)]
+        return _number(means[first]), _number(means[last]), _number(means[top]) + at
+    values = [_with_interval(means[place], known[place], key) for place in (first, last, top)]
     return values[0], values[1], values[2] + at
 
 

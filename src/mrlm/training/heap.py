@@ -11,6 +11,9 @@ LONG = 8
 FIRST = 50_000
 """New objects after which the collector runs within an iteration, rather than the interpreter's
 700: the episodes in progress are most of them, and none of those is garbage yet."""
+PATIENCE = 100
+"""How many times as many collections as usual come before one that walks through everything that
+outlived the others: within an iteration, all its episodes so far."""
 WHOLE = 16
 """Every so many iterations, objects are examined too that outlived their own iteration."""
 
@@ -36,7 +39,7 @@ def still_heap(iterations: int) -> Iterator[Callable[[int], object]]:
         return
     gc.collect()
     gc.freeze()
-    gc.set_threshold(max(before[0], FIRST), *before[1:])
+    gc.set_threshold(max(before[0], FIRST), before[1], before[2] * PATIENCE)
     try:
         yield lambda step: gc.collect(1 if step % WHOLE else 2)
     finally:

@@ -4,6 +4,8 @@ comes with a position, from which another stream continues."""
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +43,14 @@ class Thinning:
     training: int = 1
     evaluations: int = 1
 
-    def of(self, parts: Sequence[Part]) -> list[Part]:
-        """Those that are listed of the parts of a file, from its first one."""
-        seen, found = [0, 0], []
+    def of(self, parts: Sequence[Part], seen: list[int] | None = None) -> list[Part]:
+        """Those that are listed of some parts.
+
+        Args:
+            parts: from the first one of a file, or later ones.
+            seen: numbers of training steps and of evaluations before these, which are counted on.
+        """
+        seen, found = [0, 0] if seen is None else seen, []
         for part in parts:
             every = self.evaluations if part.evaluation else self.training
             if part.at >= self.since or seen[part.evaluation] % every == 0:
@@ -55,8 +62,9 @@ class Thinning:
         """The rule, for readers of the page; empty if everything is listed."""
         if self.training == self.evaluations == 1:
             return ""
-        first = next((part.step for part in parts if part.at >= self.since), None)
-        newest = "" if first is None else f"everything from step {first} on; before it "
+        first = bisect_left(parts, self.since, key=lambda part: part.at)
+        known = first < len(parts)
+        newest = f"everything from step {parts[first].step} on; before it " if known else ""
         tests = _every(self.evaluations, "evaluation")
         return f"{newest}{tests} and {_every(self.training, 'training step')}"
 
@@ -127,6 +135,9 @@ class StageFollower:
         self.rule: Thinning | None = Thinning(*known["rule"]) if "rule" in known else None
         self._listed: int = known.get("listed", 0)
         """Offset up to which parts were listed or left out."""
+        self._waiting: deque[Part] = deque()
+        self._seen = [0, 0]
+        self._size = 0
         self._about: dict[str, Any] | None = None
         self._times: list[int] = []
         self._described: set[str] = set()
@@ -199,18 +210,20 @@ class StageFollower:
             return
         if self.rule is None:
             self.rule = thinning(parts, self.limit)
-        chosen = self.rule.of(parts)
-        if (size := _size(chosen)) > 2 * self.limit:
+        chosen = self.rule.of(parts[sum(self._seen) :], self._seen)
+        self._size += _size(chosen)
+        if self._size > 2 * self.limit:
             fewer = thinning(parts, self.limit).of(parts)
-            if 2 * _size(fewer) < size:
+            if 2 * _size(fewer) < self._size:
                 raise _TooManyError
-        waiting = [part for part in chosen if part.at >= self._listed]
+        waiting = self._waiting
+        waiting += [part for part in chosen if part.at >= self._listed]
         self._listed = self._listed if waiting else parts[-1].end
         while waiting:
             size, some = 0, []
             while waiting and (not some or size + waiting[0].size <= PIECE):
                 size += waiting[0].size
-                some.append(waiting.pop(0))
+                some.append(waiting.popleft())
             self._listed = some[-1].end if waiting else parts[-1].end
             yield self._piece(path, some) | {"filling": bool(waiting)}
 
@@ -318,7 +331,7 @@ class RunFollower:
         texts = [f"{name}: {text}" if several else text for name, text in rules.items() if text]
         return {
             "title": self.run.resolve().name,
-            "total": sum(p.episodes for each in self._stages.values() for p in each.parts.known),
+            "total": sum(each.parts.episodes for each in self._stages.values()),
             "choice": "; ".join(texts),
             "filling": filling,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,8 @@ class GrowingParts:
         self.folder: Path = folder
         self.position: Position = position
         self.known: list[Part] = []
+        """The parts, without the marks of their ids: these are most of a long index."""
+        self.episodes: int = 0
         self.more: bool = False
         """Whether the last read left parts."""
         self._index = Position()
@@ -173,7 +176,7 @@ class GrowingParts:
                 if part.end > self.end:
                     if part.at < self.end:
                         raise RewrittenError
-                    self.known.append(part)
+                    self._add(part)
                 at += len(line)
         if at > self._index.at:
             self._index.move(index, at)
@@ -186,5 +189,10 @@ class GrowingParts:
         self._tail = tail
         if self._tries == (self.folder / INDEX).is_file():
             found = list(islice(scanned_parts(path, self.end), SCANNED))
-            self.known += found
+            for part in found:
+                self._add(part)
             self.more = len(found) == SCANNED
+
+    def _add(self, part: Part) -> None:
+        self.known.append(replace(part, ids=None))
+        self.episodes += part.episodes

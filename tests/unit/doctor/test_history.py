@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,36 @@ def test_a_long_column_keeps_its_beginning_and_its_end(count: int) -> None:
     assert np.diff(steps).min() == 1
     assert np.diff(steps).max() <= 2 * max(1, count / MIDDLE), "no part of the run is lost"
     assert kept.read(TAIL)[0].tolist() == steps[-TAIL:].tolist()
+
+
+def numbers(step: int) -> dict[str, Any]:
+    """Metrics of a step: one that is always known, some that are not, one that is new."""
+    rare = {"eval/reward/mean": step / 7} if step % 5 == 0 else {}
+    late = {"late": float(step)} if step > 30 else {}
+    return {"step": step, "loss": 1 / (step + 1), "never": None, **rare, **late}
+
+
+@pytest.mark.parametrize("size", [16, 1024])
+def test_a_history_continues_from_its_state(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEAD", "MIDDLE", "TAIL"):
+        monkeypatch.setattr(column, name, size)
+    whole, lengths = History(), {}
+    again = {at: History() for at in (1, 25, 300, 600)}
+    for step in range(1, 801):
+        whole.append(numbers(step))
+        for at, each in again.items():
+            if step == at:
+                text = json.dumps(whole.state_dict())
+                lengths[at] = len(text)
+                each.load_state_dict(json.loads(text))
+            elif step > at:
+                each.append(numbers(step))
+    for each in again.values():
+        assert each.step == 800 and each.names("l(.*)") == {"late": "ate", "loss": "oss"}
+        for name in ("loss", "never", "eval/reward/mean", "late"):
+            for found, known in zip(each.known(name), whole.known(name), strict=True):
+                assert np.array_equal(found, known)
+    assert size == 1024 or lengths[600] < 2 * lengths[300], "bounded"
 
 
 def test_more_values_than_are_kept_are_refused() -> None:

@@ -129,6 +129,7 @@ def test_a_file_over_its_limit_is_thinned_and_keeps_evaluations(tmp_path: Path) 
     ]
     assert EpisodeFile(tmp_path, 400).every == file.every, "a resumed run goes on in the same way"
 
+
 def test_rows_of_a_step_that_is_not_kept_are_not_made(tmp_path: Path) -> None:
     file = EpisodeFile(tmp_path)
     file.every = 2

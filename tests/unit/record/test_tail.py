@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrlm.record import files, tail
-from mrlm.record.files import INDEX, EpisodeFile, last_parts, parts_of
-from mrlm.record.tail import lines_from_end, rewind
+from mrlm.record.files import INDEX, EpisodeFile, last_parts, parts_of, rows_of
+from mrlm.record.tail import last_step, lines_from_end, rewind
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 1 << 18])
@@ -69,3 +70,53 @@ def test_rows_of_metrics_are_cut_without_being_parsed(
     rewind(path, 200)
     assert path.read_text() == "".join(lines[:200]) and path.stat().st_ino == before
     assert parsed[0] == 0
+
+
+def metrics(steps: Iterable[int]) -> bytes:
+    lines = [json.dumps({"step": step, "loss": 0.5, "turns": {}}) + "\n" for step in steps]
+    return "".join(lines).encode()
+
+
+def test_lines_of_earlier_steps_are_kept_unread(tmp_path: Path) -> None:
+    path, known = tmp_path / "metrics.jsonl", metrics(range(50)).replace(b'"step": 20', b'"s": oh')
+    path.write_bytes(known + metrics(range(50, 60)) + b"torn")
+    rewind(path, 53, len(known))
+    assert path.read_bytes() == known + metrics(range(50, 53)), "damage is found by readers"
+    rewind(path, 50, len(known))
+    assert path.read_bytes() == known and last_step(path) == 49
+
+
+@pytest.mark.parametrize("wrong", [-7, 30, 400, 10**6])
+def test_a_length_that_is_not_that_of_the_file_is_not_believed(wrong: int, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(metrics(range(20)))
+    rewind(path, 10, max(0, len(metrics(range(10))) + wrong))
+    assert path.read_bytes() == metrics(range(10))
+    rewind(tmp_path / "missing", 10, wrong)
+
+
+def test_the_end_of_a_thinned_record_shows_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read, known = EpisodeFile(tmp_path), [0], files.indexed_part
+    for step in range(0, 1200, 4):
+        file.append(step, [{"id": f"train/{step}"}])
+        file.append(step, [{"id": f"eval/{step}"}], evaluation=True)
+
+    def counted(line: str | bytes) -> Any:
+        read[0] += 1
+        return known(line)
+
+    monkeypatch.setattr(files, "indexed_part", counted)
+    assert EpisodeFile(tmp_path, 1200).every == 4
+    assert read[0] <= 2 * files.LOOKED_BACK + 2
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_the_first_rows_of_a_part_are_read_alone(compress: bool, tmp_path: Path) -> None:
+    file = EpisodeFile(tmp_path, compress=compress)
+    for step in range(3):
+        file.append(step, [{"id": f"train/{step}/{number}"} for number in range(9)])
+    found = list(rows_of(tmp_path, last_parts(tmp_path, 1), most=2))
+    assert [row["id"] for row in found] == [f"train/{s}/{n}" for s in (1, 2) for n in range(2)]
+    assert len(list(rows_of(tmp_path, most=20))) == 27

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from mrlm.training.heap import FIRST, LONG, WHOLE, still_heap
+from mrlm.training.heap import FIRST, LONG, PATIENCE, WHOLE, still_heap
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,30 @@ def test_garbage_of_an_iteration_is_collected_at_its_end() -> None:
 def test_thresholds_are_higher_within_and_given_back() -> None:
     before = gc.get_threshold()
     with still_heap(LONG):
-        assert gc.get_threshold() == (FIRST, *before[1:])
+        assert gc.get_threshold() == (FIRST, before[1], before[2] * PATIENCE)
     assert gc.get_threshold() == before
+
+
+def test_an_iteration_without_end_is_not_walked_through_again_and_again() -> None:
+    """Full collections while ever more objects live; they are rare, but there are some."""
+    full, before = [0], gc.get_threshold()
+
+    def count(phase: str, info: Mapping[str, int]) -> None:
+        full[0] += phase == "stop" and info["generation"] == 2
+
+    gc.set_threshold(20, 2, 2)
+    try:
+        with still_heap(LONG) as tidy:
+            tidy(WHOLE)
+            gc.set_threshold(20, *gc.get_threshold()[1:])
+            gc.callbacks.append(count)
+            kept = [[number] for number in range(10_000)]
+            assert full[0] == 0
+            more = [[number] for number in range(40_000)]
+            assert full[0] > 0 and kept and more
+    finally:
+        gc.callbacks.remove(count)
+        gc.set_threshold(*before)
 
 
 def test_a_program_without_automatic_collection_is_left_alone() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from mrlm.runs import TrainResult
+from mrlm.tracking.curves import learning_curve
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "pair",
@@ -66,3 +67,26 @@ def test_stages_follow_each_other_and_rows_are_cut(tmp_path: Path) -> None:
 
 def test_nothing_was_trained(tmp_path: Path) -> None:
     assert len(printed(tmp_path, [])) == 2
+
+
+class Counted(float):
+    """A number that counts its additions."""
+
+    count = 0
+
+    def __radd__(self, other: float) -> float:
+        Counted.count += 1
+        return float(self) + other
+
+
+def test_the_end_of_a_long_run_is_described_in_linear_time(tmp_path: Path) -> None:
+    """The additions of moving means are counted, and their values compared with plain ones."""
+    values = [Counted((step * 37 % 101) / 101) for step in range(600)]
+    rows = [{"step": step, "reward/mean": value} for step, value in enumerate(values, start=1)]
+    Counted.count = 0
+    text, curve = "\n".join(printed(tmp_path, rows)), learning_curve(rows, 60)
+    assert Counted.count <= 4 * len(rows) and "o held-out" in curve
+    means = [sum(map(float, values[at : at + 60])) / 60 for at in range(541)]
+    wanted = [f"{mean:.3f}" for mean in (means[0], means[-1], max(means))]
+    (row,) = (line for line in text.splitlines() if "reward" in line)
+    assert row.split()[1:4] == wanted

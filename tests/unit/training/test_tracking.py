@@ -119,7 +119,7 @@ def test_tensorboard_is_written_and_resumed(tmp_path: Path) -> None:
     log.log(3, {"loss": 1.0})
     state = log.state()
     log.close()
-    assert state == {"tensorboard": {"step": 3}}
+    assert state["trackers"] == {"tensorboard": {"step": 3}}
     assert list((tmp_path / "tensorboard").glob("events*"))
     log = open_log(tmp_path, trackers=["tensorboard"], resume_step=4, state=state)
     log.close()
@@ -199,7 +199,7 @@ def test_a_tracker_logs_and_goes_on_where_it_was(fake: Any, tmp_path: Path) -> N
     fake.calls.clear()
     open_log(tmp_path, trackers=[name], resume_step=4, state=state).close()
     ((_, words),) = [call for call in fake.calls if call[0] == "init"]
-    (known,) = state[name].values()
+    (known,) = state["trackers"][name].values()
     assert known in (words.get("id"), words.get("name"))
     assert words.get("resume") == {"wandb": "allow", "trackio": "allow", "mlflow": None}[name]
 
@@ -380,7 +380,7 @@ def test_a_tracker_that_fails_later_is_dropped_and_said_and_nothing_is_lost(
     monkeypatch.setattr(fake._Run, "log", gone)
     log.log(2, {"loss": 2.0})
     log.log(3, {"loss": 3.0})
-    assert log.state() == {"wandb": {"id": "new-id"}}
+    assert log.state()["trackers"] == {"wandb": {"id": "new-id"}}
     log.close()
     (said,) = [record.getMessage() for record in caplog.records]
     assert "'wandb' failed at step 2" in said and "the server is gone" in said
