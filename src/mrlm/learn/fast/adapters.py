@@ -123,7 +123,9 @@ def _update(
         return [added_by(x, *loras) if loras else None for loras in maps]
     leaves = [lora.down for lora in every] + [lora.up for lora in every]
     known = [loras for loras in maps if loras]
-    done = iter(_LowRank.apply(x, known, grid, direct, *leaves))  # pyright: ignore
+    # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
+    seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
+    done = iter(_LowRank.apply(x, known, grid, direct, leaves, *seen))  # pyright: ignore
     return [next(done) if loras else None for loras in maps]
 
 
@@ -139,7 +141,8 @@ class _LowRank(torch.autograd.Function):
         maps: Sequence[Sequence[Lora]],
         grid: AdapterGrid | None,
         direct: bool,
-        *leaves: Tensor,
+        leaves: Sequence[Tensor],
+        *seen: Tensor,
     ) -> tuple[Tensor, ...]:
         down, ups = _joined(len(maps[0]), leaves, x.dtype)
         low = _times(_cells(x, grid), down.transpose(1, 2))
@@ -167,9 +170,8 @@ class _LowRank(torch.autograd.Function):
         back = None
         if ctx.needs_input_grad[0]:
             back = _tokens(_times(by_low.transpose(1, 2), down), grid)
-        needed = ctx.needs_input_grad[4:]
-        if not any(needed):
-            return back, *(None,) * (3 + len(leaves))
+        if not any(ctx.needs_input_grad[5:]):
+            return back, *(None,) * (len(ctx.needs_input_grad) - 1)
         sizes = [rank for rank, _ in parts]
         by_down = _times(by_low, _cells(x, grid)).split(sizes, 1)
         by_up = [
@@ -177,8 +179,11 @@ class _LowRank(torch.autograd.Function):
             for own, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
         ]
         found = [y for each in _typed([*by_down, *by_up], leaves[0].dtype) for y in each.unbind()]
-        kept = [y if wanted else None for y, wanted in zip(found, needed, strict=True)]
-        return back, None, None, None, *(added(leaves, kept) if direct else kept)
+        kept = [y if x.requires_grad else None for x, y in zip(leaves, found, strict=True)]
+        if direct:
+            added(leaves, kept)
+            kept = [None]
+        return back, None, None, None, None, *kept
 
 
 def _joined(
