@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ class LeanForward:
 
     def hidden(
         self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
-    ) -> list[Tensor]:
-        """Hidden states (N, H) that the head reads at each tree's `predictors`. With
+    ) -> Tensor:
+        """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
@@ -95,10 +96,9 @@ class LeanForward:
             else:
                 stream = self._block(*arguments)
         stream = self._norm(stream, anatomy.final_norm, shared)
-        each = stream.split([len(plot.tree.needed) for plot in forest])
-        return [
-            F.embedding(plot.tree.which, states) for plot, states in zip(forest, each, strict=True)
-        ]
+        starts = accumulate([0, *(len(plot.tree.needed) for plot in forest)])
+        which = [plot.tree.which + start for plot, start in zip(forest, starts, strict=False)]
+        return F.embedding(torch.cat(which), stream)
 
     def _ends(
         self, forest: Sequence[PackedTree], places: Sequence[np.ndarray]
