@@ -357,8 +357,8 @@ def pack(
     flat["tokens"] = np.array([*ids], dtype=np.int64)
     for name, column in zip(_NUMBERS, zip(*numbers, strict=True), strict=True):
         flat[name] = np.repeat(np.asarray(column), counts)
-    whole = to_device(np.stack([flat[name] for name in _INTEGERS]), device)
-    floats = to_device(np.stack([flat[name] for name in _FLOATS]).astype(np.float32), device)
+    tensors = {name: to_device(array, device) for name, array in flat.items()}
+    floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
         samples=list(samples),
         pad_id=pad_id,
@@ -366,8 +366,8 @@ def pack(
         agents=list(agents),
         totals=totals or Totals.of(samples),
         host={name: flat[name] for name in HOST},
-        **dict(zip(_INTEGERS, whole, strict=True)),
-        **dict(zip(_FLOATS, floats, strict=True)),
+        **tensors,
+        **floats,
     )
 
 
@@ -376,8 +376,7 @@ _CREDIT = (
     *("advantages", "returns", "values", "ref_logprobs"),
 )
 _FLOATS = ("temperature", *_CREDIT)
-_INTEGERS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens")
-_COLUMNS = (*_INTEGERS, *_FLOATS)
+_COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
 HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
 _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
 """Columns with one value per turn."""
