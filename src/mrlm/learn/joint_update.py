@@ -15,7 +15,7 @@ from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
 from mrlm.learn.fast.cpu_backends import quick_products
-from mrlm.learn.fast.packed_pass import LeanPass, LossOf, hidden_states
+from mrlm.learn.fast.packed_pass import HeadJob, LeanPass, LossOf, hidden_states
 from mrlm.learn.optimizer import LearnerSettings, training_mode
 from mrlm.learn.policy.policy import Policy
 
@@ -100,24 +100,19 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
 def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
     with quick_products(policy.device, policy.size * sum(work.tokens for work in works)):
-        batches = [work.batch for work in works]
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
-            hidden = hidden_states(list(zip(passes, batches, strict=True)), direct=True)
-        losses, backs = [], []
-        for work, lean, states in zip(works, passes, hidden, strict=True):
-            head = work.policy.value_head
-            with span("head", work.policy.name):
-                loss, back = lean.through_head(
-                    states, work.batch, work.loss_of, head, work.entropy_gradient
-                )
-            losses.append(loss)
-            backs.append(back)
-        # nothing below the head is trained: no backward through the base
-        pairs = [(x, g) for x, g in zip(hidden, backs, strict=True) if x.requires_grad]
-        if pairs:
+            batches = [work.batch for work in works]
+            hidden = hidden_states([*zip(passes, batches, strict=True)], direct=True)
+        jobs = [
+            HeadJob(work.batch, work.loss_of, work.policy.value_head, work.entropy_gradient)
+            for work in works
+        ]
+        with span("head", names):
+            losses, back = passes[0].through_head(hidden, jobs)
+        if hidden.requires_grad:  # else nothing below the head is trained
             with span("backward", names):
-                torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
+                hidden.backward(back)
     return losses
 
 

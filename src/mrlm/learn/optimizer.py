@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.adam_step import Moments, adam_step, moments_of
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.policy.loading import set_checkpointing
@@ -101,6 +102,7 @@ class Stepper:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
             self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
         scaled = policy.precision == "fp16"
+        self._moments: Moments | None = None
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 
     @property
@@ -150,9 +152,18 @@ class Stepper:
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""
         if apply:
-            self.scaler.step(self.optimizer)
+            self._apply()
         self.scaler.update()
         self.clear()
+
+    def _apply(self) -> None:
+        complete = all(weight.grad is not None for weight in self.weights)
+        if complete and self._moments is not None:
+            adam_step(self.optimizer, self._moments)
+            return
+        self.scaler.step(self.optimizer)
+        if complete and not (self.scaler.is_enabled() or self.policy.storage.sharded):
+            self._moments = moments_of(self.optimizer)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able rest of the state; parameters are named by position."""
@@ -175,6 +186,7 @@ class Stepper:
             state.setdefault(int(index), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._moments = None
         if rest["scaler"]:
             self.scaler.load_state_dict(rest["scaler"])
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,9 +30,9 @@ class WeightChange:
     def __init__(self, weights: Sequence[nn.Parameter], ranks: int = 1) -> None:
         self._weights = weights[:: math.ceil(len(weights) / TENSORS)]
         found = [_entries(weight) for weight in self._weights]
-        shares = torch.tensor([1 / _copies(weight, ranks) for weight in self._weights])
-        counts = torch.tensor([len(each) for each in found])
-        self._shares = shares.double().repeat_interleave(counts)
+        shares = [1 / _copies(weight, ranks) for weight in self._weights]
+        counts = [each.shape[0] for each in found]
+        self._shares = torch.from_numpy(np.repeat(shares, counts))
         self._before = _on_host(found)
 
     def numbers(self) -> dict[str, float]:

@@ -146,7 +146,9 @@ def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
 
 def remote_engines(engines: Mapping[str, Engine]) -> dict[str, RemoteEngine]:
     """policy -> its engine, for policies behind an API."""
-    return {name: engine for name, engine in engines.items() if isinstance(engine, RemoteEngine)}
+    each = {id(engine): engine for engine in engines.values()}  # many policies may share one
+    remote = {key: engine for key, engine in each.items() if isinstance(engine, RemoteEngine)}
+    return {name: remote[id(engine)] for name, engine in engines.items() if id(engine) in remote}
 
 
 def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

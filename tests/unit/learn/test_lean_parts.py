@@ -32,7 +32,7 @@ from mrlm.learn.fast.llama_modules import (
     take_general_way,
 )
 from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
-from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from test_lean import LORA, both_ways, compare, conversations
@@ -329,11 +329,11 @@ def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
     forest = [
         PackedTree(tree, name) for tree, name in zip(trees, ("a", None, "b", ""), strict=True)
     ]
-    together = forward.hidden(forest)
+    together = forward.hidden(forest).split([len(tree.predictors) for tree in trees])
     for plot, found in zip(forest, together, strict=True):
-        (alone,) = forward.hidden([plot])
+        alone = forward.hidden([plot])
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
-    (bare,) = forward.hidden([PackedTree(trees[0], None)])
+    bare = forward.hidden([PackedTree(trees[0], None)])
     assert float((bare - together[0]).detach().abs().max()) > 1e-2
 
 
@@ -358,7 +358,7 @@ def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(adapters, "_update", update)
 
     def computed() -> tuple[Tensor, list[Tensor]]:
-        found = torch.cat(LeanForward(anatomy_of(model), torch.float32).hidden(forest))
+        found = LeanForward(anatomy_of(model), torch.float32).hidden(forest)
         return found, [*torch.autograd.grad(found.square().sum(), own)]
 
     together, gradients = computed()
@@ -588,7 +588,7 @@ def test_a_loss_through_the_head_by_hand(
         total = (said.logprobs * own + 0.1 * said.entropy * own + values * values * own).sum()
         return Loss(total, {"count": float(len(part)), "sum": said.logprobs.detach().sum()})
 
-    loss, back = lean.through_head(hidden, batch, loss_of, value_head, True)
+    (loss,), back = lean.through_head(hidden, [HeadJob(batch, loss_of, value_head, True)])
     found = [back, value_head.weight.grad, model.lm_head.weight.grad]
     value_head.weight.grad = model.lm_head.weight.grad = None
     leaf = hidden.clone().requires_grad_()
@@ -607,9 +607,8 @@ def test_a_loss_through_the_head_by_hand(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     # a loss that looks at values alone leaves the head of words as it is
     model.lm_head.weight.grad = None
-    loss, back = lean.through_head(
-        hidden, batch, lambda _, said: Loss(said.values.sum()), value_head, False
-    )
+    job = HeadJob(batch, lambda _, said: Loss(said.values.sum()), value_head)
+    (loss,), back = lean.through_head(hidden, [job])
     assert model.lm_head.weight.grad is None or not model.lm_head.weight.grad.any()
     torch.testing.assert_close(back, value_head.weight.detach().expand_as(back))
 
@@ -622,13 +621,8 @@ def test_a_head_in_long_floats_learns_from_short_ones(monkeypatch: pytest.Monkey
         assert lean.head.weight.dtype == lean.forward.dtype == (dtype or torch.float32)
         hidden = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
         for _ in range(2):  # gradients are added to what is there
-            lean.through_head(
-                hidden.to(lean.forward.dtype),
-                batch,
-                lambda _, said: Loss(said.logprobs.sum()),
-                None,
-                False,
-            )
+            job = HeadJob(batch, lambda _, said: Loss(said.logprobs.sum()))
+            lean.through_head(hidden.to(lean.forward.dtype), [job])
         slopes.append(model.lm_head.weight.grad)
         model.lm_head.weight.grad = None
     assert slopes[0].dtype == slopes[1].dtype == torch.float32

@@ -79,9 +79,11 @@ class DecodingBatch:
         requests = self.requests
         self.device: torch.device = self.decoder.device
         self.names: list[str] = sorted({request.policy for request in requests})
-        ends = {name: self.policies[name].eos_ids for name in self.names}
+        self.ends_of: dict[str, frozenset[int]] = {
+            name: self.policies[name].eos_ids for name in self.names
+        }
         self.drafts: list[Draft] = [
-            Draft(request, self.policies[request.policy], ends[request.policy])
+            Draft(request, self.policies[request.policy], self.ends_of[request.policy])
             for request in requests
         ]
         self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
@@ -122,7 +124,7 @@ class DecodingBatch:
         self.logprobs: Tensor = zeros("logprobs", rows, wide, dtype=torch.float32)
         self.ends: Tensor = zeros("ends", len(self.names), vocabulary, dtype=torch.bool)
         for number, name in enumerate(self.names):
-            ends = [id for id in self.policies[name].eos_ids if id < self.ends.shape[1]]
+            ends = [id for id in self.ends_of[name] if id < self.ends.shape[1]]
             self.ends[number, ends] = True
 
     @property

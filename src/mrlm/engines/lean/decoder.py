@@ -274,12 +274,8 @@ class Decoder:
         self, product: Product, found: Sequence[Sequence[Lora | None]], old: Low | None
     ) -> Low:
         """The updates of a product's maps, each of all loaded adapters."""
-        low = low_of(found, product.widths, self._rank, self.dtype)
-        if old is not None:
-            down = self._into(old.down, low.down)
-            assert down is not None
-            ups = [self._into(mine, up) for mine, up in zip(old.ups, low.ups, strict=True)]
-            low = Low(down, ups, low.widths)
+        low = low_of(found, product.widths, self._rank, self.dtype, old)
+        self.layout += low is not old
         return low
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:

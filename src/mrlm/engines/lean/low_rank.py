@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -12,19 +13,17 @@ from torch import Tensor
 from mrlm.learn.fast.llama_modules import Lora
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Low:
     """The updates of linear maps with one input, of all adapters of a call; R is the largest rank.
 
     Args:
         down: (adapters, maps * R, in).
-        ups: for each map (adapters, R, width), scaled; `None` if no adapter has the map.
-        widths: of the maps.
+        up: (adapters, maps * R, sum of widths), scaled; rows of a map are 0 in columns of others.
     """
 
     down: Tensor
-    ups: list[Tensor | None]
-    widths: list[int]
+    up: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +72,62 @@ def grid_of(owners: np.ndarray, count: int, dtype: torch.dtype) -> RowGrid:
 
 
 def low_of(
-    found: Sequence[Sequence[Lora | None]], widths: list[int], rank: int, dtype: torch.dtype
+    found: Sequence[Sequence[Lora | None]],
+    widths: Sequence[int],
+    rank: int,
+    dtype: torch.dtype,
+    old: Low | None,
 ) -> Low:
     """The updates of linear maps with one input: for each map those of all adapters, padded with
-    zeros to a rank."""
+    zeros to a rank. They are written over `old` ones of the same maps if these are as large."""
     first = next(lora.down for loras in found for lora in loras if lora)
-    count = len(found[0])
-    down = first.new_zeros(count, len(found), rank, first.shape[1], dtype=dtype)
-    ups: list[Tensor | None] = []
-    for number, (loras, width) in enumerate(zip(found, widths, strict=True)):
-        known = [lora for lora in loras if lora]
-        if len(known) == count and all(len(lora.down) == rank for lora in known):
-            down[:, number] = torch.stack([lora.down for lora in known])
-            up = torch.stack([lora.up for lora in known]).transpose(1, 2)
-            scaling = up.new_tensor([lora.scaling for lora in known])
-            ups.append((up * scaling[:, None, None]).to(dtype).contiguous())
-            continue
-        up = first.new_zeros(count, rank, width, dtype=dtype)
-        for at, lora in enumerate(loras):
-            if lora:
-                own = len(lora.down)
-                down[at, number, :own] = lora.down
-                up[at, :own] = lora.up.t() * lora.scaling
-        ups.append(up if known else None)
-    return Low(down.flatten(1, 2), ups, widths)
+    shape = len(found[0]), len(found) * rank
+    low = old
+    if low is None or low.down.shape[:2] != shape:
+        low = Low(
+            first.new_zeros(*shape, first.shape[1], dtype=dtype),
+            first.new_zeros(*shape, sum(widths), dtype=dtype),
+        )
+    starts = accumulate([0, *widths])
+    for number, (loras, width, start) in enumerate(zip(found, widths, starts, strict=False)):
+        rows = slice(number * rank, (number + 1) * rank)
+        _write(loras, low.down[:, rows], low.up[:, rows, start : start + width])
+    return low
+
+
+def _write(loras: Sequence[Lora | None], down: Tensor, up: Tensor) -> None:
+    """Write the updates of a map: (adapters, R, in) and (adapters, R, width)."""
+    known = [lora for lora in loras if lora]
+    if len(known) == len(loras) and all(len(lora.down) == down.shape[1] for lora in known):
+        ups = torch.stack([lora.up for lora in known]).transpose(1, 2)
+        scaling = ups.new_tensor([lora.scaling for lora in known])
+        down.copy_(torch.stack([lora.down for lora in known]))
+        up.copy_(ups * scaling[:, None, None])
+        return
+    down.zero_()
+    up.zero_()
+    for at, lora in enumerate(loras):
+        if lora:
+            own = len(lora.down)
+            down[at, :own] = lora.down
+            up[at, :own] = lora.up.t() * lora.scaling
 
 
 def add(y: Tensor, x: Tensor, low: Low, adapted: Adapted | None) -> None:
     """Add the updates for x (N, in) to y (N, sum of widths); `None`: all rows have the only
     adapter."""
     count, height, _ = low.down.shape
-    rank = height // len(low.ups)
-    if isinstance(adapted, RowGrid):
-        if not adapted.shape[1]:  # no row has an adapter
-            return
-        cells = x if adapted.place is None else x.index_select(0, adapted.place)
-        inner = torch.bmm(cells.view(*adapted.shape, -1), low.down.transpose(1, 2))
-    else:
+    if not isinstance(adapted, RowGrid):
         inner = (x @ low.down.flatten(0, 1).t()).view(len(x), count, height)
         inner = inner if adapted is None else inner * adapted[:, :, None]
-    start = 0
-    for number, (up, width) in enumerate(zip(low.ups, low.widths, strict=True)):
-        columns = slice(start, start + width)
-        start += width
-        if up is None:
-            continue
-        part = inner[..., number * rank : (number + 1) * rank]
-        if not isinstance(adapted, RowGrid):
-            y[:, columns].addmm_(part.flatten(1), up.flatten(0, 1))
-        elif adapted.place is None:
-            y.view(*adapted.shape, -1)[..., columns].baddbmm_(part, up)
-        else:
-            update = torch.bmm(part, up).flatten(0, 1).index_select(0, adapted.kept)
-            y[:, columns] += update if adapted.own is None else update * adapted.own
+        y.addmm_(inner.flatten(1), low.up.flatten(0, 1))
+        return
+    if not adapted.shape[1]:  # no row has an adapter
+        return
+    cells = x if adapted.place is None else x.index_select(0, adapted.place)
+    inner = torch.bmm(cells.view(*adapted.shape, -1), low.down.transpose(1, 2))
+    if adapted.place is None:
+        y.view(*adapted.shape, -1).baddbmm_(inner, low.up)
+        return
+    update = torch.bmm(inner, low.up).flatten(0, 1).index_select(0, adapted.kept)
+    y += update if adapted.own is None else update * adapted.own

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ class LeanForward:
 
     def hidden(
         self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
-    ) -> list[Tensor]:
-        """Hidden states (N, H) that the head reads at each tree's `predictors`. With
+    ) -> Tensor:
+        """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
@@ -95,10 +96,9 @@ class LeanForward:
             else:
                 stream = self._block(*arguments)
         stream = self._norm(stream, anatomy.final_norm, shared)
-        each = stream.split([len(plot.tree.needed) for plot in forest])
-        return [
-            F.embedding(plot.tree.which, states) for plot, states in zip(forest, each, strict=True)
-        ]
+        starts = accumulate([0, *(len(plot.tree.needed) for plot in forest)])
+        which = [plot.tree.which + start for plot, start in zip(forest, starts, strict=False)]
+        return F.embedding(torch.cat(which), stream)
 
     def _ends(
         self, forest: Sequence[PackedTree], places: Sequence[np.ndarray]
@@ -296,10 +296,16 @@ class LeanForward:
         if weights is None:
             return self._linears(x, layer, number, owned, shared)[0]
         y = joined_linear(x, weights, number, shared.direct)
-        widths = [len(base.weight) for base in weights.groups[number]]
         loras = [loras_of(each, owned.adapters) for each in layer.grouped[number]]
-        update = updates(x, loras, widths, owned, shared.direct)
-        return y if update is None else y + update
+        found = updates(x, loras, owned, shared.direct)
+        if all(update is None for update in found):
+            return y
+        widths = [len(base.weight) for base in weights.groups[number]]
+        parts = [
+            y.new_zeros(len(y), width) if update is None else update
+            for update, width in zip(found, widths, strict=True)
+        ]
+        return y.add_(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
 
     def _linears(
         self, x: Tensor, layer: Layer, number: int, owned: Owners, shared: _Pass
@@ -311,9 +317,8 @@ class LeanForward:
             linear = linear_of(module, None)
             bias = None if linear.bias is None else linear.bias.to(x.dtype)
             found.append(F.linear(x, linear.weight.to(x.dtype), bias))
-        widths = [y.shape[1] for y in found]
         loras = [loras_of(module, owned.adapters) for module in modules]
-        update = updates(x, loras, widths, owned, shared.direct)
-        if update is None:
-            return found
-        return [y + own for y, own in zip(found, update.split(widths, 1), strict=True)]
+        for y, update in zip(found, updates(x, loras, owned, shared.direct), strict=True):
+            if update is not None:
+                y.add_(update)
+        return found

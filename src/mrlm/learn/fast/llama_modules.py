@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -53,8 +53,7 @@ def take_general_way(model: Any, reason: object) -> None:
         log.warning("%s takes the general path: %s", type(inner).__name__, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
+class Lora(NamedTuple):
     """A low-rank update of a linear map, `x -> scaling * dropout(x) @ down.T @ up.T`: `down` is (r,
     in), `up` (out, r); `dropout` acts while training, `None` for none."""
 
@@ -313,7 +312,8 @@ def _base_of(module: Any) -> nn.Linear:
     if base is not module:
         plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)
         variants = getattr(module, "lora_variant", None) or {}
-        biased = any(each.bias is not None for each in getattr(module, "lora_B", {}).values())
+        ups: dict[str, Any] = getattr(getattr(module, "lora_B", None), "_modules", {})
+        biased = any(each._parameters.get("bias") is not None for each in ups.values())
         if not plain or variants or biased or getattr(module, "merged", False):
             raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
     return base

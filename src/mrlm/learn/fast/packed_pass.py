@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,16 @@ from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scor
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
+
+
+class HeadJob(NamedTuple):
+    """A batch and its loss, which may be called on parts of the batch; their losses add up.
+    `value_head` is that of its policy; the loss gets a gradient of the entropy if requested."""
+
+    batch: Batch
+    loss_of: LossOf
+    value_head: Any = None
+    entropy_gradient: bool = False
 
 
 class LeanPass:
@@ -68,44 +78,75 @@ class LeanPass:
 
     def outputs(self, batch: Batch, value_head: Any = None) -> Outputs:
         """Differentiable outputs for the trained tokens."""
-        (hidden,) = hidden_states([(self, batch)])
+        hidden = hidden_states([(self, batch)])
         logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.divisors)
         return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
 
-    def through_head(
-        self, hidden: Tensor, batch: Batch, loss_of: LossOf, value_head: Any, entropy_gradient: bool
-    ) -> tuple[Loss, Tensor]:
-        """Computes the loss of a batch from its hidden states (N, H), and its gradient by them
-        (returned) and by the heads (added up). The loss is summed over parts of a few units; a unit
-        with more tokens than the limit of logits is scored twice instead."""
+    def through_head(self, hidden: Tensor, jobs: Sequence[HeadJob]) -> tuple[list[Loss], Tensor]:
+        """Computes the losses of batches from their hidden states (N, H), one after the other, and
+        the gradient of their sum by these (returned) and by the heads (added up). Logits are those
+        of a few units at a time; a unit with more tokens than their limit is scored twice
+        instead."""
         leaf = hidden.detach()
         back = torch.zeros_like(leaf)
         with torch.no_grad():
             head = self.head
         limit = rows_at_once(head.weight.shape[0], hidden.device)
-        sums: dict[str, Tensor | float] = {}
-        for here, part in batch.parts(limit):
+        sums: list[dict[str, Tensor | float]] = [{} for _ in jobs]
+        start = 0
+        for parts in _grouped(jobs, limit):
+            here = slice(start, start + sum(len(part) for _, part in parts))
+            start = here.stop
             piece = leaf[here].detach().requires_grad_()
-            values = None if value_head is None else value_head(piece)
-            if len(part) > 2 * limit:
-                logprobs, entropy = scores(self.head, piece, part.tokens, part.divisors)
-                loss = loss_of(part, Outputs(logprobs, entropy, values))
-                loss.total.backward()
-            else:
-                with torch.no_grad():
-                    chunk = TokenChunk(head, piece, part.tokens, part.divisors)
-                chunk.logprobs.requires_grad_()
-                chunk.entropy.requires_grad_(entropy_gradient)
-                loss = loss_of(part, Outputs(chunk.logprobs, chunk.entropy, values))
-                loss.total.backward()
-                self._through_chunk(chunk, back[here])
-            if piece.grad is not None:
-                back[here] += piece.grad
-            for key, value in {"": loss.total.detach(), **loss.metrics}.items():
-                sums[key] = sums.get(key, 0.0) + value
-        total = sums.pop("")
-        assert isinstance(total, Tensor)
-        return Loss(total, sums), back
+            brief = None if here.stop - here.start > 2 * limit else head
+            given = [(jobs[number], part) for number, part in parts]
+            found = self._losses(piece, given, brief, back[here])
+            for (number, _), loss in zip(parts, found, strict=True):
+                known = sums[number]
+                for key, value in {"": loss.total.detach(), **loss.metrics}.items():
+                    known[key] = known.get(key, 0.0) + value
+        losses: list[Loss] = []
+        for known in sums:
+            total = known.pop("")
+            assert isinstance(total, Tensor)
+            losses.append(Loss(total, known))
+        return losses, back
+
+    def _losses(
+        self,
+        piece: Tensor,
+        given: Sequence[tuple[HeadJob, Batch]],
+        head: Head | None,
+        back: Tensor,
+    ) -> list[Loss]:
+        """The losses of parts of batches with hidden states `piece`, whose gradient is written to
+        `back`; without a `head`, logits are computed twice."""
+        parts = [part for _, part in given]
+        tokens = _joined([part.tokens for part in parts])
+        divisors = None
+        if any(part.divisors is not None for part in parts):
+            divisors = _joined([part.temperature for part in parts])
+        chunk = None
+        if head is None:
+            logprobs, entropy = scores(self.head, piece, tokens, divisors)
+        else:
+            with torch.no_grad():
+                chunk = TokenChunk(head, piece, tokens, divisors)
+            logprobs = chunk.logprobs.requires_grad_()
+            entropy = chunk.entropy.requires_grad_(any(job.entropy_gradient for job, _ in given))
+        sizes = [len(part) for part in parts]
+        outputs = (x.split(sizes) for x in (logprobs, entropy, piece))
+        losses: list[Loss] = []
+        for (job, part), own, surprise, states in zip(given, *outputs, strict=True):
+            values = None if job.value_head is None else job.value_head(states)
+            known = surprise if job.entropy_gradient else surprise.detach()
+            losses.append(job.loss_of(part, Outputs(own, known, values)))
+        torch.autograd.backward([loss.total for loss in losses])
+        if chunk is not None:
+            self._through_chunk(chunk, back)
+        if piece.grad is not None:
+            back += piece.grad
+        return losses
 
     @torch.no_grad()
     def _through_chunk(self, chunk: TokenChunk, back: Tensor) -> None:
@@ -126,9 +167,29 @@ class LeanPass:
             own.grad.add_(step.t() @ chunk.hidden)
 
 
-def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) -> list[Tensor]:
-    """Hidden states for batches of policies on one base, computed in one pass. With `direct`,
-    backward may add to `grad` of the weights itself, which only `Tensor.backward` allows."""
+def _grouped(jobs: Sequence[HeadJob], limit: int) -> Iterator[list[tuple[int, Batch]]]:
+    """Parts of the jobs' batches in order, each with the number of its job, in groups of about
+    `limit` tokens."""
+    group: list[tuple[int, Batch]] = []
+    rows = 0
+    for number, job in enumerate(jobs):
+        for _, part in job.batch.parts(limit):
+            if group and rows + len(part) > limit:
+                yield group
+                group, rows = [], 0
+            group.append((number, part))
+            rows += len(part)
+    yield group
+
+
+def _joined(columns: Sequence[Tensor]) -> Tensor:
+    return columns[0] if len(columns) == 1 else torch.cat([*columns])
+
+
+def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) -> Tensor:
+    """Hidden states (N, H) for batches of policies on one base, one after the other, computed in
+    one pass. With `direct`, backward may add to `grad` of the weights itself, which only
+    `Tensor.backward` allows."""
     first = jobs[0][0]
     model = first.anatomy.model
     again = model.training and first.anatomy.checkpointing
@@ -141,7 +202,7 @@ def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
     """`sum_v p(v) (log p(v) - log q(v))` (N,) of a policy p and its reference q at the positions of
     the trained tokens, both at the sampling temperature of the token."""
     both = [
-        chunks(each.head, hidden_states([(each, batch)])[0], batch.tokens, batch.divisors)
+        chunks(each.head, hidden_states([(each, batch)]), batch.tokens, batch.divisors)
         for each in (own, reference)
     ]
     found: list[Tensor] = []

@@ -104,7 +104,7 @@ class Policy(PolicyWeights):
         """Hidden states (N, H) at the same positions."""
         lean = self.lean_pass
         if lean is not None:
-            (found,) = hidden_states([(lean, batch)])
+            found = hidden_states([(lean, batch)])
             return found
         with self.active() as model:
             if self.storage.sharded:  # a part of it alone gathers nothing

@@ -53,7 +53,12 @@ class Storage(Generic[Whole]):
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
         """Clips the gradient of all parameters together to a norm; returns the norm before."""
-        return float(nn.utils.clip_grad_norm_(parameters, limit))
+        weights = list(parameters)
+        total = nn.utils.get_total_norm([x.grad for x in weights if x.grad is not None])
+        norm = float(total)
+        if norm + 1e-6 > limit:  # else they would be multiplied by 1
+            nn.utils.clip_grads_with_norm_(weights, limit, total)
+        return norm
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when any weight changes: the sums of weights and of their squares."""
