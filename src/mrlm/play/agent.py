@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -159,10 +160,7 @@ class Agent:
         message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
         turn.message = message
         self._prompts[id(turn)] = prompt
-        turns = self.rollout.turns
-        turns.append(turn)
-        if len(turns) > 1 and turns[-2].index > index:  # they are in the order of requests
-            turns.sort(key=lambda each: each.index)
+        insort(self.rollout.turns, turn, key=lambda each: each.index)  # in the order of requests
         self.episode.rollouts.setdefault(self.name, self.rollout)
         self.rollout.messages = [*seen, message]
         return message
