@@ -20,8 +20,8 @@ checkpoints."""
 
 
 class History:
-    """The metrics of a run but those of time. A step costs the same however many came before: what rules read of a
-    long run is bounded (`Column`).
+    """The metrics of a run but those of time. A step costs the same however many came before: what
+    rules read of a long run is bounded (`Column`).
 
     Args:
         rows: those that are known, in order.
