@@ -14,11 +14,14 @@ from mrlm.core.owners import agent_label
 from mrlm.doctor.column import TAIL, Column
 
 OF_AGENT = r"advantage/(.+)/zero"
+CLOCKED = ("tokens_per_second", "seconds/")
+"""Metrics of time, which no rule may read: two runs of one seed have the same alarms, and the same
+checkpoints."""
 
 
 class History:
-    """The metrics of a run. A step costs the same however many came before: what rules read of a
-    long run is bounded (`Column`).
+    """The metrics of a run but those of time. A step costs the same however many came before: what
+    rules read of a long run is bounded (`Column`).
 
     Args:
         rows: those that are known, in order.
@@ -49,9 +52,9 @@ class History:
         """Adds the metrics of a step."""
         self.step = int(row["step"])
         for name, value in row.items():
-            if name in ("step", "time"):
-                continue
             if name not in self._columns:
+                if name in ("step", "time") or name.startswith(CLOCKED):
+                    continue
                 self._columns[name] = Column()
                 self._names.append(name)
             if value is not None and math.isfinite(value):

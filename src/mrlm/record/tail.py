@@ -16,16 +16,11 @@ BLOCK = 1 << 18
 """Bytes that are read at a time."""
 
 
-def lines_from_end(path: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+def lines_from_end(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file from the last to the first, each with the offset of its first byte. They
-    keep their ends; the last one may have none.
-
-    Args:
-        path: the file.
-        end: offset before which lines are read; by default the end of the file.
-    """
+    keep their ends; the last one may have none."""
     with path.open("rb") as file:
-        at, rest = file.seek(0, os.SEEK_END) if end is None else end, b""
+        at, rest = file.seek(0, os.SEEK_END), b""
         while at:
             size = min(BLOCK, at)
             at -= size
@@ -47,42 +42,35 @@ _FLAT = re.compile(rb'\{"step": (\d+), [^{}\0]*\}\n')
 """A whole row of metrics, whose step is known without parsing the rest."""
 
 
-def last_step(path: Path, end: int | None = None) -> float | None:
-    """The step of the last line of a JSONL file, or of the last one before an offset; infinite if
-    that line is incomplete, `None` if it is damaged or does not exist."""
-    return next((_step_of(line) for _, line in lines_from_end(path, end)), None)
+def last_step(path: Path) -> float | None:
+    """The step of the last line of a JSONL file; infinite if it is incomplete, `None` if it is
+    damaged or does not exist."""
+    return next((_step_of(line) for _, line in lines_from_end(path)), None)
 
 
-def rewind(path: Path, step: int, start: int = 0) -> None:
+def rewind(path: Path, step: int) -> None:
     """Keeps the lines of a JSONL file before `step`. An incomplete last line is dropped silently;
     damaged ones before it are dropped with a warning. A file that only loses its end is cut there,
     another is replaced atomically.
 
-    Args:
-        path: the file, which may not exist.
-        step: the first step whose lines are dropped.
-        start: length of the file when it had earlier steps only; if a line of one of them still
-            ends there, the lines before are kept unread.
+    The file is read from its end, until a line is found that is kept, and `BLOCK` bytes before it:
+    what a crash damaged is there, and the rest may be long.
     """
     if not path.exists():
         return
-    start = min(start, path.stat().st_size)
-    before = last_step(path, start)
-    if before is None or before >= step:
-        start = 0
-    damaged, at, end, gaps = 0, start, start, False
-    with path.open("rb") as file:
-        file.seek(start)
-        for line in file:
-            number = _step_of(line)
-            damaged += number is None
-            if number is not None and number < step:
-                gaps |= end < at
-                end = at + len(line)
-            at += len(line)
+    damaged, end, gaps = 0, 0, False
+    for at, line in lines_from_end(path):
+        number = _step_of(line)
+        damaged += number is None
+        if number is None or number >= step:
+            gaps |= end > 0
+        elif not end:
+            end = at + len(line)
+        if end and end - at >= BLOCK:
+            break
     if gaps:
         _rewrite(path, step)
-    elif end < at:
+    elif end < path.stat().st_size:
         os.truncate(path, end)
     if damaged:
         log.warning("%s: %d damaged lines were dropped", path, damaged)

@@ -35,8 +35,6 @@ from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 from mrlm.tracking.payoffs import Payoffs
 
 PROFILE = "profile.jsonl"
-GROWING = (METRICS, PROFILE, ALARMS)
-"""Files that get lines while a run trains."""
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -179,8 +177,8 @@ class RunLog:
                 raise PluginError(
                     f"training.report_to: the tracker {name!r} cannot start: {reason}"
                 ) from error
-        for name in GROWING:
-            rewind(self.folder / name, first, state.get("files", {}).get(name, 0))
+        for name in (METRICS, PROFILE, ALARMS):
+            rewind(self.folder / name, first)
         self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
         self._episodes: EpisodeFile = self.record.open(self.folder, first)
         self._profile: TextIO | None = None
@@ -309,13 +307,10 @@ class RunLog:
 
     def state(self) -> dict[str, Any]:
         """State for checkpoints: of the trackers (one that is not in use keeps its earlier state),
-        the lengths of the files, and what rules have seen, so that a run continues without reading
-        its files."""
-        files = {name: self.folder / name for name in GROWING}
+        and of the rules, so that a run continues without reading its metrics."""
+        trackers = {name: tracker.state() for name, tracker in self._trackers.items()}
         return {
-            "trackers": self._kept
-            | {name: tracker.state() for name, tracker in self._trackers.items()},
-            "files": {name: path.stat().st_size for name, path in files.items() if path.is_file()},
+            "trackers": self._kept | trackers,
             "doctor": self._examination.state_dict() if self._rules else None,
         }
 

@@ -27,7 +27,8 @@ def test_known_values_of_metrics() -> None:
     steps, both = history.together(["a", "b"])
     assert steps.tolist() == [2, 4, 6] and both.tolist() == [[2.0, 4.0, 6.0], [1.0, 2.0, 3.0]]
     assert history.together(["a", "missing"])[1].shape == (2, 0)
-    assert history.known("time")[1].size == 0 and history.step == 6
+    history.append({"step": 6, "seconds/play": 1.0, "tokens_per_second": 2.0})
+    assert history.names("time|seconds/.*|tokens_per_second") == {} and history.step == 6
     history.append({"step": 7, "a": float("nan"), "c/x": 1.0})
     assert history.known("a", 1)[0].tolist() == [6]
     assert history.names(r"(?:b|c)/?(.*)") == {"b": "", "c/x": "x"}

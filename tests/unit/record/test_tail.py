@@ -77,22 +77,21 @@ def metrics(steps: Iterable[int]) -> bytes:
     return "".join(lines).encode()
 
 
-def test_lines_of_earlier_steps_are_kept_unread(tmp_path: Path) -> None:
+def test_lines_far_from_the_end_are_kept_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tail, "BLOCK", 400)
     path, known = tmp_path / "metrics.jsonl", metrics(range(50)).replace(b'"step": 20', b'"s": oh')
     path.write_bytes(known + metrics(range(50, 60)) + b"torn")
-    rewind(path, 53, len(known))
-    assert path.read_bytes() == known + metrics(range(50, 53)), "damage is found by readers"
-    rewind(path, 50, len(known))
-    assert path.read_bytes() == known and last_step(path) == 49
-
-
-@pytest.mark.parametrize("wrong", [-7, 30, 400, 10**6])
-def test_a_length_that_is_not_that_of_the_file_is_not_believed(wrong: int, tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(metrics(range(20)))
-    rewind(path, 10, max(0, len(metrics(range(10))) + wrong))
-    assert path.read_bytes() == metrics(range(10))
-    rewind(tmp_path / "missing", 10, wrong)
+    rewind(path, 53)
+    assert path.read_bytes() == known + metrics(range(50, 53)) and not caplog.text
+    assert last_step(path) == 52
+    rewind(path, 25)
+    assert path.read_bytes() == metrics(range(20)) + metrics(range(21, 25))
+    assert "1 damaged lines were dropped" in caplog.text
+    rewind(path, 0)
+    assert path.read_bytes() == b""
+    rewind(tmp_path / "missing", 10)
 
 
 def test_the_end_of_a_thinned_record_shows_what_is_left(
