@@ -312,8 +312,8 @@ def _base_of(module: Any) -> nn.Linear:
     if base is not module:
         plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)
         variants = getattr(module, "lora_variant", None) or {}
-        ups: dict[str, Any] = getattr(getattr(module, "lora_B", None), "_modules", {})
-        biased = any(each._parameters.get("bias") is not None for each in ups.values())
+        ups = module.lora_B._modules.values() if plain else ()
+        biased = any(each._parameters.get("bias") is not None for each in ups)
         if not plain or variants or biased or getattr(module, "merged", False):
             raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
     return base
