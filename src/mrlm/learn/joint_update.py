@@ -103,7 +103,8 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
         batches = [work.batch for work in works]
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
-            hidden = hidden_states(list(zip(passes, batches, strict=True)), direct=True)
+            jobs = list(zip(passes, batches, strict=True))
+            hidden = hidden_states(jobs, direct=True, last=works[-1].last)
         losses, backs = [], []
         for work, lean, states in zip(works, passes, hidden, strict=True):
             head = work.policy.value_head

@@ -30,7 +30,7 @@ from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
+from mrlm.learn.mismatch import FEW, FirstLook, content_version, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
@@ -40,6 +40,8 @@ from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+MEASURED = 16
+"""Iterations between those in which activations of the engine are not used."""
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
 
@@ -253,6 +255,7 @@ class Learner(Trainee):
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples), AgentNumbers()
+        look.done |= self._knows(step)
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
@@ -296,6 +299,17 @@ class Learner(Trainee):
         tokens = Totals.of(samples).tokens_by_agent
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
+
+    def _knows(self, step: int) -> bool:
+        """Whether the first pass uses what the engine kept: then it has the log-probs of the
+        engine, and their mismatch would be no measurement. Every `MEASURED`th iteration it does
+        not."""
+        policy = self.weights_of
+        if policy.kept is None:
+            return False
+        if step % MEASURED == 0:
+            policy.kept.clear()
+        return bool(policy.kept.calls) and policy.kept.confirm(content_version(policy))
 
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
         """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
@@ -364,6 +378,8 @@ class Learner(Trainee):
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
             metrics["grad_norm"], finite = self.finish_step(metrics, samples)
+        if self.weights_of.kept is not None:
+            self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
 

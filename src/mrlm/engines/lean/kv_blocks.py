@@ -12,6 +12,7 @@ from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
+from mrlm.learn.fast.kept import Activations
 
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
@@ -49,6 +50,8 @@ class Blocks:
         self.since: np.ndarray = np.zeros(rows, dtype=np.int64)
         """The first own column of each row."""
         self._first = 0
+        self.kept: Activations | None = None
+        """Where the activations of steps are kept."""
 
     @property
     def room(self) -> int:
@@ -123,9 +126,13 @@ class Blocks:
             late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._attend_to_prefixes(at, asked, prefix_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
-            return torch.lerp(late, early, share[..., None]).reshape(count, -1)
+            found = torch.lerp(late, early, share[..., None]).reshape(count, -1)
+            if self.kept is not None:
+                self.kept.put(at, "mixed", found)
+                self.kept.put(at, "sums", torch.logaddexp(early_sum, late_sum).flatten(1))
+            return found
 
-        return decoder.forward(decoder.embed(ids), positions, reach, attend, adapters)
+        return decoder.forward(decoder.embed(ids), positions, reach, attend, adapters, self.kept)
 
     def _attend_to_prefixes(
         self, at: int, asked: Tensor, mask: Tensor | None

@@ -12,12 +12,19 @@ from mrlm.learn.fast.cpu_backends import small_products
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+    known: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to
     the scores, `None` for causal attention; `softcap` is `c` of `c tanh(scores / c)` and needs a
-    mask."""
+    mask. `known`, on a CPU without `softcap`, are the outputs and (B, heads, S) the logarithms of
+    the sums of exponential scores, so that only the gradient is left to do."""
     group, kind = q.shape[1] // k.shape[1], q.dtype
     if softcap is None and (q.device.type != "cpu" or kind == torch.float64):
         return F.scaled_dot_product_attention(
@@ -29,7 +36,7 @@ def attention(
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     if softcap is None:
-        return _Flash.apply(q, k, v, mask, scale).to(kind)  # pyright: ignore
+        return _Flash.apply(q, k, v, mask, scale, known).to(kind)  # pyright: ignore
     assert mask is not None
     scores = softcap * torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) + mask
     return scores.float().softmax(-1).to(v.dtype) @ v
@@ -41,10 +48,13 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q, k, v, mask, scale = inputs
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        with small_products():
-            found, total = flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+        q, k, v, mask, scale, known = inputs
+        if known is not None:
+            found, total = known
+        else:
+            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            with small_products():
+                found, total = flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
         ctx.save_for_backward(q, k, v, found, total, mask)
         ctx.scale = scale
         return found
@@ -58,4 +68,4 @@ class _Flash(torch.autograd.Function):
             dq, dk, dv = back(
                 grads[0], q, k, v, found, total, 0.0, causal, attn_mask=mask, scale=ctx.scale
             )
-        return dq, dk, dv, None, None
+        return dq, dk, dv, None, None, None
