@@ -20,7 +20,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.learn.data.batch import Sample, merge, pack
-from mrlm.learn.fast import kept
+from mrlm.learn.fast import attention, kept
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.kept import Kept, Known
 from mrlm.learn.joint_update import Work, accumulate
@@ -188,6 +188,38 @@ def test_in_16_bits_they_are_as_near_to_the_exact_pass(
         return float(np.mean([(found[n] - truth[n]).norm() / truth[n].norm() for n in truth]))
 
     assert 1e-4 < gap(known) < 1.1 * gap(plain) < 0.2
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("most", [1 << 24, 0])
+def test_blocks_of_scores_give_the_gradient_of_attention(
+    most: int, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "BLOCK", 4 * 7 * 7)  # a sequence at a time
+    monkeypatch.setattr(attention, "quick", lambda: True)
+    monkeypatch.setattr(attention, "MOST", most)  # else scores are not stored
+    torch.manual_seed(0)
+    shapes = [(3, 4, 7, 8), (3, 2, 7, 8), (3, 2, 7, 8)]
+    rounded = [torch.randn(shape).bfloat16() for shape in shapes]
+    mask = torch.zeros(3, 1, 7, 7).masked_fill_(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+    mask[1, 0, :, 2:4] = -torch.inf
+    mask[1, 0, :, 0] = 0
+    grad = torch.randn(shapes[0]).bfloat16()
+
+    def run(kind: torch.dtype, known: Any = None) -> list[torch.Tensor]:
+        own = [x.to(kind).requires_grad_() for x in rounded]
+        q, k, v = own
+        found = attention.attention(q, k, v, mask.to(kind), 0.3, None, known)
+        return [found.detach(), *torch.autograd.grad(found, own, grad.to(kind))]
+
+    truth = run(torch.float64)
+    known = None
+    if given:  # with sums that are a little off
+        scores = rounded[0].float() @ rounded[1].float().repeat_interleave(2, 1).transpose(2, 3)
+        known = truth[0].float(), (0.3 * scores + mask).logsumexp(-1) + 0.01 * (most > 0)
+    for found, exact in zip(run(torch.bfloat16, known), truth, strict=True):
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), exact, atol=0.02, rtol=0.01)
 
 
 def test_other_samples_in_the_batch_are_computed(

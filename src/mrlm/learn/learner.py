@@ -255,7 +255,7 @@ class Learner(Trainee):
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples), AgentNumbers()
-        look.done |= self._knows(step)
+        look.done |= _knows(self.weights_of, step)
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
@@ -299,17 +299,6 @@ class Learner(Trainee):
         tokens = Totals.of(samples).tokens_by_agent
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
-
-    def _knows(self, step: int) -> bool:
-        """Whether the first pass uses what the engine kept: then it has the log-probs of the
-        engine, and their mismatch would be no measurement. Every `MEASURED`th iteration it does
-        not."""
-        policy = self.weights_of
-        if policy.kept is None:
-            return False
-        if step % MEASURED == 0:
-            policy.kept.clear()
-        return bool(policy.kept.calls) and policy.kept.confirm(content_version(policy))
 
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
         """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
@@ -382,6 +371,16 @@ class Learner(Trainee):
             self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
+
+
+def _knows(policy: Policy, step: int) -> bool:
+    """Whether the first pass uses what the engine kept. It then has the engine's log-probs, whose
+    mismatch is nothing to measure; every `MEASURED`th iteration it does not."""
+    if policy.kept is None:
+        return False
+    if step % MEASURED == 0:
+        policy.kept.clear()
+    return bool(policy.kept.calls) and policy.kept.confirm(content_version(policy))
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -74,7 +74,7 @@ class DecodingBatch:
     budget: int
     """Bytes that keys and values may take; rows wait for a place in them."""
     kept: Kept | None
-    """Where the activations of completions are kept."""
+    """Keeps the activations of completions."""
 
     kind: ClassVar[type[Blocks]] = Blocks
     moved: ClassVar[tuple[str, ...]] = (

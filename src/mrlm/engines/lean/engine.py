@@ -236,8 +236,8 @@ class LeanEngine(HFEngine):
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 
     def _kept(self, requests: Sequence[Request], anew: bool) -> Kept | None:
-        """Where the activations of completions that are trained on are kept; `anew`: the weights
-        have just been copied."""
+        """The store of activations, if the completions are trained on; `anew`: the weights have
+        just been copied."""
         names = {request.policy for request in requests}
         policy = self.policies[names.pop()]
         if policy.kept is None or names or self.int8:

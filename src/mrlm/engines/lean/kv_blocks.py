@@ -51,7 +51,7 @@ class Blocks:
         """The first own column of each row."""
         self._first = 0
         self.kept: Activations | None = None
-        """Where the activations of steps are kept."""
+        """Keeps the activations of steps."""
 
     @property
     def room(self) -> int:

@@ -58,9 +58,13 @@ def quick_products(device: torch.device, size: int) -> Iterator[None]:
 def small_products() -> Iterator[None]:
     """Runs products through the default library inside the context, also within `quick_products`:
     the start-up cost of oneDNN would slow many small products."""
-    quick = torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # pyright: ignore
-    with _precision("ieee") if quick else nullcontext():
+    with _precision("ieee") if quick() else nullcontext():
         yield
+
+
+def quick() -> bool:
+    """Whether `quick_products` has chosen oneDNN."""
+    return torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # pyright: ignore
 
 
 @contextmanager

@@ -142,7 +142,7 @@ class Kept:
     def known(
         self, texts: Sequence[Sequence[Text]], tokens: PackedTokens, last: bool
     ) -> Known | None:
-        """What is kept of packed tokens with the confirmed weights.
+        """Looks up packed tokens, with the confirmed weights.
 
         Args:
             texts: for each sample its completions, whose prompts extend one another.
@@ -169,7 +169,7 @@ class Kept:
         return found
 
     def _span(self, text: Text) -> tuple[int, int, np.ndarray]:
-        """Where a completion begins, and the call and places of its tokens."""
+        """The first index of a completion, and the call and places of its tokens."""
         return len(text[0]), *self._places.get(_name(*text), (-1, NOWHERE))
 
 

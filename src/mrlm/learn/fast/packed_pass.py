@@ -34,7 +34,7 @@ class LeanPass:
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
         self.kept: Kept | None = None
-        """What was computed while sampling, if it is kept."""
+        """Activations that were computed while sampling, if they are kept."""
 
     def check(self) -> None:
         """Raises `NotLean` if the model has changes that it would miss; in training mode, it was

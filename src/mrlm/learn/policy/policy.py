@@ -71,8 +71,8 @@ class Policy(PolicyWeights):
 
     @property
     def kept(self) -> Kept | None:
-        """What engines compute while they sample and training need not compute again, if that is
-        kept."""
+        """Activations that engines compute while they sample and training need not compute again,
+        if they are kept."""
         lean = self.passes.get("own")
         return None if lean is None else lean.kept
 
