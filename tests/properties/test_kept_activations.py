@@ -7,6 +7,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def update(policy: Policy, samples: Sequence[Sample], **more: Any) -> dict[str, 
 
 
 def confirm(policy: Policy) -> Kept:
-    assert policy.kept is not None and policy.kept.confirm(content_version(policy))
+    assert policy.kept is not None and policy.kept.confirm(partial(content_version, policy))
     return policy.kept
 
 
@@ -251,12 +252,12 @@ def test_weights_that_moved_take_nothing(
     policy, engine = player("llama", tokenizer)
     samples = played(engine, 0, 4, 1)
     change(next(iter(policy.parameters())))
-    assert policy.kept is not None and not policy.kept.confirm(content_version(policy))
+    assert policy.kept is not None and not policy.kept.confirm(partial(content_version, policy))
     update(policy, samples)
     assert passes[-1] is None and not policy.kept.calls
     # and what the engine samples with its old copies is not theirs
     played(engine, 1, 4, 1)
-    assert policy.kept.calls and not policy.kept.confirm(content_version(policy))
+    assert policy.kept.calls and not policy.kept.confirm(partial(content_version, policy))
 
 
 def test_nothing_is_taken_unconfirmed(tokenizer: Any, passes: list[Known | None]) -> None:
@@ -318,9 +319,9 @@ def test_runs_take_them(
     tmp_path: Path, passes: list[Known | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = trained(tmp_path / "taken", 3)
-    assert sum(each is not None for each in passes) == 2
-    # the first iteration measures the mismatch instead
-    assert ["mismatch_kl" in row for row in taken.history] == [True, False, False]
+    assert sum(each is not None for each in passes) == 3
+    # measured in passes of their own, over one sample in 16
+    assert all(0 <= row["mismatch_kl"] < 1e-9 for row in taken.history)
     monkeypatch.setattr(kept, "WIDE", 1 << 20)
     passes.clear()
     plain = trained(tmp_path / "plain", 3)

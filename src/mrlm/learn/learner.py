@@ -41,7 +41,7 @@ from mrlm.learn.weight_change import WeightChange, relative
 log: logging.Logger = logging.getLogger("mrlm")
 
 MEASURED = 16
-"""Iterations between those in which activations of the engine are not used."""
+"""One sample of so many is computed again where activations of the engine are used."""
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
 
@@ -254,8 +254,7 @@ class Learner(Trainee):
         reseed = partial(seed_dropout, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
-        look, numbers = self._first_look(samples), AgentNumbers()
-        look.done |= _knows(self.weights_of, step)
+        look, numbers = self._first_look(samples, step), AgentNumbers()
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
@@ -300,13 +299,16 @@ class Learner(Trainee):
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 
-    def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
-        """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
-        look = FirstLook(self.version)
-        if drops(self.weights_of):
-            with self.weights_of.scoring():
-                batch = self.packed(samples[:FEW])
-                look.add(batch, self.weights_of.forward(batch).logprobs)
+    def _first_look(self, samples: Sequence[Sample], step: int) -> FirstLook:
+        """Measures the sampler mismatch in the first pass; with dropout, or where that pass uses
+        what the engine kept and so has its log-probs, in an extra one of a few samples."""
+        policy, look = self.weights_of, FirstLook(self.version)
+        known = policy.kept is not None and policy.kept.confirm(partial(content_version, policy))
+        if known or drops(policy):
+            few = (samples[step % MEASURED :: MEASURED] or samples[:1]) if known else samples[:FEW]
+            with policy.scoring():
+                batch = self.packed(few)
+                look.add(batch, policy.forward(batch).logprobs)
             look.done = True
         return look
 
@@ -371,16 +373,6 @@ class Learner(Trainee):
             self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
-
-
-def _knows(policy: Policy, step: int) -> bool:
-    """Whether the first pass uses what the engine kept. It then has the engine's log-probs, whose
-    mismatch is nothing to measure; every `MEASURED`th iteration it does not."""
-    if policy.kept is None:
-        return False
-    if step % MEASURED == 0:
-        policy.kept.clear()
-    return bool(policy.kept.calls) and policy.kept.confirm(content_version(policy))
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -3,7 +3,7 @@ same weights: it computes the same for every sampled token, so only its gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
@@ -131,10 +131,10 @@ class Kept:
         for (prompt, completion), places in zip(texts, found, strict=True):
             self._places[_name(prompt, completion)] = number, places[: len(completion)]
 
-    def confirm(self, digest: int) -> bool:
-        """Tell the weights that the next passes have. Returns whether they are those that sampled;
-        if not, everything is released."""
-        if digest != self.digest:
+    def confirm(self, digest: Callable[[], int]) -> bool:
+        """Tell the weights that the next passes have, as their digest. Returns whether they are
+        those that sampled; if not, everything is released."""
+        if self.calls and digest() != self.digest:
             self.clear()
         self._confirmed = bool(self.calls)
         return self._confirmed
