@@ -12,6 +12,7 @@ from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic
 from mrlm.learn.learner import Learner
+from mrlm.learn.mismatch import drops
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
@@ -24,10 +25,23 @@ def make_learners(
 ) -> list[Learner]:
     """One learner per trained policy."""
     trained = {name: each for name, each in plan.assignment.policies.items() if each.trainable}
-    return [
+    learners = [
         Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
         for name, each in trained.items()
     ]
+    for learner in learners:
+        if _on_policy(plan, learner):
+            learner.weights_of.keep(learner.settings.max_tokens)
+    return learners
+
+
+def _on_policy(plan: PlayPlan, learner: Learner) -> bool:
+    """Whether all that is sampled is trained on first with the weights that sampled it, in this
+    process and without dropout."""
+    training, algorithm = plan.config.training, learner.algorithm
+    alone = plan.peers.size == 1 and not training.max_lag and not plan.config.engine.int8
+    once = algorithm.num_minibatches == 1 and not training.gradient_checkpointing
+    return alone and once and not algorithm.spec.sampling.rows and not drops(learner.weights_of)
 
 
 def make_critics(

@@ -103,7 +103,8 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
             batches = [work.batch for work in works]
-            hidden = hidden_states([*zip(passes, batches, strict=True)], direct=True)
+            pairs = [*zip(passes, batches, strict=True)]
+            hidden = hidden_states(pairs, direct=True, last=works[-1].last)
         jobs = [
             HeadJob(work.batch, work.loss_of, work.policy.value_head, work.entropy_gradient)
             for work in works

@@ -30,7 +30,7 @@ from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
+from mrlm.learn.mismatch import FEW, FirstLook, content_version, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
@@ -40,6 +40,8 @@ from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+MEASURED = 16
+"""One sample of so many is computed again where activations of the engine are used."""
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
 
@@ -252,7 +254,7 @@ class Learner(Trainee):
         reseed = partial(seed_dropout, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
-        look, numbers = self._first_look(samples), AgentNumbers()
+        look, numbers = self._first_look(samples, step), AgentNumbers()
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
@@ -297,13 +299,16 @@ class Learner(Trainee):
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 
-    def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
-        """Measures the sampler mismatch in the first pass; with dropout, in an extra one."""
-        look = FirstLook(self.version)
-        if drops(self.weights_of):
-            with self.weights_of.scoring():
-                batch = self.packed(samples[:FEW])
-                look.add(batch, self.weights_of.forward(batch).logprobs)
+    def _first_look(self, samples: Sequence[Sample], step: int) -> FirstLook:
+        """Measures the sampler mismatch in the first pass; with dropout, or where that pass uses
+        what the engine kept and so has its log-probs, in an extra one of a few samples."""
+        policy, look = self.weights_of, FirstLook(self.version)
+        known = policy.kept is not None and policy.kept.confirm(partial(content_version, policy))
+        if known or drops(policy):
+            few = (samples[step % MEASURED :: MEASURED] or samples[:1]) if known else samples[:FEW]
+            with policy.scoring():
+                batch = self.packed(few)
+                look.add(batch, policy.forward(batch).logprobs)
             look.done = True
         return look
 
@@ -364,6 +369,8 @@ class Learner(Trainee):
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
             metrics["grad_norm"], finite = self.finish_step(metrics, samples)
+        if self.weights_of.kept is not None:
+            self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
 

@@ -817,7 +817,7 @@ def test_what_counts_as_exact() -> None:
 def test_memory_is_kept_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
     keep = cpu_backends.keep_freed_memory.__wrapped__
     asked: list[tuple[int, int]] = []
-    answers = {-1: 1, -3: 1}
+    answers = {-1: 1, -3: 1, -8: 1}
 
     def mallopt(name: int, value: int) -> int:
         asked.append((name, value))
@@ -826,7 +826,7 @@ def test_memory_is_kept_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -
     library = SimpleNamespace(mallopt=mallopt)
     monkeypatch.setattr(cpu_backends, "ctypes", SimpleNamespace(CDLL=lambda _: library))
     monkeypatch.setattr(sys, "platform", "linux")
-    assert keep() is True and asked == [(-1, 2**31 - 1), (-3, 32 << 20)]
+    assert keep() is True and asked == [(-1, 2**31 - 1), (-3, 32 << 20), (-8, 1)]
     answers[-3] = 0
     assert keep() is False
     del library.mallopt

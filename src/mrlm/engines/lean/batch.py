@@ -19,6 +19,7 @@ from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.learn.fast.kept import Activations, Kept
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -69,6 +70,8 @@ class DecodingBatch:
     memory: Fresh
     budget: int
     """Bytes that keys and values may take; rows wait for a place in them."""
+    kept: Kept | None
+    """Keeps the activations of completions."""
 
     kind: ClassVar[type[Blocks]] = Blocks
     moved: ClassVar[tuple[str, ...]] = (
@@ -94,6 +97,10 @@ class DecodingBatch:
         self.queue: deque[int] = deque(order)
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.places: Places = Places(self.decoder, self.width, self.budget)
+        self._activations: Activations | None = None
+        if self.kept is not None:
+            sizes = [request.sampling.max_new_tokens - 1 for request in requests]
+            self._activations = self.kept.begin(sum(sizes), min(len(sizes), self.batch_size))
         self._start()
 
     def _start(self) -> None:
@@ -159,9 +166,15 @@ class DecodingBatch:
                 tokens = tokens[self._compact()]
             if self.running:
                 n = self.rows
+                if self._activations is not None and not self._activations.step(self.who[:n]):
+                    self._activations = None
+                self.blocks.kept = self._activations
                 self.hidden[:n] = self.blocks.step(tokens, self.position[:n])
                 self.position[:n] += 1
                 self.stats.steps += 1
+        if self.kept is not None and self._activations is not None:
+            texts = [(draft.request.prompt_ids, draft.token_ids) for draft in self.drafts]
+            self.kept.add(self._activations, texts)
 
     def _draw(self) -> Tensor:
         """Sample the next token of every row, and release the rows that end with it."""

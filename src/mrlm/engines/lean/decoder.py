@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mrlm.engines.lean.attention import Attention
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
+from mrlm.learn.fast.kept import Activations
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 from mrlm.learn.policy.digest import digests
 
@@ -311,6 +312,7 @@ class Decoder:
         attend: Attend,
         adapted: Adapted | None,
         last: tuple[Tensor, Adapted | None] | None = None,
+        store: Activations | None = None,
     ) -> Tensor:
         """The hidden states (N, hidden) after all blocks.
 
@@ -322,12 +324,15 @@ class Decoder:
             adapted: the adapters of the tokens, as `adapted` makes them.
             last: tokens whose hidden states are returned, and their adapters; `attend` answers for
                 them alone in the last layer. `None` for all.
+            store: where activations are kept.
         """
         count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
         turns = self._rotary(positions, longest)
         for at, layer in enumerate(self.anatomy.layers):
             norms = self.norms[at]
             y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
+            if store is not None:
+                store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
             if norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
@@ -343,12 +348,19 @@ class Decoder:
             if norms["norm_after_attention"] is not None:
                 y = self._norm(y, norms["norm_after_attention"])
             x = x + y
+            if store is not None:
+                store.put(at, "middle", x)
             y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), adapted)
             gate, up = y.chunk(2, -1)
+            if store is not None:
+                store.put(at, "gate", gate)
+                store.put(at, "up", up)
             y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), adapted)
             if norms["norm_after_mlp"] is not None:
                 y = self._norm(y, norms["norm_after_mlp"])
             x = x + y
+            if store is not None:
+                store.put(at, "after", x)
         return x
 
     def _product(self, at: int, name: str, x: Tensor, adapted: Adapted | None) -> Tensor:

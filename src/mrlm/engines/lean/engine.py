@@ -19,7 +19,9 @@ from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_batch import FixedBatch, Graphs
 from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
+from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
+from mrlm.learn.mismatch import content_version
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weights import AUTOCAST
 from mrlm.play.engine import Request
@@ -90,6 +92,8 @@ class LeanEngine(HFEngine):
         prefixes are dropped, those of other policies included: a resumed run starts with an empty
         cache and must continue bit by bit."""
         whole = not weights.adapter or version == self.versions[policy]
+        if weights.kept is not None:
+            weights.kept.clear()
         await super().load_weights(policy, weights, version)
         with self._lock:
             for (model, _), base in self._bases.items():
@@ -225,11 +229,23 @@ class LeanEngine(HFEngine):
         budget = budget_of(base.memory, self.kv_mib)
         given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
         if base.decoder.on_processor:
-            batch = DecodingBatch(*given, base.memory, budget)
+            batch = DecodingBatch(*given, base.memory, budget, self._kept(requests, anew))
         else:
-            batch = FixedBatch(*given, base.memory, budget, base.graphs)
+            batch = FixedBatch(*given, base.memory, budget, None, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
+
+    def _kept(self, requests: Sequence[Request], anew: bool) -> Kept | None:
+        """The store of activations, if the completions are trained on; `anew`: the weights have
+        just been copied."""
+        names = {request.policy for request in requests}
+        policy = self.policies[names.pop()]
+        if policy.kept is None or names or self.int8:
+            return None
+        if anew:
+            policy.kept.digest = content_version(policy)
+        training = all(request.key[1:2] == ("train",) for request in requests)
+        return policy.kept if training else None
 
 
 def _inner(model: Any) -> Any:

@@ -14,6 +14,7 @@ from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
+from mrlm.learn.fast.kept import Activations
 
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
@@ -83,6 +84,8 @@ class Blocks:
         self._alike: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Rows with the same number have the same text so far."""
         self._differ = True
+        self.kept: Activations | None = None
+        """Keeps the activations of steps."""
 
     @property
     def room(self) -> int:
@@ -158,13 +161,14 @@ class Blocks:
         return Rows(which, adapted, own, late, group, place, most, even)
 
     def _distinct(self, ids: Tensor) -> Rows:
-        """The rows to compute for the next tokens (N,): one of those that are equal so far."""
+        """The rows to compute for the next tokens (N,): one of those that are equal so far, or all
+        where their activations are kept."""
         if self._differ:
             return self._every
         count = len(ids)
         said = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
         _, chosen, same = np.unique(said, return_index=True, return_inverse=True)
-        self._differ = len(chosen) > APART * count
+        self._differ = self.kept is not None or len(chosen) > APART * count
         if self._differ:
             self._alike[:count] = np.arange(count)
             return self._every
@@ -208,9 +212,16 @@ class Blocks:
             late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._to_prefixes(at, asked, prefix_mask, rows)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
-            return torch.lerp(late, early, share[..., None]).reshape(count, -1)
+            found = torch.lerp(late, early, share[..., None]).reshape(count, -1)
+            if self.kept is not None:
+                self.kept.put(at, "mixed", found)
+                self.kept.put(at, "sums", torch.logaddexp(early_sum, late_sum).flatten(1))
+            return found
 
-        return decoder.forward(decoder.embed(ids), positions, reach, attend, rows.adapted)
+        store = self.kept
+        return decoder.forward(
+            decoder.embed(ids), positions, reach, attend, rows.adapted, store=store
+        )
 
     def _to_prefixes(
         self, at: int, asked: Tensor, mask: Tensor | None, rows: Rows

@@ -8,16 +8,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrlm.learn.fast.cpu_backends import small_products
+from mrlm.learn.fast.cpu_backends import quick, small_products
+
+BLOCK = 1 << 20
+"""Scores that fit into a CPU cache together with their gradient."""
+MOST = 1 << 24
+"""Scores of a sequence from which on they are not stored."""
+TINY = 1e-30
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+    known: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to
     the scores, `None` for causal attention; `softcap` is `c` of `c tanh(scores / c)` and needs a
-    mask."""
+    mask. `known`, on a CPU without `softcap`, are the outputs and (B, heads, S) the logarithms of
+    the sums of exponential scores, so that only the gradient is left to do."""
     group, kind = q.shape[1] // k.shape[1], q.dtype
     if softcap is None and (q.device.type != "cpu" or kind == torch.float64):
         return F.scaled_dot_product_attention(
@@ -26,10 +39,13 @@ def attention(
     if softcap is None:  # on CPU, backward takes twice as long in bfloat16 as in float32
         q, k, v = q.float(), k.float(), v.float()
         mask = None if mask is None else mask.float()
+        large = q.shape[1] * q.shape[2] * k.shape[2] > MOST
+        if kind != torch.float32 and mask is not None and not large and (known or quick()):
+            return _Blocked.apply(q, k, v, mask, scale, known).to(kind)  # pyright: ignore
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     if softcap is None:
-        return _Flash.apply(q, k, v, mask, scale).to(kind)  # pyright: ignore
+        return _Flash.apply(q, k, v, mask, scale, known).to(kind)  # pyright: ignore
     assert mask is not None
     scores = softcap * torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) + mask
     return scores.float().softmax(-1).to(v.dtype) @ v
@@ -41,10 +57,8 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q, k, v, mask, scale = inputs
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        with small_products():
-            found, total = flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+        q, k, v, mask, scale, known = inputs
+        found, total = known or _flash(q, k, v, mask, scale)
         ctx.save_for_backward(q, k, v, found, total, mask)
         ctx.scale = scale
         return found
@@ -58,4 +72,56 @@ class _Flash(torch.autograd.Function):
             dq, dk, dv = back(
                 grads[0], q, k, v, found, total, 0.0, causal, attn_mask=mask, scale=ctx.scale
             )
-        return dq, dk, dv, None, None
+        return dq, dk, dv, None, None, None
+
+
+class _Blocked(torch.autograd.Function):
+    """The same, with fewer heads of keys than of queries and a gradient of large products: scores
+    of a few sequences at a time, for the cache. Outputs and sums may be of queries and keys before
+    they were rounded: the gradient has shares that sum to 1."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        q, k, v, mask, scale, known = inputs
+        if known is None:
+            group = q.shape[1] // k.shape[1]
+            keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+            known = _flash(q, keys, values, mask, scale)
+        found, total = known
+        ctx.save_for_backward(q, k, v, total, mask)
+        ctx.scale = scale
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, total, mask = ctx.saved_tensors
+        _, heads, asking, size = q.shape
+        kv, known = k.shape[1:3]
+        mask = mask.expand(len(q), -1, -1, -1)
+        back = [torch.empty_like(x, memory_format=torch.preserve_format) for x in (q, k, v)]
+        rows = max(1, BLOCK // (heads * asking * known))
+        given = (q, k, v, mask, total[..., None], grads[0], *back)
+        for parts in zip(*(x.split(rows) for x in given), strict=True):
+            own, keys, values, hidden, sums, grad, to_q, to_k, to_v = parts
+            own = (own * ctx.scale).reshape(-1, heads // kv * asking, size)
+            keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+            shares = torch.bmm(own, keys.transpose(1, 2)).view(-1, heads, asking, known)
+            shares.add_(hidden).sub_(sums).exp_()
+            whole = shares.sum(-1, True).clamp_(min=TINY)
+            grad = (grad / whole).reshape(own.shape)
+            slope = torch.bmm(grad, values.transpose(1, 2)).view(shares.shape).mul_(shares)
+            slope.addcmul_(slope.sum(-1, True).div_(whole), shares, value=-1)
+            shares, slope = (x.view(len(own), -1, known) for x in (shares, slope))
+            to_v.copy_(torch.bmm(shares.transpose(1, 2), grad).view(-1, kv, known, size))
+            to_q.copy_(torch.bmm(slope, keys).mul_(ctx.scale).view(-1, heads, asking, size))
+            to_k.copy_(torch.bmm(slope.transpose(1, 2), own).view(-1, kv, known, size))
+        return *back, None, None, None
+
+
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Outputs, and logarithms of the sums of exponential scores."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with small_products():
+        return flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)

@@ -58,9 +58,13 @@ def quick_products(device: torch.device, size: int) -> Iterator[None]:
 def small_products() -> Iterator[None]:
     """Runs products through the default library inside the context, also within `quick_products`:
     the start-up cost of oneDNN would slow many small products."""
-    quick = torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # pyright: ignore
-    with _precision("ieee") if quick else nullcontext():
+    with _precision("ieee") if quick() else nullcontext():
         yield
+
+
+def quick() -> bool:
+    """Whether `quick_products` has chosen oneDNN."""
+    return torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # pyright: ignore
 
 
 @contextmanager
@@ -120,13 +124,13 @@ def limit_kept_kernels() -> None:
 @functools.cache
 def keep_freed_memory() -> bool:
     """Makes the C library (glibc) keep freed memory for the next step, since returning and
-    requesting it again costs 5 % of a step. Returns whether it took effect."""
-    trim_threshold, mmap_threshold, most = -1, -3, 32 << 20
+    requesting it again costs 5 % of a step; and in one heap for all threads, so that training uses
+    what sampling has freed. Returns whether it took effect."""
+    trim_threshold, mmap_threshold, most, arena_max = -1, -3, 32 << 20, -8
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return False
-    return bool(
-        library.mallopt(trim_threshold, 2**31 - 1) and library.mallopt(mmap_threshold, most)
-    )
+    pairs = [(trim_threshold, 2**31 - 1), (mmap_threshold, most), (arena_max, 1)]
+    return all(library.mallopt(*pair) for pair in pairs)

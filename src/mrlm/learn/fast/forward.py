@@ -24,6 +24,8 @@ from mrlm.learn.fast.adapters import (
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
+from mrlm.learn.fast.kept import NAMES, Known, Rows
+from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.varlen_attention import (
@@ -49,6 +51,7 @@ class _Pass:
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
+        known: activations of the tokens that are known already.
     """
 
     tokens: PackedTokens
@@ -59,6 +62,7 @@ class _Pass:
     kernels: Mapping[int | None, Kernel]
     norms: Mapping[nn.Module, Tensor]
     direct: bool
+    known: Known | None
 
 
 @dataclass(eq=False)
@@ -71,11 +75,16 @@ class LeanForward:
     dtype: torch.dtype
 
     def hidden(
-        self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
+        self,
+        forest: Sequence[PackedTree],
+        checkpointing: bool = False,
+        direct: bool = False,
+        known: Known | None = None,
     ) -> Tensor:
         """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
-        with `direct`, backward may add to `grad` of the weights without autograd."""
+        with `direct`, backward may add to `grad` of the weights without autograd. What is `known`
+        of the only tree, without adapters, is not computed."""
         anatomy = self.anatomy
         tokens, places = merged([plot.tree for plot in forest])
         adapters = [plot.adapter for plot in forest]
@@ -85,11 +94,14 @@ class LeanForward:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(tokens, owned, direct)
+        shared = self._shared(tokens, owned, direct, known)
         rows, ends = self._ends(forest, places)
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
+            if known is not None:
+                stream = self._known_block(stream, number, known, shared, kept)
+                continue
             arguments = (stream, layer, shared, kept, left)
             if checkpointing and torch.is_grad_enabled():
                 stream = checkpoint(self._block, *arguments, use_reentrant=False)
@@ -116,7 +128,9 @@ class LeanForward:
         needed = [tree.needed + first for tree, first in zip(trees, before, strict=False)]
         return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
 
-    def _shared(self, tokens: PackedTokens, owned: Owners, direct: bool) -> _Pass:
+    def _shared(
+        self, tokens: PackedTokens, owned: Owners, direct: bool, known: Known | None
+    ) -> _Pass:
         device = tokens.ids.device
         kernels = self._kernels(device)
         return _Pass(
@@ -128,6 +142,7 @@ class LeanForward:
             kernels,
             self._cast_norms(device),
             direct,
+            known,
         )
 
     def _kernels(self, device: torch.device) -> dict[int | None, Kernel]:
@@ -180,16 +195,48 @@ class LeanForward:
             added = self._norm(added, layer.norm_after_mlp, shared)
         return stream + added
 
+    def _known_block(
+        self, stream: Tensor, number: int, known: Known, shared: _Pass, rows: Tensor | None
+    ) -> Tensor:
+        """One block of whose activations some are known; with `rows`, for those tokens alone."""
+        layer = self.anatomy.layers[number]
+
+        def linears(
+            x: Tensor, group: int, where: Rows, before: Tensor | None = None
+        ) -> list[Tensor]:
+            found = [known.take(number, name, where) for name in NAMES[group]]
+            modules = [linear_of(module, None) for module in layer.grouped[group]]
+            if group == 0:
+                found = list(found[0].split([len(module.weight) for module in modules], 1))
+            return known_linears(x, modules, found, where.fresh, before)
+
+        normed = self._norm(stream, layer.norm_attention, shared)
+        parts = linears(normed, 0, known.every)
+        names = ("mixed", "sums") if any(known.whole) else ()
+        taken = [known.take(number, name, known.every) for name in names]
+        mixed = self._between(parts, layer, shared, taken)
+        where = known.every
+        if rows is not None:
+            mixed, stream, where = mixed[rows], stream[rows], known.some(rows)
+        (stream,) = linears(mixed, 1, where, stream)
+        normed = self._norm(stream, layer.norm_mlp, shared)
+        opened = self._gated(linears(normed, 2, where))
+        return linears(opened, 3, where, stream)[0]
+
+    def _gated(self, parts: Sequence[Tensor]) -> Tensor:
+        """The inner activations of an MLP, on a CPU, of gate and up."""
+        gate, up = parts
+        if self.anatomy.activation is F.silu:
+            return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
+        return self.anatomy.activation(gate) * up
+
     def _opened(
         self, x: Tensor, layer: Layer, left: Owners, shared: _Pass, weights: BlockWeights | None
     ) -> Tensor:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
         if weights is None:
-            gate, up = self._linears(x, layer, 2, left, shared)
-            if activation is F.silu:
-                return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
-            return activation(gate) * up
+            return self._gated(self._linears(x, layer, 2, left, shared))
         both = self._product(x, layer, 2, left, shared, weights)
         if activation is F.silu:
             return JoinedSwiGLU.apply(both)  # pyright: ignore[reportReturnType]
@@ -200,33 +247,42 @@ class LeanForward:
         self, x: Tensor, layer: Layer, shared: _Pass, weights: BlockWeights | None
     ) -> Tensor:
         """Attention outputs (P, heads * head_dim) of the block's normed input."""
-        heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
-        cos_sin = shared.rotary[layer.rope]
         if weights is None:
-            queries, keys, values = self._linears(x, layer, 0, shared.owned, shared)
-        else:
-            width = heads * self.anatomy.head_dim
-            narrow = kv_heads * self.anatomy.head_dim
-            every = self._product(x, layer, 0, shared.owned, shared, weights)
-            both, values = every.split([width + narrow, narrow], 1)
-            values = values.contiguous()  # so that the rest is freed
-            queries, keys = both.split([width, narrow], 1)
-        queries, keys = queries.unflatten(1, (heads, -1)), keys.unflatten(1, (kv_heads, -1))
+            parts = self._linears(x, layer, 0, shared.owned, shared)
+            return self._between(parts, layer, shared)
+        heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
+        width = heads * self.anatomy.head_dim
+        narrow = kv_heads * self.anatomy.head_dim
+        every = self._product(x, layer, 0, shared.owned, shared, weights)
+        both, values = every.split([width + narrow, narrow], 1)
+        values = values.contiguous()  # so that the rest is freed
+        together = both.unflatten(1, (heads + kv_heads, -1))
         if layer.norm_q is not None and layer.norm_k is not None:
+            queries, keys = together.split([heads, kv_heads], 1)
             queries = self._norm(queries, layer.norm_q, shared)
-            keys = self._norm(keys, layer.norm_k, shared)
-            together = None if weights is None else torch.cat([queries, keys], 1)
-        else:
-            together = None if weights is None else both.unflatten(1, (heads + kv_heads, -1))
-        if together is None:
-            queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
-        else:
-            queries, keys = Rotate.apply(together, *cos_sin).split([heads, kv_heads], 1)
+            together = torch.cat([queries, self._norm(keys, layer.norm_k, shared)], 1)
+        turned = Rotate.apply(together, *shared.rotary[layer.rope])
+        queries, keys = turned.split([heads, kv_heads], 1)  # pyright: ignore
         if shared.paths is not None:
             values = values.unflatten(1, (kv_heads, -1))
             how = shared.paths, shared.kernels[layer.window], self.anatomy.scale, layer.window
             return attend(queries, keys, values, *how).flatten(1)
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
+
+    def _between(
+        self, parts: Sequence[Tensor], layer: Layer, shared: _Pass, taken: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Attention outputs on a CPU of the three linear maps of a block's input, heads side by
+        side; `taken` as in `_attend`."""
+        queries, keys, values = parts
+        queries = queries.unflatten(1, (self.anatomy.heads, -1))
+        keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))
+        if layer.norm_q is not None and layer.norm_k is not None:
+            queries = self._norm(queries, layer.norm_q, shared)
+            keys = self._norm(keys, layer.norm_k, shared)
+        cos_sin = shared.rotary[layer.rope]
+        queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
+        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared, taken)
 
     def _attend(
         self,
@@ -235,9 +291,11 @@ class LeanForward:
         values: Tensor,
         layer: Layer,
         shared: _Pass,
+        taken: Sequence[Tensor] = (),
     ) -> Tensor:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
-        that shape, and keys and values (P, kv_heads * head_dim)."""
+        that shape, and keys and values (P, kv_heads * head_dim). `taken` are the results for pieces
+        that are known, and the logarithms of sums (P, heads) with them."""
         anatomy = self.anatomy
         found: list[Tensor] = []
         for number, piece in enumerate(shared.tokens.pieces):
@@ -256,7 +314,13 @@ class LeanForward:
                 for x in (keys, values)
             )
             mask = shared.masks.get((number, layer.window))
-            mixed = attention(q, k, v, mask, anatomy.scale, anatomy.attention_softcap)
+            how = mask, anatomy.scale, anatomy.attention_softcap
+            known = None
+            if shared.known is not None and shared.known.whole[number]:
+                mixed, sums = (own(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
+                sums = piece.ended(sums[..., 0]).transpose(1, 2)
+                known = mixed.transpose(1, 2).float(), sums
+            mixed = attention(q, k, v, *how, known)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
         return found[0] if len(found) == 1 else torch.cat(found)

@@ -21,6 +21,8 @@ from mrlm.learn.fast.varlen_attention import KeyPaths
 WASTE = 1.25
 """Largest ratio of an attention piece to its content, through padding."""
 
+EMPTY = 1e30
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixPiece:
@@ -55,6 +57,15 @@ class PrefixPiece:
             seen = seen & (key > query - window)
         # padding queries see a key, so that no row is empty
         return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
+
+    def ended(self, sums: Tensor) -> Tensor:
+        """Logarithms of sums of exponential scores (B, S, heads), with those of padding queries
+        so large that nothing is left of their scores."""
+        if self.inside is None:
+            return sums
+        padding = torch.ones(sums.shape[:2], dtype=torch.bool, device=sums.device)
+        padding.view(-1)[self.inside] = False
+        return sums.masked_fill(padding[:, :, None], EMPTY)
 
 
 @dataclass(slots=True)
