@@ -123,7 +123,7 @@ class Decoder:
         """The largest of a loaded adapter."""
         self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
-        self._plain = self.dtype == self.stream == torch.float32
+        self._plain = self.on_processor and self.dtype == self.stream == torch.float32
         self._ground = {
             width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
             for width in (anatomy.hidden, anatomy.head_dim)
@@ -171,10 +171,14 @@ class Decoder:
             at, name, linears = jobs[number]
             self.products[at][name] = self._fused(linears, self.products[at].get(name))
         for at, layer in enumerate(anatomy.layers):
+            old = self.norms[at]
             self.norms[at] = {
-                name: self._into(self.norms[at].get(name), self._norm_weight(getattr(layer, name)))
+                name: self._into(old.get(name), self._norm_weight(getattr(layer, name)))
                 for name in NORMS
             }
+            if not self.on_processor and layer.norm_q is not None:
+                joined = self._norms_of_heads(layer.norm_q, layer.norm_k)
+                self.norms[at]["norm_heads"] = self._into(old.get("norm_heads"), joined)
         self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
         if stale[1]:
             self._head = self._into(self._head, self._stored([anatomy.head]))
@@ -330,7 +334,9 @@ class Decoder:
             norms = self.norms[at]
             y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
             y = y.view(count, -1, self.head_dim)
-            if norms["norm_q"] is not None:
+            if norms.get("norm_heads") is not None:
+                self._norm_heads(y[:, :kept], norms["norm_heads"])
+            elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
             cos, sin = turns[layer.rope]
@@ -363,6 +369,18 @@ class Decoder:
             length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._ground[x.shape[-1]])
             return (weight * x).div_(length)
         return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
+
+    def _norms_of_heads(self, queries: nn.Module, keys: nn.Module | None) -> Tensor:
+        """The multipliers of the norms of queries and keys, (heads + kv_heads, D)."""
+        first, second = self._norm_weight(queries), self._norm_weight(keys)
+        assert first is not None and second is not None
+        return torch.cat([first.expand(self.heads, -1), second.expand(self.kv_heads, -1)])
+
+    def _norm_heads(self, x: Tensor, weight: Tensor | None) -> None:
+        """Norm queries and keys (N, heads + kv_heads, D) in place."""
+        assert weight is not None
+        normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, self.anatomy.eps)
+        torch.mul(normed, weight, out=x)
 
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
