@@ -82,7 +82,7 @@ def step_of(family: str, dtype: torch.dtype, tokenizer: Any) -> dict[str, int]:
         model = build(family, num_hidden_layers=layers).to("fake", dtype)
         engine = LeanEngine({"policy": Policy("policy", model, tokenizer)}, cache_mib=0)
         with mock.patch.object(FixedBatch, "step", counted):
-            tokens_of(engine, 24)
+            tokens_of(engine, 9)
         assert_lean(engine)
         found.append(counts[-1])
     (kernels, made, _), (more, wide, waits) = found

@@ -20,6 +20,7 @@ from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import GENERATORS
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -250,23 +251,17 @@ class Trainee:
             setattr(self, name, rest[name])
 
 
-def seed_dropout(seed: int, device: torch.device) -> None:
-    """Seeds the generator of dropout on a device. On CPU only that generator, since
-    `torch.manual_seed` also seeds absent accelerators, which takes a millisecond."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
 @contextmanager
 def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[None]:
     """Context for training mode (dropout, gradient checkpointing) of policies with one model;
     restores the previous mode. Of a model on the fast path, only the modules of these policies are
     set, whatever the number of other adapters."""
-    model = policies[0].model
+    model, device = policies[0].model, policies[0].device
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
+        drops = any(lean is None or lean.dropouts for lean in passes)
+        if drops and device.type != "cpu":
+            modes.enter_context(GENERATORS.drawing())
         if None in passes:
             modes.callback(model.train, model.training)
             model.train()

@@ -17,6 +17,7 @@ from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
 from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
+from mrlm.learn.policy.randomness import GENERATORS
 
 CHUNK = 8
 """Steps between two looks at the results."""
@@ -55,7 +56,12 @@ class Graphs:
             if self._seen[form] <= BEFORE_GRAPH:
                 step()
                 return
-            graph = self._graphs[form] = self._recorded(step)
+            with GENERATORS.recording() as free:
+                if free:
+                    graph = self._graphs[form] = self._recorded(step)
+            if graph is None:  # another thread records or draws; the next step may be free
+                step()
+                return
         graph.replay()
 
     def drop(self) -> None:
