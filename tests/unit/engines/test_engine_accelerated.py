@@ -4,7 +4,10 @@ step, no tensor of the square of a prompt, and keys and values within a budget."
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from mrlm.engines.lean.prompts import Prompts
 from mrlm.engines.shared.sampling import BLOCK, sample, sample_in_blocks
 from mrlm.learn.fast.llama_modules import anatomy_of
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import GENERATORS
 from mrlm.play.engine import Request
 from places import IMPORTS, ROOT
 from test_engine_hf import ask
@@ -248,6 +252,83 @@ def test_new_weights_are_written_where_recorded_steps_read_them(
     assert_same(generate(lean, requests), generate(general, requests))
     assert base.decoder.products[0]["qkv"].weight is fused and base.decoder.layout == layout
     assert not torch.equal(fused, before)
+
+
+# -- recorded steps, with a CUDA that only writes down its calls ------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked of CUDA."""
+    found: list[Any] = []
+
+    class Graph:
+        def replay(self) -> None:
+            found.append("replay")
+
+    @contextmanager
+    def graph(graph: Any, **how: Any) -> Iterator[None]:
+        found.append(how)
+        yield
+
+    @contextmanager
+    def device(which: torch.device) -> Iterator[None]:
+        found.append(which)
+        yield
+
+    fakes = {"CUDAGraph": Graph, "graph": graph, "Stream": lambda which: ("stream", which)}
+    fakes |= {"graph_pool_handle": lambda: "pool", "device": device}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return found
+
+
+def graphs(number: int) -> fixed_batch.Graphs:
+    decoder: Any = SimpleNamespace(device=torch.device("cuda", number), layout=0)
+    memory: Any = SimpleNamespace(layout=0)
+    return fixed_batch.Graphs(decoder, memory)
+
+
+def test_a_step_is_recorded_on_a_stream_of_its_own_device(calls: list[Any]) -> None:
+    """Torch's own stream for it belongs to the device that was recorded on first. Other threads may
+    allocate meanwhile."""
+    steps: list[int] = []
+    for number in (1, 3):
+        found = graphs(number)
+        for _ in range(4):
+            found.run("form", lambda: steps.append(1))
+        stream = ("stream", torch.device("cuda", number))
+        mode = "thread_local"
+        how = {"pool": "pool", "stream": stream, "capture_error_mode": mode}
+        assert calls == [how, "replay", "replay"]
+        assert len(steps) == 3, "two in order to load kernels, and the recorded one"
+        found.memory.layout += 1  # addresses that the graph reads have moved
+        found.run("form", lambda: steps.append(1))
+        assert len(steps) == 4 and calls[-1] == "replay" and len(calls) == 3
+        calls.clear()
+        steps.clear()
+
+
+def test_a_step_is_not_recorded_while_another_thread_draws(calls: list[Any]) -> None:
+    steps: list[int] = []
+    found = graphs(0)
+    with GENERATORS.drawing():
+        for _ in range(5):
+            found.run("form", lambda: steps.append(1))
+    assert len(steps) == 5 and not calls
+    found.run("form", lambda: steps.append(1))
+    found.run("form", lambda: steps.append(1))
+    assert len(steps) == 6 and calls[1:] == ["replay", "replay"]
+
+
+def test_a_batch_makes_its_device_the_current_one(calls: list[Any]) -> None:
+    """Threads begin with the first device, to which events and pinned memory would belong."""
+    third = torch.device("cuda", 3)
+    batch: Any = SimpleNamespace(device=third, _run=lambda: calls.append("run"))
+    fixed_batch.FixedBatch.run(batch)
+    batch.device = torch.device("cpu")
+    fixed_batch.FixedBatch.run(batch)
+    assert calls == [third, "run", "run"]
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

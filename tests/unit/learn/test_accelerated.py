@@ -215,7 +215,9 @@ def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
 
     define()
     cpu, shape = torch.device("cpu"), Shape(torch.float32, 4, 2, 16, window)
-    assert disagreement(AttentionKernel(), cpu, shape) is None
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):  # as engines call it
+        with mode():
+            assert disagreement(AttentionKernel(), cpu, shape) is None
 
     class First(AttentionKernel):
         """Sees one key too many."""

@@ -16,7 +16,7 @@ from mrlm.engines.lean.batch import REFILL, DecodingBatch
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
 from mrlm.engines.lean.kv_blocks import Blocks
-from mrlm.engines.lean.memory import Fresh
+from mrlm.engines.lean.memory import Fresh, on
 from mrlm.learn.policy.randomness import GENERATORS
 
 CHUNK = 8
@@ -39,6 +39,7 @@ class Graphs:
         self._seen: Counter[Hashable] = Counter()
         self._layout = (-1, -1)
         self._pool: Any = None
+        self._stream: Any = None
 
     def run(self, form: Hashable, step: Callable[[], None]) -> None:
         """Run a step, or replay it if one of its form was recorded. On devices without graphs, it
@@ -74,8 +75,10 @@ class Graphs:
         """Record a step. Other threads may allocate meanwhile, as a learner does."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        if self._stream is None:  # torch's own is on the device that was recorded on first
+            self._stream = torch.cuda.Stream(self.decoder.device)
+        graph, how = torch.cuda.CUDAGraph(), {"pool": self._pool, "stream": self._stream}
+        with torch.cuda.graph(graph, **how, capture_error_mode="thread_local"):
             step()
         return graph
 
@@ -128,6 +131,10 @@ class FixedBatch(DecodingBatch):
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
+        with on(self.device):
+            self._run()
+
+    def _run(self) -> None:
         while self.queue or self.running:
             self._refill()
             left = (self.most - self.started)[self.who >= 0]
