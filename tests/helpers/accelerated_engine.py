@@ -14,6 +14,7 @@ import transformers
 
 import fake_accelerator
 from mrlm.core.types import SamplingParams
+from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.fixed_batch import FixedBatch
 from mrlm.learn.policy.policy import Policy
@@ -53,18 +54,27 @@ def adapters_as_on_the_cpu(tokenizer: Any) -> None:
         assert_lean(engine)
 
 
-def tokens_of(engine: LeanEngine, tokens: int) -> dict[str, Any]:
-    """Sample so many tokens in 8 rows: what was waited for, the bytes that were copied, the
-    steps."""
+def general_as_on_the_cpu(family: str, tokenizer: Any) -> None:
+    """By the general engine, whose host looks at results late."""
+    requests = mixed(2)
+    expected = generate(HFEngine({"policy": Policy("policy", build(family), tokenizer)}), requests)
+    policy = Policy("policy", build(family).to("fake"), tokenizer)
+    for rows in (256, 5):
+        assert_same(generate(HFEngine({"policy": policy}, rows), requests), expected)
+
+
+def tokens_of(engine: HFEngine, tokens: int) -> dict[str, Any]:
+    """Sample so many tokens in 8 rows: what was waited for, the bytes that were copied, and the
+    steps of the lean engine."""
     type(engine.policies["policy"]).eos_ids = property(lambda self: frozenset())  # type: ignore
     prompts = [[5, 6, 7, 8, 9] * 8, [5, 6, 7, 8, 9] * 4]
     requests = [Request("policy", prompts[i % 2], SamplingParams(tokens), i) for i in range(8)]
     generate(engine, requests[:2])
-    before = engine.stats.steps
+    before = engine.stats.steps if isinstance(engine, LeanEngine) else 0
     with fake_accelerator.counted() as found:
         completions = generate(engine, requests)
     assert {len(ids) for ids in ids_of(completions)} == {tokens}
-    steps = engine.stats.steps - before
+    steps = engine.stats.steps - before if isinstance(engine, LeanEngine) else tokens
     return {"waits": sum(found.waits.values()), "moved": found.moved, "steps": steps}
 
 
@@ -121,5 +131,9 @@ if __name__ == "__main__":
             ("gemma2", torch.bfloat16),
         )
     }
-    tokens = [tokens_of(engine, tokens) for tokens in (48, 112)]
-    print(json.dumps({"tokens": tokens, "steps": steps}))
+    general_as_on_the_cpu("llama", tokenizer)
+    print(json.dumps({
+        "tokens": [tokens_of(engine, tokens) for tokens in (48, 112)],
+        "general": [tokens_of(HFEngine({"policy": policy}), tokens) for tokens in (24, 40)],
+        "steps": steps,
+    }))  # fmt: skip

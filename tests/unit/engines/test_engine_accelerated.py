@@ -58,6 +58,9 @@ def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_pa
     steps = long["steps"] - short["steps"]
     assert steps == 64
     assert 8 < (long["moved"] - short["moved"]) / (8 * steps) <= MOVED
+    short, long = found["general"]
+    waits = (long["waits"] - short["waits"]) / (long["steps"] - short["steps"])
+    assert waits <= 1, "transformers looks at the mask once a token; the general engine at nothing"
     for family, step in found["steps"].items():
         assert 20 < step["layer"] <= KERNELS[family], found
         assert 30 < step["rest"] <= REST, found
@@ -254,7 +257,7 @@ def test_new_weights_are_written_where_recorded_steps_read_them(
     assert not torch.equal(fused, before)
 
 
-# -- recorded steps, with a CUDA that only writes down its calls ------------------------------------
+# -- recorded steps, with a CUDA that only writes down its calls -----------------------------------
 
 
 @pytest.fixture

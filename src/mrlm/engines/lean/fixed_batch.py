@@ -16,7 +16,8 @@ from mrlm.engines.lean.batch import REFILL, DecodingBatch
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
 from mrlm.engines.lean.kv_blocks import Blocks
-from mrlm.engines.lean.memory import Fresh, on
+from mrlm.engines.lean.memory import Fresh
+from mrlm.engines.shared.transfer import Transfer, on
 from mrlm.learn.policy.randomness import GENERATORS
 
 CHUNK = 8
@@ -83,21 +84,6 @@ class Graphs:
         return graph
 
 
-@dataclass(slots=True)
-class _Results:
-    """The results of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step,
-    the number of tokens of every row so far, and whether it runs."""
-
-    numbers: Tensor
-    ready: Any
-
-    def read(self) -> np.ndarray:
-        """Wait for them."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        return self.numbers.numpy()
-
-
 @dataclass(eq=False, repr=False)
 class FixedBatch(DecodingBatch):
     """A batch whose steps are functions of memory at fixed addresses."""
@@ -119,6 +105,8 @@ class FixedBatch(DecodingBatch):
         super()._tensors(rows)
         self.alive: Tensor = self.memory.zeros("alive", rows, dtype=torch.bool)
         self.status: Tensor = self.memory.zeros("status", CHUNK + 2, rows, dtype=torch.int64)
+        """A row of tokens for each step of a chunk, then the number of tokens of every row so far,
+        and whether it runs."""
         self.slot: Tensor = self.memory.zeros("slot", 1, dtype=torch.int64)
         self.started: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Steps of each row that were started."""
@@ -126,7 +114,7 @@ class FixedBatch(DecodingBatch):
         """Most tokens of each row."""
         self.looked: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Tokens of each row that were looked at."""
-        self.results: deque[_Results] = deque()
+        self.results: deque[Transfer] = deque()
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -168,13 +156,7 @@ class FixedBatch(DecodingBatch):
         self.stats.steps += steps
         self.status[CHUNK].copy_(self.count)
         self.status[CHUNK + 1].copy_(self.alive)
-        recorded = self.device.type == "cuda"
-        numbers = torch.empty(self.status.shape, dtype=torch.int64, pin_memory=recorded)
-        numbers.copy_(self.status, non_blocking=True)
-        ready = torch.cuda.Event() if recorded else None
-        if ready is not None:
-            ready.record()
-        self.results.append(_Results(numbers, ready))
+        self.results.append(Transfer.of(self.status))
 
     def step(self) -> None:
         """One token of every row. Reads and writes memory at fixed addresses only, and never waits
@@ -199,7 +181,7 @@ class FixedBatch(DecodingBatch):
         """Look at the results of all steps but the last `keep` chunks, and release the rows that
         have ended."""
         while len(self.results) > keep:
-            numbers = self.results.popleft().read()
+            numbers = self.results.popleft().read().numpy()
             done: dict[int, int] = {}
             for row in np.flatnonzero(self.who >= 0).tolist():
                 now, before = int(numbers[CHUNK, row]), int(self.looked[row])

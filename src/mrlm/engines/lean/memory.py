@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
 import psutil
@@ -15,12 +14,6 @@ SHARE = 0.8
 SHARE_OF_PROCESSOR = 0.5
 """Share of all memory of the machine that they may take on the CPU; it does not depend on what else
 runs, so that equal runs decode equal batches."""
-
-
-def on(device: torch.device) -> AbstractContextManager[None]:
-    """Context with a GPU as the current device of this thread, which streams, events and pinned
-    memory belong to: every thread begins with the first GPU of the machine."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def budget_of(memory: Fresh, kv_mib: int | None) -> int:
