@@ -15,7 +15,7 @@ from mrlm import load_config, run_experiment
 from test_distributed import CASES, STEADY, merged
 from test_golden import NAMES, config_of
 
-QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
+QUICK = {"grpo", "qmix", "dpo", "ippo-lora", "offload"}
 """One of each kind; the others are slow tests."""
 RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
 PROGRAM = """
@@ -24,7 +24,8 @@ import fake_accelerator
 from mrlm import load_config, run_experiment
 fake_accelerator.register()
 for path in json.loads(sys.argv[1]):
-    run_experiment(load_config(path, ["model.device=fake"]))
+    more = ["training.optimizer_offload=true"] * ("offload" in path)
+    run_experiment(load_config(path, ["model.device=fake", *more]))
 """
 PLANTED = """
 import torch
@@ -72,7 +73,7 @@ assert dict(found.kernels) == {"mul": 1, "exp": 1, "sum": 1} and not found.waits
 
 def written(folder: Path, name: str, output: str) -> Path:
     """The config of a run as a file, with its run folder."""
-    algorithm, more = CASES.get(name, (name, {}))
+    algorithm, more = CASES.get(name, ("ippo" if name == "offload" else name, {}))
     path = config_of(algorithm, folder, f"{name}-{output}")
     config = merged(merged(json.loads(path.read_text()), STEADY), more)
     config["training"]["num_iterations"] = 1
@@ -107,7 +108,7 @@ def accelerated(
 
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
-    for name in dict.fromkeys([*CASES, *NAMES])
+    for name in dict.fromkeys([*CASES, *NAMES, "offload"])
 ])  # fmt: skip
 def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
     name: str, accelerated: Path, tmp_path: Path

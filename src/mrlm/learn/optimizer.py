@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mrlm.core.errors import NonFiniteError
+from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
+from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.randomness import GENERATORS
@@ -35,6 +36,7 @@ class LearnerSettings:
         learning_rate: peak learning rate.
         critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
         optimizer, betas, weight_decay: the optimiser.
+        offload: whether its moments are in the host's memory.
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
         schedule, warmup_steps, total_steps: learning rate schedule over iterations.
         max_tokens: grid cells of a micro-batch.
@@ -54,6 +56,7 @@ class LearnerSettings:
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    offload: bool = False
     max_grad_norm: float | None = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
@@ -98,6 +101,15 @@ class Stepper:
         if settings.optimizer == "sgd":
             whole = not policy.storage.sharded  # shards have no fused step
             self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
+        elif settings.offload:
+            decoupled = settings.optimizer == "adamw"
+            self.optimizer = HostAdam(
+                groups,
+                betas=settings.betas,
+                weight_decay=decay,
+                fused=True,
+                decoupled_weight_decay=decoupled,
+            )
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
             self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
@@ -193,6 +205,12 @@ class Trainee:
         self.learned: Learned = learned
         self.settings: LearnerSettings = settings
         self.title: str = title
+        if settings.offload and (learned.device.type == "cpu" or learned.storage.sharded):
+            reason = "sharded by FSDP" if learned.storage.sharded else "on the CPU"
+            raise ConfigError(
+                f"training.optimizer_offload=true is for whole weights on a device, and those of "
+                f"{title} are {reason}; remove it"
+            )
         self.nonfinite: int = 0
         """Steps in a row that were not finite."""
 

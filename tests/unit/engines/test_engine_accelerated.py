@@ -32,7 +32,7 @@ from mrlm.learn.policy.randomness import GENERATORS
 from mrlm.play.engine import Request
 from places import IMPORTS, ROOT
 from test_engine_hf import ask
-from test_engine_lean import assert_lean, assert_same, build, engines, generate, mixed
+from test_engine_lean import adapters, assert_lean, assert_same, build, engines, generate, mixed
 
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40}
@@ -226,7 +226,14 @@ def test_memory_of_steps_is_released_for_learning(
     assert base.memory.layout == layout, "equal calls find their memory where it was"
     asyncio.run(lean.rest())
     assert base.memory.held == 0
+    assert not any([*base.decoder.products, *base.decoder.norms]), "copies of weights"
+    cached = lean.stats.cached
     assert_same(generate(lean, mixed(1)), expected)
+    assert lean.stats.cached > cached, "weights that did not change keep the prefix cache"
+    adapted = LeanEngine(adapters(build("llama"), tokenizer))
+    expected = generate(adapted, mixed(1, "two"))
+    asyncio.run(adapted.rest())
+    assert_same(generate(adapted, mixed(1, "two")), expected)
 
 
 def test_lasting_memory_stays_where_it_is() -> None:

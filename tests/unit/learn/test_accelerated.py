@@ -159,12 +159,51 @@ def largest(device: Any) -> int:
     return max(sizes)
 
 
+def offloaded(device: torch.device) -> dict[str, Any]:
+    """Six steps of AdamW with moments on the host, in parts of one weight, and half of them after
+    loading its state, against torch's own: largest difference, and where the moments are."""
+    from unittest import mock
+
+    from mrlm.learn import host_moments
+
+    make = torch.Generator().manual_seed(3)
+    shapes = [(4, 3), (5,), (2, 6)]
+    first = [torch.randn(shape, generator=make) for shape in shapes]
+    mine = [torch.nn.Parameter(x.to(device)) for x in first]
+    theirs = [torch.nn.Parameter(x.clone()) for x in first]
+    how: Any = {"lr": 0.1, "weight_decay": 0.1, "fused": True}
+
+    def groups(weights: list[Any]) -> list[dict[str, Any]]:
+        return [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.01}]
+
+    adam = torch.optim.AdamW(groups(theirs), **how)
+    host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+    with mock.patch.object(host_moments, "AT_ONCE", 12):
+        for number in range(6):
+            if number == 3:
+                state = host.state_dict()
+                host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+                host.load_state_dict(state)
+            for weight, own in zip(theirs, mine, strict=True):
+                weight.grad = torch.randn(weight.shape, generator=make)
+                own.grad = weight.grad.to(device)
+            adam.step()
+            host.step()
+    moments = [x for each in host.state.values() for x in each.values() if x.ndim]
+    pairs = zip(theirs, mine, strict=True)
+    return {
+        "gap": max(float((a - b.cpu()).detach().abs().max()) for a, b in pairs),
+        "moments": sorted({x.device.type for x in moments}),
+        "count": len(moments),
+    }
+
+
 def main(path: Path) -> None:
     """Everything on the fake accelerator, as one JSON file."""
     import vendor_kernels
 
     device = vendor_kernels.accelerator(pytest.MonkeyPatch())
-    found: dict[str, Any] = {"largest": largest(device)}
+    found: dict[str, Any] = {"largest": largest(device), "offloaded": [offloaded(device)]}
     for name in EQUAL:
         for way in WAYS if name in ("llama-tied-biased", "gemma2") else ["plain"]:
             found[f"{name} {way}"] = gap(name, way, device)
@@ -206,6 +245,10 @@ def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:
 
 def test_no_tensor_has_the_size_of_a_prompt_squared(elsewhere: dict[str, Any]) -> None:
     assert 300 * 64 < elsewhere["largest"] < 1024**2
+
+
+def test_moments_stay_on_the_host_with_equal_numbers(elsewhere: dict[str, Any]) -> None:
+    assert elsewhere["offloaded"] == [{"gap": 0.0, "moments": ["cpu"], "count": 6}]
 
 
 @pytest.mark.parametrize("window", [None, 3])
