@@ -22,7 +22,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.data.trace import Trace
-from mrlm.learn.fast import varlen_attention
+from mrlm.learn.fast import attention, varlen_attention
 from mrlm.learn.fast.varlen_attention import EfficientKernel, FlashKernel, Shape, disagreement
 from mrlm.learn.joint_update import Work, accumulate
 from mrlm.learn.mismatch import FirstLook
@@ -138,7 +138,7 @@ def counts(name: str, way: str, precision: str, device: Any) -> dict[str, Any]:
     return {"first": first, "later": later, "rest": rest, "waits": waits}
 
 
-def largest(device: Any) -> int:
+def largest(device: Any, name: str = "llama") -> int:
     """Numbers of the largest tensor of a step over prompts of 1,024 tokens."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -151,7 +151,7 @@ def largest(device: Any) -> int:
             sizes.extend(x.numel() for x in tree_leaves(found) if isinstance(x, Tensor))
             return found
 
-    owners = policies("llama", "plain", "fp32", device, max_position_embeddings=2048)
+    owners = policies(name, "plain", "fp32", device, max_position_embeddings=2048)
     rows = samples(1024, 2, 8, prompts=1)
     assert owners[0].packed
     with Watch():
@@ -204,6 +204,11 @@ def main(path: Path) -> None:
 
     device = vendor_kernels.accelerator(pytest.MonkeyPatch())
     found: dict[str, Any] = {"largest": largest(device), "offloaded": [offloaded(device)]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "SCORES", 1 << 16)
+        found["largest with a soft cap"] = largest(device, "gemma2")
+        patch.setattr(attention, "SCORES", 500)
+        found["gemma2 blocks"] = gap("gemma2", "plain", device)
     for name in EQUAL:
         for way in WAYS if name in ("llama-tied-biased", "gemma2") else ["plain"]:
             found[f"{name} {way}"] = gap(name, way, device)
@@ -245,6 +250,7 @@ def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:
 
 def test_no_tensor_has_the_size_of_a_prompt_squared(elsewhere: dict[str, Any]) -> None:
     assert 300 * 64 < elsewhere["largest"] < 1024**2
+    assert 1 << 15 < elsewhere["largest with a soft cap"] < 1024**2 // 2, "of four heads"
 
 
 def test_moments_stay_on_the_host_with_equal_numbers(elsewhere: dict[str, Any]) -> None:
