@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mrlm.learn.fast.attention import SCORES
+
 HIDDEN = -1e30
 """Added to the score of a masked key."""
-SCORES = 1 << 26
-"""Scores of prompts that are stored at once, without a fused kernel."""
 
 
 @dataclass(frozen=True, slots=True)
