@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from forking import Launcher
 from mrlm.core.errors import EngineError
 from mrlm.core.types import SamplingParams
+from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import attention, decoder, fixed_batch, prompts
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.engine import LeanEngine
@@ -363,6 +364,47 @@ def test_recorded_steps_say_what_the_cpu_says(family: str, rows: int, tokenizer:
     assert_lean(engine)
     (base,) = engine._bases.values()
     assert base.graphs._graphs, "steps were recorded"
+
+
+@pytest.mark.gpu
+@HERE
+@pytest.mark.parametrize("rows", [256, 5])
+def test_the_general_engine_says_on_a_gpu_what_the_cpu_says(rows: int, tokenizer: Any) -> None:
+    expected = generate(HFEngine({"policy": Policy("policy", build("llama"), tokenizer)}), mixed())
+    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
+    found = generate(HFEngine({"policy": policy}, rows), mixed())
+    alike = [a.token_ids == b.token_ids for a, b in zip(found, expected, strict=True)]
+    assert np.mean(alike) > 0.9
+
+
+@pytest.mark.gpu
+@HERE
+def test_a_step_is_recorded_while_a_learner_draws(tokenizer: Any) -> None:
+    """With dropout, whose random numbers torch refuses while another thread records."""
+    import threading
+
+    stop, failed = threading.Event(), []
+    drop = torch.nn.Dropout(0.5)
+
+    def learn() -> None:
+        try:
+            while not stop.is_set():
+                with GENERATORS.drawing():
+                    drop(torch.ones(1000, device="cuda"))
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    try:
+        engine = LeanEngine({"policy": Policy("policy", build("llama").to("cuda"), tokenizer)})
+        for seed in range(3):
+            generate(engine, [ask([5, 6, 7 + seed], i, max_new_tokens=40) for i in range(8)])
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    assert_lean(engine)
 
 
 @pytest.mark.gpu

@@ -307,5 +307,12 @@ def test_gradients_of_a_gpu_are_those_of_the_cpu(name: str, way: str) -> None:
     assert gap(name, way, "cuda") < 1e-3
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+def test_a_gpu_steps_with_moments_on_the_host() -> None:
+    found = offloaded(torch.device("cuda", 0))
+    assert found["gap"] < 1e-5 and found["moments"] == ["cpu"]
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
