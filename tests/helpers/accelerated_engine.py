@@ -78,7 +78,9 @@ def tokens_of(engine: HFEngine, tokens: int) -> dict[str, Any]:
     return {"waits": sum(found.waits.values()), "moved": found.moved, "steps": steps}
 
 
-def step_of(family: str, dtype: torch.dtype, tokenizer: Any) -> dict[str, int]:
+def step_of(
+    family: str, dtype: torch.dtype, tokenizer: Any, precision: Any = "fp32"
+) -> dict[str, int]:
     """The kernels, new bytes and waits of one step: those of a layer, and those of the rest."""
     step, counts = FixedBatch.step, []
 
@@ -90,7 +92,9 @@ def step_of(family: str, dtype: torch.dtype, tokenizer: Any) -> dict[str, int]:
     found: list[tuple[int, ...]] = []
     for layers in (2, 4):
         model = build(family, num_hidden_layers=layers).to("fake", dtype)
-        engine = LeanEngine({"policy": Policy("policy", model, tokenizer)}, cache_mib=0)
+        engine = LeanEngine(
+            {"policy": Policy("policy", model, tokenizer, precision=precision)}, cache_mib=0
+        )
         with mock.patch.object(FixedBatch, "step", counted):
             tokens_of(engine, 9)
         assert_lean(engine)
@@ -131,6 +135,7 @@ if __name__ == "__main__":
             ("gemma2", torch.bfloat16),
         )
     }
+    steps["mixed"] = step_of("qwen3", torch.float32, tokenizer, "bf16")
     general_as_on_the_cpu("llama", tokenizer)
     print(json.dumps({
         "tokens": [tokens_of(engine, tokens) for tokens in (48, 112)],

@@ -83,6 +83,7 @@ def register() -> torch.device:
         backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
         _library.append(torch.library.Library("_", "IMPL"))
         _library[0].fallback(_run, "PrivateUse1")
+        _library[0].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         Tensor.__deepcopy__ = _deep_copy  # pyright: ignore[reportAttributeAccessIssue]
     return torch.device(NAME, 0)
 

@@ -36,9 +36,9 @@ from test_engine_hf import ask
 from test_engine_lean import adapters, assert_lean, assert_same, build, engines, generate, mixed
 
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40}
-"""Most kernels of a layer and step: in float32, and twice in bfloat16, where norms of the last one
-are in float32."""
+KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40, "mixed": 32}
+"""Most kernels of a layer and step: in float32, twice in bfloat16, where norms of Gemma are in
+float32, and in bfloat16 with weights in float32."""
 REST = 84
 """Most kernels of embedding, masks, head and sampling."""
 MOVED = 32

@@ -149,8 +149,10 @@ class Decoder:
                 for name in NORMS
             }
             if not self.on_processor and layer.norm_q is not None:
-                joined = self._norms_of_heads(layer.norm_q, layer.norm_k)
-                self.norms[at]["norm_heads"] = self._into(old.get("norm_heads"), joined)
+                first, second = map(self._norm_weight, (layer.norm_q, layer.norm_k))
+                assert first is not None and second is not None
+                parts = [first.expand(self.heads, -1), second.expand(self.kv_heads, -1)]
+                self.norms[at]["norm_heads"] = self._into(old.get("norm_heads"), torch.cat(parts))
         self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
         if stale[1]:
             self._head = self._into(self._head, self._stored([anatomy.head]))
@@ -317,7 +319,7 @@ class Decoder:
             y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
             y = y.view(count, -1, self.head_dim)
             if norms.get("norm_heads") is not None:
-                self._norm_heads(y[:, :kept], norms["norm_heads"])
+                _heads_normed(y[:, :kept], norms["norm_heads"], self.anatomy.eps)
             elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
@@ -352,18 +354,6 @@ class Decoder:
             return (weight * x).div_(length)
         return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
 
-    def _norms_of_heads(self, queries: nn.Module, keys: nn.Module | None) -> Tensor:
-        """The multipliers of the norms of queries and keys, (heads + kv_heads, D)."""
-        first, second = self._norm_weight(queries), self._norm_weight(keys)
-        assert first is not None and second is not None
-        return torch.cat([first.expand(self.heads, -1), second.expand(self.kv_heads, -1)])
-
-    def _norm_heads(self, x: Tensor, weight: Tensor | None) -> None:
-        """Norm queries and keys (N, heads + kv_heads, D) in place."""
-        assert weight is not None
-        normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, self.anatomy.eps)
-        torch.mul(normed, weight, out=x)
-
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
         rolling a head by half its width replaces rotating its halves."""
@@ -376,3 +366,11 @@ class Decoder:
                 signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
                 self._tables[name] = (cos[:, None], signed[:, None])
         return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}
+
+
+def _heads_normed(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads + kv_heads,
+    D)."""
+    assert weight is not None
+    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, eps)
+    torch.mul(normed, weight, out=x)
