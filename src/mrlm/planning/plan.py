@@ -238,7 +238,7 @@ def arithmetic(
 
 
 def _bounded(plan: Plan) -> list[str]:
-    """What is not on the device, or not at once."""
+    """Notes on memory that is not on the device, or not at once."""
     found: list[str] = []
     hosts = sum(on_host(each, plan.job) for each in plan.weights)
     if hosts:
