@@ -420,6 +420,7 @@ IDLE: dict[str, dict[str, Any]] = {
     "grpo.cispo_cap": {"grpo": {"cispo_cap": 3.0}},
     "grpo.target_kl": {"grpo": {"target_kl": 0.1}},
     "training.critic_learning_rate": {"training": {"critic_learning_rate": 1e-3}},
+    "training.optimizer_offload": {"training": {"optimizer": "sgd", "optimizer_offload": True}},
     "training.adam_beta1": {"training": {"optimizer": "sgd", "adam_beta1": 0.5}},
     "training.rollback_factor": {"training": {"rollback_factor": 0.2}},
     "policies.second.learning_rate": {

@@ -176,6 +176,7 @@ CASES: dict[str, Case] = {
         "training.critic_model", OTHER, training__algorithm="mappo"
     ),
     "TrainingConfig.optimizer": case("training.optimizer", "sgd"),
+    "TrainingConfig.optimizer_offload": case("training.optimizer_offload", True, "on the CPU"),
     "TrainingConfig.adam_beta1": case("training.adam_beta1", 0.5),
     "TrainingConfig.adam_beta2": case("training.adam_beta2", 0.5),
     "TrainingConfig.weight_decay": case("training.weight_decay", 0.5),

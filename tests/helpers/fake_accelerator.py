@@ -39,6 +39,10 @@ class Counted:
     """Times that the host waited for the device, by `operation file:line`."""
     largest: int = 0
     """Bytes of the largest new tensor."""
+    made: int = 0
+    """Bytes of all new tensors."""
+    moved: int = 0
+    """Bytes that were copied from the host or to it."""
 
 
 _counted: list[Counted] = []
@@ -79,6 +83,7 @@ def register() -> torch.device:
         backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
         _library.append(torch.library.Library("_", "IMPL"))
         _library[0].fallback(_run, "PrivateUse1")
+        _library[0].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         Tensor.__deepcopy__ = _deep_copy  # pyright: ignore[reportAttributeAccessIssue]
     return torch.device(NAME, 0)
 
@@ -220,7 +225,9 @@ def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs:
     masks = any(each is not None and each.dtype == torch.bool for each in indices)
     waits = name in WAITS or masks or (mixed and not asynchronous)
     where = f"{name} {_line()}" if waits else ""
+    hosts = [each.nbytes for each in tensors if each.device.type != NAME]
     for found in _counted:
+        found.moved += sum(hosts) if mixed else 0
         if not _views(op) and name not in ALLOCATES:
             found.kernels[name] += 1
         if waits:
@@ -232,6 +239,7 @@ def _measure(op: Any, result: Any) -> None:
     if _counted and not _views(op) and isinstance(result, Tensor):
         for found in _counted:
             found.largest = max(found.largest, result.nbytes)
+            found.made += result.nbytes
 
 
 def _line() -> str:

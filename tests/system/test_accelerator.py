@@ -18,13 +18,15 @@ from test_golden import NAMES, config_of
 QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
 """One of each kind; the others are slow tests."""
 RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
+ADAM = "ippo", {"training": {"optimizer": "adamw"}}
 PROGRAM = """
 import json, sys
 import fake_accelerator
 from mrlm import load_config, run_experiment
 fake_accelerator.register()
 for path in json.loads(sys.argv[1]):
-    run_experiment(load_config(path, ["model.device=fake"]))
+    more = ["training.optimizer_offload=true"] * path.endswith("adam-host.json")
+    run_experiment(load_config(path, ["model.device=fake", *more]))
 """
 PLANTED = """
 import torch
@@ -72,7 +74,7 @@ assert dict(found.kernels) == {"mul": 1, "exp": 1, "sum": 1} and not found.waits
 
 def written(folder: Path, name: str, output: str) -> Path:
     """The config of a run as a file, with its run folder."""
-    algorithm, more = CASES.get(name, (name, {}))
+    algorithm, more = ADAM if name == "adam" else CASES.get(name, (name, {}))
     path = config_of(algorithm, folder, f"{name}-{output}")
     config = merged(merged(json.loads(path.read_text()), STEADY), more)
     config["training"]["num_iterations"] = 1
@@ -101,6 +103,7 @@ def accelerated(
     asking: list[Any] = [item for item in request.session.items if RUNS in item.nodeid]
     names = [item.callspec.params["name"] for item in asking]
     paths = [str(written(folder, name, "there")) for name in names]
+    paths += [str(written(folder, "adam", place)) for place in ("there", "host")]
     in_process(launcher, PROGRAM, folder, json.dumps(paths))
     return folder
 
@@ -119,3 +122,10 @@ def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
     for metric in [each for each in found if each.startswith("clip_fraction")]:
         assert found.pop(metric) < 0.02  # a token whose ratio is at the edge of the clip range
     assert max(found.values()) < 2e-5, {k: v for k, v in found.items() if v > 1e-6}
+
+
+def test_moments_on_the_host_change_no_number(accelerated: Path) -> None:
+    found = ranks.differences(accelerated / "adam-host", accelerated / "adam-there")
+    assert found and not any(found.values()), found
+    configs = [(accelerated / f"adam-{x}" / "config.yaml").read_text() for x in ("host", "there")]
+    assert ["optimizer_offload: true" in text for text in configs] == [True, False]

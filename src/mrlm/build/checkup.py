@@ -18,6 +18,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Turn
 from mrlm.core.user_errors import is_users
 from mrlm.doctor.check import Check
+from mrlm.learn.policy.loading import pick_device
 from mrlm.sandbox import opened
 
 TASKS, SAMPLES = 2, 2
@@ -67,7 +68,7 @@ def _memory(plan: RunPlan) -> Check:
     need = arithmetic_of(plan).total_memory
     free = psutil.virtual_memory().available
     if torch.cuda.is_available() and plan.config.model.device != "cpu":
-        free = torch.cuda.mem_get_info()[0]
+        free = torch.cuda.mem_get_info(pick_device(plan.config.model.device))[0]
     text = f"about {need / 2**30:.2f} GiB are needed, {free / 2**30:.1f} GiB are free"
     if need <= free:
         return Check("memory", "ok", text)

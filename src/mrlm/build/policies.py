@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mrlm.build.precision import use_tensor_cores
 from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
@@ -24,6 +22,7 @@ from mrlm.learn.fast.cpu_backends import keep_freed_memory, limit_kept_kernels
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE, add_adapter, load_adapter
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import seeded
 from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
@@ -241,8 +240,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             lora = _lora(section, plan.assignment.policies[name])
             saved = _saved_adapter(plan, name) is not None
             if lora is not None:
-                with torch.random.fork_rng():
-                    torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
+                seed = seed_of((config.training.seed, "adapter", name)) >> 1
+                with seeded(seed, next(model.parameters()).device):
                     model = add_adapter(model, name, lora.model_dump())
                 adapted = True
             elif saved:

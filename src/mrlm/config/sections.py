@@ -81,6 +81,9 @@ class TrainingConfig(Section):
     critic_model: str | None = None
     """A hub id or folder that a central critic starts from; the first trained policy if not set."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    optimizer_offload: bool = False
+    """Keep the moments of `adamw` and `adam` in the host's memory: eight bytes less per weight on a
+    GPU, equal numbers, slower steps."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     weight_decay: NotNegative = 0.0
@@ -173,7 +176,7 @@ class TrainingConfig(Section):
             "the tracker wandb is not in training.report_to; add it, or remove this",
         ),
         **each_of(
-            "adam_beta1 adam_beta2",
+            "adam_beta1 adam_beta2 optimizer_offload",
             lambda s, run: s.optimizer != "sgd",
             "the optimizer is sgd; remove it, or use adamw",
         ),

@@ -5,6 +5,7 @@ batch. The only text it handles is stop strings."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.engines.shared.transfer import Transfer
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
@@ -22,6 +24,8 @@ from mrlm.play.engine import Request
 
 COMPACT = 0.75
 """Finished rows are dropped when at most this share of the rows is still running."""
+LOOK = 8
+"""Tokens that an accelerator samples between two looks of the host."""
 
 
 class HFEngine(PolicyEngine):
@@ -103,7 +107,7 @@ class HFEngine(PolicyEngine):
                 if not rows.running:
                     break
                 mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
-                ids, positions = tokens[:, None], positions[:, -1:] + 1
+                ids, positions = tokens[:, None], (positions[:, -1:] + 1).minimum(rows.last)
                 kept = rows.compact()
                 if kept is not None:
                     ids, mask, positions = ids[kept], mask[kept], positions[kept]
@@ -113,33 +117,58 @@ class HFEngine(PolicyEngine):
     def _decode_anew(self, rows: _Rows, policy: Policy, name: str) -> list[Completion]:
         """Decode a batch with a module without a cache: the whole text is read for every token."""
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
+            ids, mask, last = rows.texts()
             while rows.running:
-                ids, mask, last = rows.texts()
                 positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
                 output = policy.own_forward.interface.call(
                     model, ids, attention_mask=mask, position_ids=positions
                 )
                 logits = logits_of(output)[torch.arange(len(ids), device=ids.device), last]
-                rows.draw(logits.float())
-                rows.compact()
+                tokens, last = rows.draw(logits.float()), last + 1
+                ids, mask = (torch.cat([x, torch.zeros_like(x[:, :1])], 1) for x in (ids, mask))
+                ids = ids.scatter(1, last[:, None], tokens[:, None])
+                mask = mask.scatter(1, last[:, None], torch.ones_like(last)[:, None])
+                kept = rows.compact()
+                if kept is not None:
+                    ids, mask, last = ids[kept], mask[kept], last[kept]
+                ids, mask = ids[:, : rows.width], mask[:, : rows.width]
         return rows.completions(self.versions[name])
 
 
 class _Rows:
-    """The rows of one decode batch, with their samples and a mask of the running ones."""
+    """The rows of one decode batch, with their samples. On an accelerator, the host looks at the
+    samples of several steps while the next ones are computed."""
 
     def __init__(self, requests: list[Request], policy: Policy) -> None:
         self.policy = policy
         self.device = policy.device
         ends = policy.eos_ids
         self.drafts = [Draft(request, policy, ends) for request in requests]
-        self.uniforms = {id(draft): uniforms_of(draft.request) for draft in self.drafts}
         self.live = list(self.drafts)
+        own = [uniforms_of(request) for request in requests]
+        uniforms = np.zeros((len(own), max(map(len, own))))
+        for row, numbers in enumerate(own):
+            uniforms[row, : len(numbers)] = numbers
+        self.uniforms: Tensor = torch.as_tensor(uniforms, device=self.device)
+        last = [len(r.prompt_ids) + r.sampling.max_new_tokens - 1 for r in requests]
+        self.last: Tensor = torch.tensor(last, device=self.device)[:, None]
+        """Last position of each row; finished rows that are still computed stay there."""
+        self.column = 0
+        """Tokens that every live row has sampled."""
+        self.every, self.behind = (1, 0) if self.device.type == "cpu" else (LOOK, 1)
+        self.sampled: list[tuple[Tensor, Tensor]] = []
+        self.looks: deque[tuple[list[Draft], Transfer]] = deque()
         self._settings()
 
     @property
     def running(self) -> bool:
         return any(draft.finish_reason is None for draft in self.live)
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest live row."""
+        longest = max((len(draft.request.prompt_ids) for draft in self.live), default=0)
+        return self.column + longest
 
     def prompts(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """The distinct prompts, left-padded, with their mask, (P, T); and the index of each row's
@@ -161,46 +190,57 @@ class _Rows:
         return *tensors, torch.tensor(expand, device=self.device)
 
     def texts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompt and completion of every live row, right-padded, with the mask, (B, T); and the
-        index of its last token, (B,)."""
-        texts = [[*d.request.prompt_ids, *d.token_ids] for d in self.live]
-        lengths = np.array([len(text) for text in texts])
-        ids = np.full((len(texts), lengths.max()), self.policy.pad_id, dtype=np.int64)
-        for row, text in enumerate(texts):
-            ids[row, : len(text)] = text
+        """The prompts of all rows, right-padded, with the mask, (B, T); and the index of their last
+        token, (B,)."""
+        lengths = np.array([len(draft.request.prompt_ids) for draft in self.live])
+        ids = np.full((len(lengths), lengths.max()), self.policy.pad_id, dtype=np.int64)
+        for row, draft in enumerate(self.live):
+            ids[row, : lengths[row]] = draft.request.prompt_ids
         mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
         ids, mask, last = (torch.as_tensor(x, device=self.device) for x in (ids, mask, lengths - 1))
         return ids, mask, last
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Sample the next token of every live row from logits (B, V); finished rows get padding."""
-        uniforms = np.array([self._uniform(draft) for draft in self.live])
-        drawn = torch.as_tensor(uniforms, device=self.device)
-        tokens, logprobs = self.columns.draw(logits, drawn)
-        for draft, token, logprob in zip(
-            self.live, tokens.tolist(), logprobs.tolist(), strict=True
-        ):
-            if draft.finish_reason is None:
-                draft.token_ids.append(token)
-                draft.logprobs.append(logprob)
-                draft.judge()
+        """Sample the next token of every live row from logits (B, V), also of finished ones."""
+        tokens, logprobs = self.columns.draw(logits, self.uniforms[:, self.column])
+        self.sampled.append((tokens, logprobs))
+        self.column += 1
+        ended = self.column == self.uniforms.shape[1]
+        if ended or len(self.sampled) == self.every:
+            self._look(0 if ended else self.behind)
         return tokens
+
+    def _look(self, behind: int) -> None:
+        """Start to copy what was sampled to the host, and judge all but the last copies."""
+        tokens, logprobs = map(torch.stack, zip(*self.sampled, strict=True))
+        self.sampled = []
+        both = torch.stack([tokens.double(), logprobs.double()])  # which holds both exactly
+        self.looks.append((self.live, Transfer.of(both)))
+        while len(self.looks) > behind:
+            drafts, transfer = self.looks.popleft()
+            tokens, logprobs = transfer.read().tolist()
+            for ids, scores in zip(tokens, logprobs, strict=True):
+                for draft, token, logprob in zip(drafts, ids, scores, strict=True):
+                    if draft.finish_reason is None:
+                        draft.token_ids.append(int(token))
+                        draft.logprobs.append(logprob)
+                        draft.judge()
 
     def compact(self) -> Tensor | None:
         """Drop finished rows if enough have finished; returns the indices of the others."""
+        if self.sampled:
+            return None
         kept = [row for row, draft in enumerate(self.live) if draft.finish_reason is None]
         if len(kept) > COMPACT * len(self.live):
             return None
         self.live = [self.live[row] for row in kept]
+        rows = torch.tensor(kept, dtype=torch.int64, device=self.device)
+        self.uniforms, self.last = self.uniforms[rows], self.last[rows]
         self._settings()
-        return torch.tensor(kept, device=self.device)
+        return rows
 
     def completions(self, version: int) -> list[Completion]:
         return [draft.completion(version) for draft in self.drafts]
-
-    def _uniform(self, draft: Draft) -> float:
-        numbers = self.uniforms[id(draft)]
-        return numbers[min(len(draft.token_ids), len(numbers) - 1)]
 
     def _settings(self) -> None:
         self.columns = Columns([draft.request.sampling for draft in self.live], self.device)

@@ -31,9 +31,10 @@ from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, content_version, drops, loss_mismatch, raw
-from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout
+from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.skipped import read_skipped
 from mrlm.learn.weight_change import WeightChange, relative
@@ -251,7 +252,7 @@ class Learner(Trainee):
         if not samples:
             return {}
         rank, device = self.settings.peers.rank, self.weights_of.device
-        reseed = partial(seed_dropout, (seed >> 1) + rank, device)
+        reseed = partial(seed_generators, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples, step), AgentNumbers()

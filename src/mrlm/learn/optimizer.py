@@ -14,13 +14,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mrlm.core.errors import NonFiniteError
+from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.adam_step import Moments, adam_step, moments_of
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
+from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import GENERATORS
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -35,6 +37,7 @@ class LearnerSettings:
         learning_rate: peak learning rate.
         critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
         optimizer, betas, weight_decay: the optimiser.
+        offload: whether its moments are in the host's memory.
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
         schedule, warmup_steps, total_steps: learning rate schedule over iterations.
         max_tokens: grid cells of a micro-batch.
@@ -54,6 +57,7 @@ class LearnerSettings:
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    offload: bool = False
     max_grad_norm: float | None = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
@@ -98,6 +102,15 @@ class Stepper:
         if settings.optimizer == "sgd":
             whole = not policy.storage.sharded  # shards have no fused step
             self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
+        elif settings.offload:
+            decoupled = settings.optimizer == "adamw"
+            self.optimizer = HostAdam(
+                groups,
+                betas=settings.betas,
+                weight_decay=decay,
+                fused=True,
+                decoupled_weight_decay=decoupled,
+            )
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
             self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
@@ -204,6 +217,12 @@ class Trainee:
         self.learned: Learned = learned
         self.settings: LearnerSettings = settings
         self.title: str = title
+        if settings.offload and (learned.device.type == "cpu" or learned.storage.sharded):
+            reason = "sharded by FSDP" if learned.storage.sharded else "on the CPU"
+            raise ConfigError(
+                f"training.optimizer_offload=true is for whole weights on a device, and those of "
+                f"{title} are {reason}; remove it"
+            )
         self.nonfinite: int = 0
         """Steps in a row that were not finite."""
 
@@ -262,23 +281,17 @@ class Trainee:
             setattr(self, name, rest[name])
 
 
-def seed_dropout(seed: int, device: torch.device) -> None:
-    """Seeds the generator of dropout on a device. On CPU only that generator, since
-    `torch.manual_seed` also seeds absent accelerators, which takes a millisecond."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
 @contextmanager
 def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[None]:
     """Context for training mode (dropout, gradient checkpointing) of policies with one model;
     restores the previous mode. Of a model on the fast path, only the modules of these policies are
     set, whatever the number of other adapters."""
-    model = policies[0].model
+    model, device = policies[0].model, policies[0].device
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
+        drops = any(lean is None or lean.dropouts for lean in passes)
+        if drops and device.type != "cpu":
+            modes.enter_context(GENERATORS.drawing())
         if None in passes:
             modes.callback(model.train, model.training)
             model.train()

@@ -10,6 +10,7 @@ from mrlm.planning.communication import Ring
 from mrlm.planning.devices import Device
 from mrlm.planning.memory import (
     ADAPTER_BYTES,
+    COPIES,
     PASSING,
     PLAYING,
     MemoryLoad,
@@ -76,18 +77,23 @@ def placed_memory(
     job = replace(job, accelerated=not device.shared)
     memory = {each.name: parts_of(each, job, members, reduces) for each in plan.weights}
     if job.plays:
-        _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
+        _add_engine(memory, plan, job, members > 1, device.shared, ahead)
     if job.plays and ahead:
         for each in plan.weights:
             own = ADAPTER_BYTES if each.lora is not None else job.width
             memory[each.name]["ahead"] = each.trained * own
     if place.engines == 0:
         standing = peak({name: _standing(parts) for name, parts in memory.items()})
-        return memory, peak(memory), max(0.0, usable - standing)
+        return memory, peak(memory), _room(job, usable - standing)
     served = _served(plan, _job(plan, learning, playing, plays=True))
     standing = peak({name: _standing(parts) for name, parts in served.items()})
     worst = max(peak(memory), peak(served))
-    return (served if peak(served) > peak(memory) else memory), worst, max(0.0, usable - standing)
+    return (served if peak(served) > peak(memory) else memory), worst, _room(job, usable - standing)
+
+
+def _room(job: MemoryLoad, free: float) -> float:
+    """Bytes for keys and values of what is free."""
+    return max(0.0, free if job.most_keys is None else min(free, job.most_keys))
 
 
 def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> MemoryLoad:
@@ -103,14 +109,16 @@ def _add_engine(
     job: MemoryLoad,
     sharded: bool,
     on_processor: bool,
+    ahead: bool,
 ) -> None:
     """Add the engine's weights in the same process: a whole copy if they are sharded, else the
-    parts that it stores in its own layout."""
+    parts that it stores in its own layout, which a device releases for training."""
+    name = "engine" if sharded or on_processor or ahead else COPIES
     for each in plan.weights:
         if each.owns and each.shape is not None:
             whole = each.shape.parameters * job.computed
             own = engine_copy(each.shape, job, on_processor) if job.lean else 0
-            memory[each.name]["engine"] = whole if sharded else own
+            memory[each.name][name] = whole if sharded else own
 
 
 def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
@@ -126,4 +134,5 @@ def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
 
 
 def _standing(parts: Mapping[str, int]) -> dict[str, int]:
-    return {key: value for key, value in parts.items() if key not in PASSING}
+    """Bytes that stay while keys and values are in memory."""
+    return {key: value for key, value in parts.items() if key not in PASSING or key == COPIES}

@@ -20,9 +20,14 @@ LOGIT_BYTES = 2 << 30
 """Most bytes of the logits on an accelerator, of whose memory they take a 64th."""
 COPIES_OF_LOGITS = {True: 3, False: 2}
 """The logits in float32 and their gradient, and in the library's own head their exponentials."""
-LEARNING = ("activations", "logits", "casts", "gathered")
+OFFLOADED = 1 << 26
+"""Weights whose moments are on a device at the same time, if the host keeps them (see
+`learn/host_moments.py`)."""
+LEARNING = ("activations", "logits", "casts", "gathered", "moments")
 """Parts that exist only during training."""
-PLAYING = ("kv_cache",)
+COPIES = "copies"
+"""The weights in the layout of the engine, where it releases them for training."""
+PLAYING = ("kv_cache", COPIES)
 """Parts that exist only during sampling."""
 REDUCING = ("buckets",)
 """Parts that exist only while gradients are reduced."""
@@ -46,6 +51,8 @@ class MemoryLoad:
         rows: sequences that are decoded at once, over all agents.
         length: tokens of the longest of them.
         kept: bytes of the engine's prefix cache.
+        most_keys: most bytes of keys and values of running rows; further rows wait.
+        offloaded: whether the moments are in the host's memory.
         agents: number of agents.
         accelerated: whether the device is not a CPU.
     """
@@ -60,6 +67,8 @@ class MemoryLoad:
     rows: int = 0
     length: int = 0
     kept: int = 0
+    most_keys: int | None = None
+    offloaded: bool = False
     agents: int = 1
     accelerated: bool = False
 
@@ -82,14 +91,18 @@ def parts_of(
         parts["adapter"] = weights.adapter * own // shards
     if weights.trainable:
         parts["gradients"] = weights.trained * own // shards
-        parts["optimizer"] = job.moments * weights.trained * own // shards
+        if not job.offloaded:
+            parts["optimizer"] = job.moments * weights.trained * own // shards
+        else:
+            parts["moments"] = job.moments * min(weights.trained, OFFLOADED) * own
         if reduces:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
             parts["reference"] = weights.count * width  # never sharded
         if weights.critic:
             wide = own if weights.critic == weights.trained else width
-            learned = wide * (1 + job.moments) if weights.critic_learns else 0
+            numbers = 1 if job.offloaded else 1 + job.moments
+            learned = wide * numbers if weights.critic_learns else 0
             parts["critic"] = weights.critic * (wide + learned) // shards
     if weights.num_opponents:
         parts["opponents"] = weights.num_opponents * weights.trained * own
@@ -154,6 +167,15 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
     return shape.layers * shape.hidden * fused * job.computed
 
 
+def on_host(weights: WeightSizes, job: MemoryLoad) -> int:
+    """Bytes of the moments in the host's memory."""
+    if not job.offloaded or not weights.trainable:
+        return 0
+    own = ADAPTER_BYTES if weights.lora is not None else job.width
+    critic = weights.critic if weights.critic_learns else 0
+    return job.moments * (weights.trained * own + critic * job.width)
+
+
 def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: int) -> Parts:
     """Bytes that are needed during a forward and backward pass."""
     parts: Parts = {}
@@ -168,7 +190,8 @@ def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: i
             parts["gathered"] = (2 * shape.body // shape.layers + ends) * job.width
     if job.plays and weights.num_agents:
         rows = max(1, job.rows * weights.num_agents // max(1, job.agents))
-        parts["kv_cache"] = rows * job.length * key_bytes(shape, job.computed)
+        keys = rows * job.length * key_bytes(shape, job.computed)
+        parts["kv_cache"] = keys if job.most_keys is None else min(keys, job.most_keys)
         if job.kept and weights.owns:
             parts["prefixes"] = job.kept
     return parts

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
-from mrlm.planning.memory import BYTES, MemoryLoad, parts_of, peak
+from mrlm.planning.memory import BYTES, MemoryLoad, on_host, parts_of, peak
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes, weights_of
 from mrlm.planning.record_size import RecordSize, record_size
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
-    "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
-    "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
+    "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
+    "during a step) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
+    "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
-    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c + prefixes "
+    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
+    "fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
     "engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
     "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
     "sampling is not needed at the same time"
@@ -230,8 +232,28 @@ def arithmetic(
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown
     if plan.memory:
+        plan.notes += _bounded(plan)
         plan.notes.append(MEMORY)
     return plan
+
+
+def _bounded(plan: Plan) -> list[str]:
+    """Notes on memory that is not on the device, or not at once."""
+    found: list[str] = []
+    hosts = sum(on_host(each, plan.job) for each in plan.weights)
+    if hosts:
+        text = size_text(hosts)
+        found.append(f"the host keeps {text} of the optimizer (training.optimizer_offload)")
+    whole = replace(plan.job, most_keys=None)
+    for each in plan.weights:
+        needed = parts_of(each, whole).get("kv_cache", 0)
+        held = plan.memory[each.name].get("kv_cache", 0)
+        if held < needed:
+            found.append(
+                f"keys and values of all rows of {each.name} would take {size_text(needed)}; "
+                "rows wait until they fit into engine.kv_mib"
+            )
+    return found
 
 
 def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize | None:
@@ -264,10 +286,18 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLo
         plays=not plan.rows,
         rows=min(config.engine.batch_size, plan.episodes * plan.agents),
         length=plan.tokens,
+        most_keys=_most_keys(config),
+        offloaded=training.optimizer_offload,
         kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
         agents=plan.agents,
         accelerated=accelerated,
     )
+
+
+def _most_keys(config: ExperimentConfig) -> int | None:
+    """Bytes that `engine.kv_mib` allows."""
+    mib = config.engine.kv_mib
+    return None if mib is None or config.engine.name != "lean" else mib << 20
 
 
 def _counted(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mrlm.planning import rates
 from mrlm.planning.devices import Device
-from mrlm.planning.memory import ADAPTER_BYTES, key_bytes
+from mrlm.planning.memory import ADAPTER_BYTES, key_bytes, on_host
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.plan import Plan
 from mrlm.planning.policy_weights import WeightSizes
@@ -181,6 +181,10 @@ def optimizer(share: Share, shards: int) -> Took:
         learned = each.trained + (each.critic if each.critic_learns else 0)
         moved += learned * own * (4 + 2 * plan.job.moments) / shards
     speed = share.device.bandwidth * rates.UPDATE_SHARE
+    hosts = sum(on_host(each, plan.job) for each in plan.weights)
+    if hosts:  # there and back
+        seconds = moved / speed + 2 * hosts / rates.HOST_LINK
+        return Took(plan.optimizer_steps * seconds, "link")
     return Took(plan.optimizer_steps * moved / speed, "memory" if moved else "nothing")
 
 

@@ -4,7 +4,10 @@ step, no tensor of the square of a prompt, and keys and values within a budget."
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from forking import Launcher
 from mrlm.core.errors import EngineError
 from mrlm.core.types import SamplingParams
+from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import attention, decoder, fixed_batch, prompts
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.engine import LeanEngine
@@ -25,28 +29,45 @@ from mrlm.engines.lean.prompts import Prompts
 from mrlm.engines.shared.sampling import BLOCK, sample, sample_in_blocks
 from mrlm.learn.fast.llama_modules import anatomy_of
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import GENERATORS
 from mrlm.play.engine import Request
 from places import IMPORTS, ROOT
 from test_engine_hf import ask
-from test_engine_lean import assert_lean, assert_same, build, engines, generate, mixed
+from test_engine_lean import adapters, assert_lean, assert_same, build, engines, generate, mixed
 
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-KERNELS = 90
-"""Most kernels of a step for each layer, with those of sampling shared out between two layers: what
-is one kernel on a GPU may be several on the fake accelerator."""
+KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40, "mixed": 32}
+"""Most kernels of a layer and step: in float32, twice in bfloat16, where norms of Gemma are in
+float32, and in bfloat16 with weights in float32."""
+REST = 84
+"""Most kernels of embedding, masks, head and sampling."""
+MOVED = 32
+"""Most bytes of a token that cross between host and device: a random number, the token (twice), its
+log-prob, and the state of its row, which is read every eight steps."""
 
 
 def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_path: str) -> None:
-    """On the fake accelerator: the same completions, and as many waits for 112 tokens as for 48."""
+    """On the fake accelerator: the same completions, as many waits for 112 tokens as for 48, few
+    kernels, and few bytes."""
     program = str(ROOT / "tests" / "helpers" / "accelerated_engine.py")
     words = [program, tiny_path, "gemma2"]
     done = launcher.run(words, tmp_path, PYTHONPATH=IMPORTS)
     assert done.code == 0, done.err[-3000:]
-    short, long = json.loads(done.out.splitlines()[-1])
+    found = json.loads(done.out.splitlines()[-1])
+    short, long = found["tokens"]
     assert long["waits"] == short["waits"] < 100
     steps = long["steps"] - short["steps"]
     assert steps == 64
-    assert (long["kernels"] - short["kernels"]) / steps / 2 < KERNELS
+    assert 8 < (long["moved"] - short["moved"]) / (8 * steps) <= MOVED
+    short, long = found["general"]
+    waits = (long["waits"] - short["waits"]) / (long["steps"] - short["steps"])
+    assert waits <= 1, "transformers looks at the mask once a token; the general engine at nothing"
+    for family, step in found["steps"].items():
+        assert 20 < step["layer"] <= KERNELS[family], found
+        assert 30 < step["rest"] <= REST, found
+        assert step["waits"] == 0, found
+        # of 8 rows: scores over 64 + 128 columns in three copies, and small states
+        assert step["bytes"] < 8 * 4 * 4 * (4 * 192 + 16 * 64), found
 
 
 @pytest.mark.parametrize("size", [1, 5, BLOCK, BLOCK + 1, 5000])
@@ -206,7 +227,14 @@ def test_memory_of_steps_is_released_for_learning(
     assert base.memory.layout == layout, "equal calls find their memory where it was"
     asyncio.run(lean.rest())
     assert base.memory.held == 0
+    assert not any([*base.decoder.products, *base.decoder.norms]), "copies of weights"
+    cached = lean.stats.cached
     assert_same(generate(lean, mixed(1)), expected)
+    assert lean.stats.cached > cached, "weights that did not change keep the prefix cache"
+    adapted = LeanEngine(adapters(build("llama"), tokenizer))
+    expected = generate(adapted, mixed(1, "two"))
+    asyncio.run(adapted.rest())
+    assert_same(generate(adapted, mixed(1, "two")), expected)
 
 
 def test_lasting_memory_stays_where_it_is() -> None:
@@ -237,6 +265,83 @@ def test_new_weights_are_written_where_recorded_steps_read_them(
     assert not torch.equal(fused, before)
 
 
+# -- recorded steps, with a CUDA that only writes down its calls -----------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked of CUDA."""
+    found: list[Any] = []
+
+    class Graph:
+        def replay(self) -> None:
+            found.append("replay")
+
+    @contextmanager
+    def graph(graph: Any, **how: Any) -> Iterator[None]:
+        found.append(how)
+        yield
+
+    @contextmanager
+    def device(which: torch.device) -> Iterator[None]:
+        found.append(which)
+        yield
+
+    fakes = {"CUDAGraph": Graph, "graph": graph, "Stream": lambda which: ("stream", which)}
+    fakes |= {"graph_pool_handle": lambda: "pool", "device": device}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return found
+
+
+def graphs(number: int) -> fixed_batch.Graphs:
+    decoder: Any = SimpleNamespace(device=torch.device("cuda", number), layout=0)
+    memory: Any = SimpleNamespace(layout=0)
+    return fixed_batch.Graphs(decoder, memory)
+
+
+def test_a_step_is_recorded_on_a_stream_of_its_own_device(calls: list[Any]) -> None:
+    """Torch's own stream for it belongs to the device that was recorded on first. Other threads may
+    allocate meanwhile."""
+    steps: list[int] = []
+    for number in (1, 3):
+        found = graphs(number)
+        for _ in range(4):
+            found.run("form", lambda: steps.append(1))
+        stream = ("stream", torch.device("cuda", number))
+        mode = "thread_local"
+        how = {"pool": "pool", "stream": stream, "capture_error_mode": mode}
+        assert calls == [how, "replay", "replay"]
+        assert len(steps) == 3, "two in order to load kernels, and the recorded one"
+        found.memory.layout += 1  # addresses that the graph reads have moved
+        found.run("form", lambda: steps.append(1))
+        assert len(steps) == 4 and calls[-1] == "replay" and len(calls) == 3
+        calls.clear()
+        steps.clear()
+
+
+def test_a_step_is_not_recorded_while_another_thread_draws(calls: list[Any]) -> None:
+    steps: list[int] = []
+    found = graphs(0)
+    with GENERATORS.drawing():
+        for _ in range(5):
+            found.run("form", lambda: steps.append(1))
+    assert len(steps) == 5 and not calls
+    found.run("form", lambda: steps.append(1))
+    found.run("form", lambda: steps.append(1))
+    assert len(steps) == 6 and calls[1:] == ["replay", "replay"]
+
+
+def test_a_batch_makes_its_device_the_current_one(calls: list[Any]) -> None:
+    """Threads begin with the first device, to which events and pinned memory would belong."""
+    third = torch.device("cuda", 3)
+    batch: Any = SimpleNamespace(device=third, _run=lambda: calls.append("run"))
+    fixed_batch.FixedBatch.run(batch)
+    batch.device = torch.device("cpu")
+    fixed_batch.FixedBatch.run(batch)
+    assert calls == [third, "run", "run"]
+
+
 # -- on a GPU --------------------------------------------------------------------------------------
 
 
@@ -259,6 +364,47 @@ def test_recorded_steps_say_what_the_cpu_says(family: str, rows: int, tokenizer:
     assert_lean(engine)
     (base,) = engine._bases.values()
     assert base.graphs._graphs, "steps were recorded"
+
+
+@pytest.mark.gpu
+@HERE
+@pytest.mark.parametrize("rows", [256, 5])
+def test_the_general_engine_says_on_a_gpu_what_the_cpu_says(rows: int, tokenizer: Any) -> None:
+    expected = generate(HFEngine({"policy": Policy("policy", build("llama"), tokenizer)}), mixed())
+    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
+    found = generate(HFEngine({"policy": policy}, rows), mixed())
+    alike = [a.token_ids == b.token_ids for a, b in zip(found, expected, strict=True)]
+    assert np.mean(alike) > 0.9
+
+
+@pytest.mark.gpu
+@HERE
+def test_a_step_is_recorded_while_a_learner_draws(tokenizer: Any) -> None:
+    """With dropout, whose random numbers torch refuses while another thread records."""
+    import threading
+
+    stop, failed = threading.Event(), []
+    drop = torch.nn.Dropout(0.5)
+
+    def learn() -> None:
+        try:
+            while not stop.is_set():
+                with GENERATORS.drawing():
+                    drop(torch.ones(1000, device="cuda"))
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    try:
+        engine = LeanEngine({"policy": Policy("policy", build("llama").to("cuda"), tokenizer)})
+        for seed in range(3):
+            generate(engine, [ask([5, 6, 7 + seed], i, max_new_tokens=40) for i in range(8)])
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    assert_lean(engine)
 
 
 @pytest.mark.gpu

@@ -22,7 +22,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.data.trace import Trace
-from mrlm.learn.fast import varlen_attention
+from mrlm.learn.fast import attention, varlen_attention
 from mrlm.learn.fast.varlen_attention import EfficientKernel, FlashKernel, Shape, disagreement
 from mrlm.learn.joint_update import Work, accumulate
 from mrlm.learn.mismatch import FirstLook
@@ -138,7 +138,7 @@ def counts(name: str, way: str, precision: str, device: Any) -> dict[str, Any]:
     return {"first": first, "later": later, "rest": rest, "waits": waits}
 
 
-def largest(device: Any) -> int:
+def largest(device: Any, name: str = "llama") -> int:
     """Numbers of the largest tensor of a step over prompts of 1,024 tokens."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -151,7 +151,7 @@ def largest(device: Any) -> int:
             sizes.extend(x.numel() for x in tree_leaves(found) if isinstance(x, Tensor))
             return found
 
-    owners = policies("llama", "plain", "fp32", device, max_position_embeddings=2048)
+    owners = policies(name, "plain", "fp32", device, max_position_embeddings=2048)
     rows = samples(1024, 2, 8, prompts=1)
     assert owners[0].packed
     with Watch():
@@ -159,12 +159,56 @@ def largest(device: Any) -> int:
     return max(sizes)
 
 
+def offloaded(device: torch.device) -> dict[str, Any]:
+    """Six steps of AdamW with moments on the host, in parts of one weight, and half of them after
+    loading its state, against torch's own: largest difference, and where the moments are."""
+    from unittest import mock
+
+    from mrlm.learn import host_moments
+
+    make = torch.Generator().manual_seed(3)
+    shapes = [(4, 3), (5,), (2, 6)]
+    first = [torch.randn(shape, generator=make) for shape in shapes]
+    mine = [torch.nn.Parameter(x.to(device)) for x in first]
+    theirs = [torch.nn.Parameter(x.clone()) for x in first]
+    how: Any = {"lr": 0.1, "weight_decay": 0.1, "fused": True}
+
+    def groups(weights: list[Any]) -> list[dict[str, Any]]:
+        return [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.01}]
+
+    adam = torch.optim.AdamW(groups(theirs), **how)
+    host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+    with mock.patch.object(host_moments, "AT_ONCE", 12):
+        for number in range(6):
+            if number == 3:
+                state = host.state_dict()
+                host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+                host.load_state_dict(state)
+            for weight, own in zip(theirs, mine, strict=True):
+                weight.grad = torch.randn(weight.shape, generator=make)
+                own.grad = weight.grad.to(device)
+            adam.step()
+            host.step()
+    moments = [x for each in host.state.values() for x in each.values() if x.ndim]
+    pairs = zip(theirs, mine, strict=True)
+    return {
+        "gap": max(float((a - b.cpu()).detach().abs().max()) for a, b in pairs),
+        "moments": sorted({x.device.type for x in moments}),
+        "count": len(moments),
+    }
+
+
 def main(path: Path) -> None:
     """Everything on the fake accelerator, as one JSON file."""
     import vendor_kernels
 
     device = vendor_kernels.accelerator(pytest.MonkeyPatch())
-    found: dict[str, Any] = {"largest": largest(device)}
+    found: dict[str, Any] = {"largest": largest(device), "offloaded": [offloaded(device)]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "SCORES", 1 << 16)
+        found["largest with a soft cap"] = largest(device, "gemma2")
+        patch.setattr(attention, "SCORES", 500)
+        found["gemma2 blocks"] = gap("gemma2", "plain", device)
     for name in EQUAL:
         for way in WAYS if name in ("llama-tied-biased", "gemma2") else ["plain"]:
             found[f"{name} {way}"] = gap(name, way, device)
@@ -206,6 +250,11 @@ def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:
 
 def test_no_tensor_has_the_size_of_a_prompt_squared(elsewhere: dict[str, Any]) -> None:
     assert 300 * 64 < elsewhere["largest"] < 1024**2
+    assert 1 << 15 < elsewhere["largest with a soft cap"] < 1024**2 // 2, "of four heads"
+
+
+def test_moments_stay_on_the_host_with_equal_numbers(elsewhere: dict[str, Any]) -> None:
+    assert elsewhere["offloaded"] == [{"gap": 0.0, "moments": ["cpu"], "count": 6}]
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -215,7 +264,9 @@ def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
 
     define()
     cpu, shape = torch.device("cpu"), Shape(torch.float32, 4, 2, 16, window)
-    assert disagreement(AttentionKernel(), cpu, shape) is None
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):  # as engines call it
+        with mode():
+            assert disagreement(AttentionKernel(), cpu, shape) is None
 
     class First(AttentionKernel):
         """Sees one key too many."""
@@ -254,6 +305,13 @@ def test_kernels_of_a_gpu_agree(dtype: torch.dtype, window: int | None, head: in
 @pytest.mark.parametrize("name", EQUAL)
 def test_gradients_of_a_gpu_are_those_of_the_cpu(name: str, way: str) -> None:
     assert gap(name, way, "cuda") < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+def test_a_gpu_steps_with_moments_on_the_host() -> None:
+    found = offloaded(torch.device("cuda", 0))
+    assert found["gap"] < 1e-5 and found["moments"] == ["cpu"]
 
 
 if __name__ == "__main__":

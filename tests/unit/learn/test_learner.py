@@ -43,10 +43,11 @@ from mrlm.learn.joint_update import (
     run_together,
     update_together,
 )
-from mrlm.learn.optimizer import LearnerSettings, Stepper, seed_dropout, training_mode
+from mrlm.learn.optimizer import LearnerSettings, Stepper, training_mode
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import seed_generators
 
 
 def turn(prompt: Sequence[int], said: Sequence[int], **more: Any) -> Turn:
@@ -533,7 +534,7 @@ def test_the_learning_rate_may_be_multiplied(tokenizer: Any) -> None:
 def test_dropout_draws_by_its_seed() -> None:
     drawn = []
     for seed in (3, 4, 3):
-        seed_dropout(seed, torch.device("cpu"))
+        seed_generators(seed, torch.device("cpu"))
         drawn.append(torch.rand(3).tolist())
     assert drawn[0] == drawn[2] != drawn[1]
 

@@ -66,6 +66,34 @@ def test_pairs_are_rows_and_nothing_is_sampled():
     assert "kv_cache" not in plan.memory["policy"]
 
 
+def test_rows_wait_for_memory_of_keys_and_the_host_keeps_moments():
+    """Beyond `engine.kv_mib` nothing is planned; moments leave the device but for some weights."""
+    large = ModelShape(
+        hidden=1024, layers=24, vocab=1000, intermediate=4096, query_width=1024, kv_width=512,
+        tied=True,
+    )  # fmt: skip
+    data: dict[str, Any] = {"training": {"batch_size": 64}, "grpo": {"group_size": 8}}
+    data["generation"] = {"max_new_tokens": 1000, "max_prompt_tokens": 1000}
+    data["engine"] = {"batch_size": 512}
+    whole = plan_of(large, **data)
+    data["engine"]["kv_mib"] = 100
+    bounded = plan_of(large, **data)
+    needed = 512 * whole.tokens * 2 * 512 * 24 * 4
+    assert whole.memory["policy"]["kv_cache"] == needed
+    assert bounded.memory["policy"]["kv_cache"] == 100 << 20
+    assert sum("engine.kv_mib" in note for note in whole.notes) == 1, "the formula"
+    (note,) = [each for each in bounded.notes if "rows wait until they fit" in each]
+    assert "keys and values of all rows of policy would take" in note
+    data["training"]["optimizer_offload"] = True
+    found = plan_of(large, **data)
+    moments = 8 * large.parameters
+    assert bounded.memory["policy"]["optimizer"] == moments > 8 * (1 << 26)
+    assert "optimizer" not in found.memory["policy"]
+    assert found.memory["policy"]["moments"] == 8 * (1 << 26)
+    assert bounded.total_memory - found.total_memory > moments / 2
+    assert any(each.startswith("the host keeps ") for each in found.notes)
+
+
 def test_memory_of_weights_gradients_and_optimizer():
     count = 2 * LAYER + 100 * 10
     assert SHAPE.parameters == count

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mrlm.learn.fast.attention import SCORES
+
 HIDDEN = -1e30
 """Added to the score of a masked key."""
-SCORES = 1 << 26
-"""Scores of prompts that are stored at once, without a fused kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,27 @@ class Attention:
             scores.masked_fill_(later, HIDDEN)
         elif mask is not None:
             scores += mask
-        if queries.device.type != "cpu":  # in few kernels
-            highest = scores.amax(-1, keepdim=True)
-            weights = scores.sub_(highest).exp_()
-            sums = weights.sum(-1, keepdim=True)
-            weights = weights.to(values.dtype).view(rows, keys.shape[1], folded.shape[2], -1)
-            found = torch.matmul(weights, values).view(rows, heads, count, size)
-            return found.div_(sums), sums.log_().add_(highest)[..., 0]
         total = scores.logsumexp(-1)
         weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
         found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
         return found.view(rows, heads, count, size), total
+
+    def shares(self, scores: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weights of keys, in few kernels.
+
+        Args:
+            scores: (..., T) products of queries and keys.
+            mask: added to the scores, in float32.
+            dtype: type of the weights.
+
+        Returns:
+            Weights (..., T), which sum to 1.
+        """
+        factor = self.scale
+        if self.softcap is not None:
+            scores = scores.float().mul_(self.scale / self.softcap).tanh_()
+            factor = self.softcap
+        return torch.add(mask, scores, alpha=factor).softmax(-1).to(dtype)
 
     def read(
         self, queries: Tensor, keys: Tensor, values: Tensor, first: Tensor, window: int | None
@@ -90,16 +100,21 @@ class Attention:
         Returns:
             Outputs (P, heads, M, D).
         """
-        rows, heads, count, _ = queries.shape
-        size = max(1, SCORES // (rows * heads * keys.shape[2]))
+        rows, heads, count, size = queries.shape
+        kv = keys.shape[1]
+        most = max(1, SCORES // (rows * heads * keys.shape[2]))
         places = torch.arange(keys.shape[2], device=queries.device)
         found: list[Tensor] = []
-        for start in range(0, count, size):
-            part = queries[:, :, start : start + size]
+        for start in range(0, count, most):
+            part = queries[:, :, start : start + most]
             own = first[:, None] + torch.arange(start, start + part.shape[2], device=queries.device)
             behind = own[:, :, None] - places
             gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
-            found.append(self.look(part, keys, values, hidden(gone, part.dtype)[:, None])[0])
+            mask = hidden(gone, torch.float32)[:, None, None]
+            scores = part.reshape(rows, kv, -1, size) @ keys.transpose(2, 3)
+            scores = scores.view(rows, kv, heads // kv, -1, keys.shape[2])
+            shares = self.shares(scores, mask, values.dtype).flatten(2, 3)
+            found.append((shares @ values).view(rows, heads, -1, size))
         return torch.cat(found, 2)
 
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import Attention
+from mrlm.engines.lean.changes import Changes
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.kept import Activations
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
-from mrlm.learn.policy.digest import digests
 
 FUSED: dict[str, tuple[str, ...]] = {
     "qkv": ("q", "k", "v"),
@@ -44,35 +44,6 @@ class Product:
     weight: matmul.Weight
     bias: Tensor | None
     widths: list[int]
-
-
-class Changes:
-    """Tracks which tensors changed since the previous call: those named by `mark`, or, if weights
-    may be written without notice, those with different values (`compared`)."""
-
-    def __init__(self, compared: bool) -> None:
-        self.compared = compared
-        self._marked = True
-        self._digests: list[int] = []
-
-    @property
-    def pending(self) -> bool:
-        """Whether a tensor may have changed since the previous `take`."""
-        return self.compared or self._marked
-
-    def mark(self) -> None:
-        """Mark all tensors as possibly changed."""
-        self._marked = True
-
-    def take(self, tensors: Sequence[Tensor]) -> list[bool]:
-        """Return which tensors have changed since the previous call."""
-        marked, self._marked = self._marked, False
-        if not self.compared:
-            return [marked] * len(tensors)
-        before, self._digests = self._digests, digests(tensors)
-        if marked or len(before) != len(tensors):
-            return [True] * len(tensors)
-        return [one != two for one, two in zip(before, self._digests, strict=True)]
 
 
 class Decoder:
@@ -117,14 +88,14 @@ class Decoder:
         self._final_norm: Tensor | None = None
         self._head: Any = None
         self._borrowed: set[int] = set()  # addresses of the model's weights
-        self._single = False
+        self._single = self._released = False
         self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
         self._rank = 0
         """The largest of a loaded adapter."""
         self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
-        self._plain = self.dtype == self.stream == torch.float32
+        self._plain = self.on_processor and self.dtype == self.stream == torch.float32
         self._ground = {
             width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
             for width in (anatomy.hidden, anatomy.head_dim)
@@ -145,7 +116,8 @@ class Decoder:
         """Copy the changed weights of the base; returns whether there were any. For a `single` row,
         weights are stored in another layout."""
         anatomy = self.anatomy
-        if single == self._single and not self._changes.pending:
+        whole = single != self._single or self._released
+        if not whole and not self._changes.pending:
             return False
         jobs: list[tuple[int, str, list[Any]]] = [
             (at, name, [linear_of(getattr(layer, part), None) for part in parts])
@@ -163,23 +135,39 @@ class Decoder:
             tensors += [module.weight for module in weights if module is not None]
         owners += [-1] * (len(tensors) - len(owners))
         changed = self._changes.take(tensors)
-        stale = changed if single == self._single else [True] * len(changed)
+        stale = [True] * len(changed) if whole else changed
         if not any(stale):
             return False
-        self._single = single
+        self._single, self._released = single, False
         self._borrowed = set() if self.on_processor else {each.data_ptr() for each in tensors}
         for number in {owner for owner, new in zip(owners, stale, strict=True) if new} - {-1}:
             at, name, linears = jobs[number]
             self.products[at][name] = self._fused(linears, self.products[at].get(name))
         for at, layer in enumerate(anatomy.layers):
+            old = self.norms[at]
             self.norms[at] = {
-                name: self._into(self.norms[at].get(name), self._norm_weight(getattr(layer, name)))
+                name: self._into(old.get(name), self._norm_weight(getattr(layer, name)))
                 for name in NORMS
             }
+            if not self.on_processor and layer.norm_q is not None:
+                first, second = map(self._norm_weight, (layer.norm_q, layer.norm_k))
+                assert first is not None and second is not None
+                parts = [first.expand(self.heads, -1), second.expand(self.kv_heads, -1)]
+                self.norms[at]["norm_heads"] = self._into(old.get("norm_heads"), torch.cat(parts))
         self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
         if stale[1]:
             self._head = self._into(self._head, self._stored([anatomy.head]))
         return any(changed)
+
+    def release(self) -> None:
+        """Free the copies of weights, until the next `refresh`."""
+        self._released = True
+        self._adapters = ()
+        self.products = [{} for _ in self.products]
+        self.norms = [{} for _ in self.norms]
+        self.lows = [{} for _ in self.lows]
+        self._final_norm = self._head = None
+        self.layout += 1
 
     def use(self, adapters: Sequence[str]) -> set[str]:
         """Load the adapters of a call; returns those that changed since their last use."""
@@ -334,7 +322,9 @@ class Decoder:
             if store is not None:
                 store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
-            if norms["norm_q"] is not None:
+            if norms.get("norm_heads") is not None:
+                _heads_normed(y[:, :kept], norms["norm_heads"], self.anatomy.eps)
+            elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
             cos, sin = turns[layer.rope]
@@ -390,3 +380,11 @@ class Decoder:
                 signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
                 self._tables[name] = (cos[:, None], signed[:, None])
         return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}
+
+
+def _heads_normed(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads + kv_heads,
+    D)."""
+    assert weight is not None
+    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, eps)
+    torch.mul(normed, weight, out=x)

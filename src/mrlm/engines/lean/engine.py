@@ -108,11 +108,14 @@ class LeanEngine(HFEngine):
         return self.rounding[self.int8 or self.policies[policy].coarse]
 
     async def rest(self) -> None:
-        """Release the memory of running rows and the recorded steps, which learning can use."""
+        """Release what learning can use: the memory of running rows, the recorded steps, and on an
+        accelerator the copies of weights, which have changed before their next use."""
         with self._lock:
             for base in self._bases.values():
                 base.graphs.drop()
                 base.memory.release()
+                if not base.decoder.on_processor:
+                    base.decoder.release()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode one batch per base; unsupported models take the general path."""

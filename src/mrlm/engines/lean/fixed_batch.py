@@ -18,6 +18,8 @@ from mrlm.engines.lean.fixed_blocks import FixedBlocks, bucket
 from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
+from mrlm.engines.shared.transfer import Transfer, on
+from mrlm.learn.policy.randomness import GENERATORS
 
 CHUNK = 8
 """Steps between two looks at the results."""
@@ -39,6 +41,7 @@ class Graphs:
         self._seen: Counter[Hashable] = Counter()
         self._layout = (-1, -1)
         self._pool: Any = None
+        self._stream: Any = None
 
     def run(self, form: Hashable, step: Callable[[], None]) -> None:
         """Run a step, or replay it if one of its form was recorded. On devices without graphs, it
@@ -56,7 +59,12 @@ class Graphs:
             if self._seen[form] <= BEFORE_GRAPH:
                 step()
                 return
-            graph = self._graphs[form] = self._recorded(step)
+            with GENERATORS.recording() as free:
+                if free:
+                    graph = self._graphs[form] = self._recorded(step)
+            if graph is None:  # another thread records or draws; the next step may be free
+                step()
+                return
         graph.replay()
 
     def drop(self) -> None:
@@ -69,25 +77,12 @@ class Graphs:
         """Record a step. Other threads may allocate meanwhile, as a learner does."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        if self._stream is None:  # torch's own is on the device that was recorded on first
+            self._stream = torch.cuda.Stream(self.decoder.device)
+        graph, how = torch.cuda.CUDAGraph(), {"pool": self._pool, "stream": self._stream}
+        with torch.cuda.graph(graph, **how, capture_error_mode="thread_local"):
             step()
         return graph
-
-
-@dataclass(slots=True)
-class _Results:
-    """The results of a few steps: `numbers` (CHUNK + 2, rows) has a row of tokens for each step,
-    the number of tokens of every row so far, and whether it runs."""
-
-    numbers: Tensor
-    ready: Any
-
-    def read(self) -> np.ndarray:
-        """Wait for them."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        return self.numbers.numpy()
 
 
 @dataclass(eq=False, repr=False)
@@ -111,6 +106,8 @@ class FixedBatch(DecodingBatch):
         super()._tensors(rows)
         self.alive: Tensor = self.memory.zeros("alive", rows, dtype=torch.bool)
         self.status: Tensor = self.memory.zeros("status", CHUNK + 2, rows, dtype=torch.int64)
+        """A row of tokens for each step of a chunk, then the number of tokens of every row so far,
+        and whether it runs."""
         self.slot: Tensor = self.memory.zeros("slot", 1, dtype=torch.int64)
         self.started: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Steps of each row that were started."""
@@ -118,11 +115,15 @@ class FixedBatch(DecodingBatch):
         """Most tokens of each row."""
         self.looked: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Tokens of each row that were looked at."""
-        self.results: deque[_Results] = deque()
+        self.results: deque[Transfer] = deque()
 
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
+        with on(self.device):
+            self._run()
+
+    def _run(self) -> None:
         while self.queue or self.running:
             self._refill()
             left = (self.most - self.started)[self.who >= 0]
@@ -156,13 +157,7 @@ class FixedBatch(DecodingBatch):
         self.stats.steps += steps
         self.status[CHUNK].copy_(self.count)
         self.status[CHUNK + 1].copy_(self.alive)
-        recorded = self.device.type == "cuda"
-        numbers = torch.empty(self.status.shape, dtype=torch.int64, pin_memory=recorded)
-        numbers.copy_(self.status, non_blocking=True)
-        ready = torch.cuda.Event() if recorded else None
-        if ready is not None:
-            ready.record()
-        self.results.append(_Results(numbers, ready))
+        self.results.append(Transfer.of(self.status))
 
     def step(self) -> None:
         """One token of every row. Reads and writes memory at fixed addresses only, and never waits
@@ -187,7 +182,7 @@ class FixedBatch(DecodingBatch):
         """Look at the results of all steps but the last `keep` chunks, and release the rows that
         have ended."""
         while len(self.results) > keep:
-            numbers = self.results.popleft().read()
+            numbers = self.results.popleft().read().numpy()
             done: dict[int, int] = {}
             for row in np.flatnonzero(self.who >= 0).tolist():
                 now, before = int(numbers[CHUNK, row]), int(self.looked[row])

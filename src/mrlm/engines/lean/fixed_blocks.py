@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
-from mrlm.engines.lean.kv_blocks import Blocks, Masks
+from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.prompts import halves
 
 TEXT = 128
@@ -42,21 +42,25 @@ class FixedBlocks(Blocks):
         order = np.argsort(own, kind="stable")
         rank = np.empty(len(own), dtype=np.int64)
         rank[order] = np.arange(len(own)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self._slots = self._prefixes * most
-        place = np.full(count, self._slots)  # rows that do not run have one after the last
+        place = np.zeros(count, dtype=np.int64)  # rows that do not run have any
         place[running] = own * most + rank
-        self._even = np.array_equal(place, np.arange(self._slots))
-        self._place = self._lasting("place", place)
-        self._answer = self._lasting("answer", place.clip(max=self._slots - 1))
+        self._even = np.array_equal(place, np.arange(self._prefixes * most))
+        self._place = (
+            self._lasting("prompt", place // most)[:, None],
+            self._lasting("place", place % most)[:, None],
+        )
+        asking = np.zeros(self._prefixes * most, dtype=np.int64)  # as have places without a row
+        asking[place[running]] = np.flatnonzero(running)
+        self._asking = self._lasting("asking", asking)
+        self._heads = self._lasting("heads", np.arange(self.decoder.kv_heads))
         padded = np.zeros(self._prefixes, dtype=np.int64)
         padded[: len(lengths)] = lengths
-        self._length = self._lasting("length", padded)
         self._own_length = self._lasting("own_length", padded[prefixes])
         self.locate()
 
     def locate(self) -> None:
         """Write the next column, and the first one of each row, to where steps read them."""
-        count = len(self._place)
+        count = len(self._own_length)
         self._now = self._lasting("column", np.array([self.column]))
         self._since = self._lasting("since", self.since[:count])
 
@@ -64,7 +68,7 @@ class FixedBlocks(Blocks):
     def form(self) -> tuple[int, ...]:
         """All numbers that the shapes of a step depend on."""
         return (
-            *(len(self._place), self.own[0].shape[1], self.room, *self.prompts.size),
+            *(len(self._own_length), self.own[0].shape[1], self.room, *self.prompts.size),
             *(self._prefixes, self._most, self._longest, self._even),
         )
 
@@ -81,63 +85,57 @@ class FixedBlocks(Blocks):
     def fixed_step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
         """As `step`, but only with operations on memory at fixed addresses: it may be recorded."""
         decoder, count = self.decoder, len(ids)
-        kv, size = decoder.kv_heads, decoder.head_dim
+        kv, size, late = decoder.kv_heads, decoder.head_dim, self.room
         masks = self._fixed_masks(positions)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
             own = self.own[at][:, :count]
             own.index_copy_(3, self._now, halves(pairs)[:, :, :, None])
-            asked = queries.reshape(count, kv, -1, size)
-            own_mask, prompt_mask = masks[decoder.windows[at]]
             keys, values = own
-            late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
-            early, early_sum = self._to_prompts(at, asked, prompt_mask)
-            share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
-            return torch.lerp(late, early, share[..., None]).reshape(count, -1)
+            block = self.prompts.blocks[at][:, : self._prefixes, :, : self._longest]
+            asked = queries.reshape(count, kv, -1, size)
+            early = self._by_row(self._by_prompt(asked) @ block[0].transpose(2, 3))
+            scores = self._joined(asked @ keys.transpose(2, 3), early)
+            shares = decoder.attention.shares(scores, masks[decoder.windows[at]], values.dtype)
+            found = shares[..., :late] @ values
+            early = self._by_row(self._by_prompt(shares[..., late:]) @ block[1])
+            return (found.view(early.shape) + early).reshape(count, -1)
 
         found = decoder.forward(decoder.embed(ids), positions, self.reach, attend, adapters)
         self._now += 1
         return found
 
-    def _to_prompts(self, at: int, asked: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        _, kv, group, size = asked.shape
-        prompts, most, longest = self._prefixes, self._most, self._longest
-        grid = asked
-        if not self._even:
-            grid = asked.new_zeros(self._slots + 1, kv, group, size)
-            grid = grid.index_copy_(0, self._place, asked)[: self._slots]
-        grid = grid.view(prompts, most, kv, group, size).transpose(1, 2)
-        grid = grid.reshape(prompts, kv, most * group, size)
-        keys, values = self.prompts.blocks[at][:, :prompts, :, :longest]
-        found, total = self.decoder.attention.look(grid, keys, values, mask)
-        found = found.view(prompts, kv, most, group, size).transpose(1, 2).flatten(0, 1)
-        total = total.view(prompts, kv, most, group).transpose(1, 2).flatten(0, 1)
-        if self._even:
-            return found, total
-        return found[self._answer], total[self._answer]
+    def _by_prompt(self, x: Tensor) -> Tensor:
+        """Rows (N, kv_heads, G, n) by shared prompt, (P, kv_heads, M * G, n)."""
+        rows = self._asking.view(self._prefixes, 1, self._most)
+        return x[rows, self._heads[:, None]].flatten(2, 3)
 
-    def _fixed_masks(self, positions: Tensor) -> Masks:
-        """For each window, the masks of the own columns (N, 1, 1, room) and of the prompts (P, 1, 1
-        or M, T)."""
-        decoder, device, dtype = self.decoder, self.decoder.device, self.decoder.dtype
+    def _by_row(self, x: Tensor) -> Tensor:
+        """The inverse: (N, kv_heads, G, n), or, in the same order, (P, M, kv_heads, G, n)."""
+        x = x.unflatten(2, (self._most, -1))
+        if self._even:
+            return x.transpose(1, 2)
+        prompt, place = self._place
+        return x[prompt, self._heads, place]
+
+    def _joined(self, late: Tensor, early: Tensor) -> Tensor:
+        """Scores (N, kv_heads, G, T) of the own columns and of those of the prompts."""
+        return torch.cat([late.view(*early.shape[:-1], -1), early], -1).view(*late.shape[:-1], -1)
+
+    def _fixed_masks(self, positions: Tensor) -> dict[int | None, Tensor]:
+        """For each window, the mask (N, 1, 1, T) of the own columns and those of the prompts."""
+        device = self.decoder.device
         columns = torch.arange(self.room, device=device)[None]
         places = torch.arange(self._longest, device=device)
         gone = (columns < self._since[:, None]) | (columns > self._now)
-        own = hidden(gone, dtype)[:, None, None]
-        short = hidden(places >= self._length[:, None], dtype)[:, None, None]
-        masks: Masks = {}
-        for window in set(decoder.windows):
-            if window is None or self.reach <= window:
-                masks[window] = own, short
-                continue
-            old = gone | (self._now - columns >= window)
-            far = positions[:, None] - places >= window
-            far |= places >= self._own_length[:, None]
-            grid = far.new_zeros(self._slots + 1, self._longest)
-            grid = grid.index_copy_(0, self._place, far)[: self._slots]
-            grid = grid.view(self._prefixes, self._most, self._longest)
-            grid = grid.repeat_interleave(decoder.heads // decoder.kv_heads, 1)
-            masks[window] = hidden(old, dtype)[:, None, None], hidden(grid, dtype)[:, None]
+        short = places >= self._own_length[:, None]
+        masks: dict[int | None, Tensor] = {}
+        for window in set(self.decoder.windows):
+            own, early = gone, short
+            if window is not None and self.reach > window:
+                own = gone | (self._now - columns >= window)
+                early = short | (positions[:, None] - places >= window)
+            masks[window] = hidden(torch.cat([own, early], 1), torch.float32)[:, None, None]
         return masks
 
     def _lasting(self, name: str, numbers: np.ndarray) -> Tensor:

@@ -26,8 +26,9 @@ from mrlm.learn.data.batch import Batch, Sample, Totals, merge, pack
 from mrlm.learn.data.data_parallel import micro_batches
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.data.samples import minibatches, samples_of
-from mrlm.learn.optimizer import LearnerSettings, Trainee, seed_dropout, training_mode
+from mrlm.learn.optimizer import LearnerSettings, Trainee, training_mode
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import seed_generators
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -114,7 +115,7 @@ class Critic(Trainee):
         samples = self.samples(groups, credited=True)
         if not samples:
             return {}
-        seed_dropout((seed >> 1) + self.settings.peers.rank, self.body.device)
+        seed_generators((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
         with training_mode([self.body], self.settings.gradient_checkpointing):

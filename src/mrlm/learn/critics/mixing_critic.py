@@ -26,6 +26,7 @@ from mrlm.learn.critics.text_features import FeatureReader, FeatureRows
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.randomness import seeded
 
 MIXER_LEARNING_RATE = 3e-4
 """Learning rate of heads and mixers, which start untrained; used if `training.critic_learning_rate`
@@ -70,8 +71,7 @@ class MixedCritic(CentralCritic):
             states=self.mixing.kind != "vdn",
             peers=self.settings.peers,
         )
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, torch.device("cpu")):
             team = TeamValue(len(self.agents), self.reader.width, self.mixing)
         self.learned = self.team = team.to(self.body.device)
         self.target: TeamValue | None = None

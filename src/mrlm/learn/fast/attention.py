@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.fast.cpu_backends import quick, small_products
 
@@ -15,6 +17,51 @@ BLOCK = 1 << 20
 MOST = 1 << 24
 """Scores of a sequence from which on they are not stored."""
 TINY = 1e-30
+
+SCORES = 1 << 26
+"""Scores of an accelerator that are stored at once, without a fused kernel."""
+Visible = Callable[[int, int], Tensor]
+"""(start, stop) -> mask (B, 1, stop - start, T): the keys that these queries see."""
+
+
+def attention_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float, softcap: float | None
+) -> Tensor:
+    """As `attention`, on an accelerator without a kernel for it: in blocks of queries, whose scores
+    and masks are computed again in backward. Memory grows with the length, not with its square."""
+    size = max(1, SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
+    found: list[Tensor] = []
+    for start in range(0, q.shape[2], size):
+        stop = min(start + size, q.shape[2])
+        how = visible, start, stop, scale, softcap
+        part = q[:, :, start:stop]
+        mixed: Any = checkpoint(
+            _block, part, k, v, *how, use_reentrant=False, preserve_rng_state=False
+        )
+        found.append(mixed)
+    return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def _block(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Visible,
+    start: int,
+    stop: int,
+    scale: float,
+    softcap: float | None,
+) -> Tensor:
+    """Attention of the queries `start` to `stop`, written out."""
+    (rows, heads, count, size), kv = q.shape, k.shape[1]
+    scores = (q.reshape(rows, kv, -1, size) @ k.transpose(2, 3)).float()
+    scores = scores * (scale if softcap is None else scale / softcap)
+    if softcap is not None:
+        scores = softcap * scores.tanh()
+    unseen = visible(start, stop).logical_not()[:, :, None]
+    scores = scores.view(rows, kv, heads // kv, count, -1).masked_fill(unseen, -torch.inf)
+    shares = scores.softmax(-1).to(v.dtype).flatten(2, 3)
+    return (shares @ v).view(rows, heads, count, size)
 
 
 def attention(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +22,7 @@ from mrlm.learn.fast.adapters import (
     owners_of,
     updates,
 )
-from mrlm.learn.fast.attention import attention
+from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.kept import NAMES, Known, Rows
@@ -47,7 +48,7 @@ class _Pass:
     Args:
         tokens, owned: the packed tokens, and their adapters.
         rotary: cosines and sines by rotary table.
-        masks: for attention piece by piece.
+        masks: for attention piece by piece on a CPU.
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
@@ -137,7 +138,7 @@ class LeanForward:
             tokens,
             owned,
             self.anatomy.rotary(tokens.positions, self.dtype),
-            {} if kernels else self._masks(tokens),
+            self._masks(tokens) if device.type == "cpu" else {},
             tokens.paths if kernels else None,
             kernels,
             self._cast_norms(device),
@@ -313,14 +314,18 @@ class LeanForward:
                 .transpose(1, 2)
                 for x in (keys, values)
             )
-            mask = shared.masks.get((number, layer.window))
-            how = mask, anatomy.scale, anatomy.attention_softcap
-            known = None
-            if shared.known is not None and shared.known.whole[number]:
-                mixed, sums = (own(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
-                sums = piece.ended(sums[..., 0]).transpose(1, 2)
-                known = mixed.transpose(1, 2).float(), sums
-            mixed = attention(q, k, v, *how, known)
+            cap, window = anatomy.attention_softcap, layer.window
+            wide = window is None or window >= piece.shape[2]
+            if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
+                mask, known = shared.masks.get((number, window)), None
+                if shared.known is not None and shared.known.whole[number]:
+                    mixed, sums = (own(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
+                    sums = piece.ended(sums[..., 0]).transpose(1, 2)
+                    known = mixed.transpose(1, 2).float(), sums
+                mixed = attention(q, k, v, mask, anatomy.scale, cap, known)
+            else:
+                visible = partial(piece.visible, None if wide else window)
+                mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
         return found[0] if len(found) == 1 else torch.cat(found)

@@ -45,12 +45,14 @@ class PrefixPiece:
     lengths: Tensor
     shape: tuple[int, int, int]
 
-    def visible(self, window: int | None) -> Tensor:
-        """Mask (B, 1, S, K): queries see the keys up to their own, at most `window` of them."""
+    def visible(self, window: int | None, start: int = 0, stop: int | None = None) -> Tensor:
+        """Mask (B, 1, S, K): queries see the keys up to their own, at most `window` of them; with a
+        range, for those queries alone."""
         _, asking, known = self.shape
+        stop = asking if stop is None else stop
         device = self.lengths.device
         before = self.lengths[:, 0, None, None]
-        query = before + torch.arange(asking, device=device)[None, :, None]
+        query = before + torch.arange(start, stop, device=device)[None, :, None]
         key = torch.arange(known, device=device)[None, None, :]
         seen = key <= query
         if window is not None:

@@ -180,7 +180,17 @@ def kernel_for(device: torch.device, shape: Shape) -> Kernel | None:
 
 
 def disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | None:
-    """Reason against a kernel: it fails on an example, or differs from attention written out."""
+    """Reason against a kernel: it fails on an example, or differs from attention written out. The
+    example has gradients wherever it is called: the first caller may be an engine."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
+        return _disagreement(kernel, device, shape)
+
+
+def _disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | None:
     make = torch.Generator().manual_seed(0)
 
     def normal(rows: int, heads: int) -> Tensor:

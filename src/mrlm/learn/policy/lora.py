@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mrlm.core.errors import ModelError
 from mrlm.learn.policy.loading import ADAPTER_CONFIG, first_line, import_peft
+from mrlm.learn.policy.randomness import seeded
 
 BASE = ""
 """Adapter name of a policy that is the shared base with all adapters disabled."""
@@ -101,7 +102,7 @@ def copy_adapter(model: Any, source: str, target: str) -> None:
             "dropout": known.lora_dropout,
             "target_modules": known.target_modules,
         }
-        with torch.random.fork_rng():  # the initial weights are overwritten
+        with seeded(0, next(model.parameters()).device):  # these weights are overwritten
             add_adapter(model, target, settings)
     set_adapter_weights(model, target, adapter_weights(model, source))
 
