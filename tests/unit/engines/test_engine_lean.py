@@ -275,9 +275,9 @@ def test_answers_that_begin_alike_are_computed_once(
     ]
     plain, sizes = decoder.Decoder.forward, []
 
-    def counted(self: decoder.Decoder, x: Any, *rest: Any) -> Any:
+    def counted(self: decoder.Decoder, x: Any, *rest: Any, **named: Any) -> Any:
         sizes.append(len(x))
-        return plain(self, x, *rest)
+        return plain(self, x, *rest, **named)
 
     lean = LeanEngine(policies, batch_size=batch_size)
     generate(lean, requests[:1])

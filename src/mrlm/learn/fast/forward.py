@@ -25,7 +25,7 @@ from mrlm.learn.fast.adapters import (
 from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
-from mrlm.learn.fast.kept import NAMES, Known, Rows
+from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
@@ -203,7 +203,7 @@ class LeanForward:
         layer = self.anatomy.layers[number]
 
         def linears(
-            x: Tensor, group: int, where: Rows, before: Tensor | None = None
+            x: Tensor, group: int, where: KeptRows, before: Tensor | None = None
         ) -> list[Tensor]:
             found = [known.take(number, name, where) for name in NAMES[group]]
             modules = [linear_of(module, None) for module in layer.grouped[group]]

@@ -174,7 +174,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class KeptRows:
     """Packed tokens, in an order.
 
     Args:
@@ -187,7 +187,7 @@ class Rows:
     fresh: Tensor | None
 
     @classmethod
-    def of(cls, calls: np.ndarray, places: np.ndarray) -> Rows:
+    def of(cls, calls: np.ndarray, places: np.ndarray) -> KeptRows:
         """From `calls` and `places`."""
         missing = np.flatnonzero(calls < 0)
         return cls(calls, places, to_device(missing, "cpu") if len(missing) else None)
@@ -209,18 +209,18 @@ class Known:
     places: np.ndarray
     whole: Sequence[bool]
     last: bool
-    every: Rows = field(init=False)
+    every: KeptRows = field(init=False)
     """All tokens."""
 
     def __post_init__(self) -> None:
-        self.every = Rows.of(self.calls, self.places)
+        self.every = KeptRows.of(self.calls, self.places)
 
-    def some(self, rows: Tensor) -> Rows:
+    def some(self, rows: Tensor) -> KeptRows:
         """The tokens (M,) with these packed indices."""
         chosen = rows.numpy()
-        return Rows.of(self.calls[chosen], self.places[chosen])
+        return KeptRows.of(self.calls[chosen], self.places[chosen])
 
-    def take(self, layer: int, name: str, rows: Rows) -> Tensor:
+    def take(self, layer: int, name: str, rows: KeptRows) -> Tensor:
         """Activations (M, width) of tokens; those of fresh ones are any numbers."""
         numbers = np.unique(rows.calls[rows.calls >= 0]).tolist()
         stored = [self.kept[number].layers[layer][name] for number in numbers]
