@@ -609,7 +609,9 @@ class Member:
 
     def __init__(self, fails: bool, left: list[str]) -> None:
         self.settings = LearnerSettings()
-        self.weights_of: Any = SimpleNamespace(model=nn.Linear(1, 1).eval(), lean_pass=None)
+        self.weights_of: Any = SimpleNamespace(
+            model=nn.Linear(1, 1).eval(), lean_pass=None, device=torch.device("cpu")
+        )
         self.fails, self.left = fails, left
 
     def steps(self, *_: Any) -> Updating:
@@ -937,7 +939,7 @@ def test_settings_as_they_come() -> None:
         "betas": (0.9, 0.999), "weight_decay": 0.0, "max_grad_norm": 1.0, "schedule": "constant",
         "warmup_steps": 0, "total_steps": 0, "max_tokens": 16384, "accumulation": 1,
         "gradient_checkpointing": False, "max_nonfinite_steps": 3, "dump_folder": None,
-        "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0,
+        "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0, "offload": False,
     }  # fmt: skip
     assert LearnerSettings(critic_learning_rate=0.5, learning_rate=1.0).critic_rate == 0.5
     assert LearnerSettings(learning_rate=2e-5).critic_rate == pytest.approx(2e-4)
