@@ -43,6 +43,7 @@ Player = tuple[Policy, LeanEngine]
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "WIDE", 1)
+    monkeypatch.setattr(kept, "LEAST", 1)
 
 
 @pytest.fixture
@@ -339,3 +340,12 @@ def test_resumed_runs_have_the_same_bits(tmp_path: Path) -> None:
         assert whole.history[-1][name] == rest.history[-1][name], name
     files = [tmp_path / each / "final" / "model.safetensors" for each in ("whole", "half")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_call_of_few_rows_keeps_nothing(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy("policy", family("llama", 0), tokenizer)
+    policy.keep(1000)
+    monkeypatch.setattr(kept, "LEAST", 4)
+    assert policy.kept is not None
+    assert policy.kept.begin(30, 3) is None
+    assert policy.kept.begin(30, 4) is not None

@@ -17,6 +17,8 @@ from mrlm.learn.fast.prefix_tree import PackedTokens, to_device
 
 WIDE = 256
 """Width of a model from which its products take longer than storing and finding their results."""
+LEAST = 16
+"""Rows of a call from which on this holds."""
 SPARE = 4 / 3
 """Places for each token: finished rows are computed for a while, and have places, too."""
 NOWHERE = np.zeros(0, dtype=np.int64)
@@ -106,8 +108,9 @@ class Kept:
         self._confirmed = False
 
     def begin(self, tokens: int, rows: int) -> Activations | None:
-        """Places for the tokens of a call, if it reads no more than may still be kept."""
-        if not tokens or self._used + tokens > self.tokens:
+        """Places for the tokens of a call, if it has enough rows and reads no more than may still be
+        kept."""
+        if rows < LEAST or not tokens or self._used + tokens > self.tokens:
             return None
         self._used += tokens
         anatomy, first = self.anatomy, self.anatomy.layers[0]
