@@ -108,8 +108,8 @@ class Kept:
         self._confirmed = False
 
     def begin(self, tokens: int, rows: int) -> Activations | None:
-        """Places for the tokens of a call, if it has enough rows and reads no more than may still be
-        kept."""
+        """Places for the tokens of a call, if it has enough rows, and no more tokens than may still
+        be kept."""
         if rows < LEAST or not tokens or self._used + tokens > self.tokens:
             return None
         self._used += tokens
