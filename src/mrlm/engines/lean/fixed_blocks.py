@@ -31,10 +31,8 @@ class FixedBlocks(Blocks):
         running: np.ndarray,
         owners: np.ndarray | None,
     ) -> None:
-        count, since = len(prefixes), self.since[: len(prefixes)]
-        self._first = int(since[running].min())
-        since[~running] = self._first
-        own = prefixes[running]
+        self._bound(running)
+        count, own = len(prefixes), prefixes[running]
         sizes = np.bincount(own, minlength=len(lengths))
         most, self._prefixes = bucket(int(sizes.max())), bucket(len(lengths))
         self._most, self._longest = most, bucket(int(lengths.max()), TEXT)

@@ -111,6 +111,12 @@ class Blocks:
         self.since[: len(kept)] = self.since[kept]
         self._alike[: len(kept)] = self._alike[kept]
 
+    def _bound(self, running: np.ndarray) -> None:
+        """Begin with the first column of a running row (N,); rows that do not run begin there."""
+        since = self.since[: len(running)]
+        self._first = int(since[running].min())
+        since[~running] = self._first
+
     def arrange(
         self,
         prefixes: np.ndarray,
@@ -121,9 +127,7 @@ class Blocks:
         """Record which rows run: the index of each row's shared prompt (N,), the lengths of the
         shared prompts (P,), the rows whose output is needed (N,), and the result of
         `Decoder.owners` (N,)."""
-        since = self.since[: len(prefixes)]
-        self._first = int(since[running].min())
-        since[~running] = self._first
+        self._bound(running)
         self._longest, self._prefixes = int(lengths.max()), len(lengths)
         self._prefix_of, self._running, self._owners = prefixes, running, owners
         self.locate()
