@@ -16,10 +16,11 @@ from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
 from mrlm.core.sync_async import run_async
+from mrlm.engines.lean.changes import Changes
 from mrlm.learn.policy.digest import CHUNK, digests
 from mrlm.train import iterate, train
 from mrlm.training.run import Run
-from mrlm.training.weight_proof import gaps
+from mrlm.training.weight_proof import EVERY, gaps
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -185,6 +186,64 @@ def test_whoever_wants_goes_on(
     run.log.close()
     assert run.step == 2 and late.exchanges == {"warn": 4, "off": 2}[checks]
     assert ("check weights" in caplog.text) == (checks == "warn")
+
+
+@pytest.mark.parametrize("own_head", [False, True])
+def test_an_engine_of_this_process_compares_every_weight(
+    own_head: bool, tmp_path: Path, tiny_path: str
+) -> None:
+    """One entry of any tensor is enough, written without notice."""
+    name = untied(tiny_path, tmp_path) if own_head else tiny_path
+    run = make_run(tmp_path, **{"model.model_name_or_path": name})
+    run_async(train(run))
+    run.log.close()
+    engine, policy = run.engines["policy"], run.learners[0].weights_of
+    assert engine.holds("policy", policy)
+    read = "model.embed_tokens.weight" if own_head else None  # engines have no copy of it
+    for name, tensor in policy.named_parameters().items():
+        if name == read:
+            continue
+        before, flat = tensor.detach().clone(), tensor.detach().view(-1)
+        for place in (0, len(flat) // 2, len(flat) - 1):
+            flat[place] += 1e-6
+            assert not engine.holds("policy", policy), (name, place)
+            tensor.data.copy_(before)
+            assert engine.holds("policy", policy)
+    assert not engine.holds("policy", copy.copy(policy)), "another policy, only samples can tell"
+
+
+@pytest.mark.parametrize("engine", ["lean", "hf"])
+def test_between_two_proofs_by_samples_weights_are_compared(engine: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, engine, **{"training.num_iterations": EVERY + 2})
+    sampled: list[Any] = []
+    generate = run.engines["policy"].generate
+
+    async def counted(requests: Any) -> Any:
+        sampled.extend({each.key[2] for each in requests if each.key[1] == "proof"})
+        return await generate(requests)
+
+    run.engines["policy"].generate = counted
+    run_async(train(run))
+    run.log.close()
+    assert sampled == [0, 0, EVERY], "at the start, after the first step, and later"
+
+
+def test_copies_that_stay_behind_later_are_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first step a decoder takes its weights for unchanged."""
+    run = make_run(tmp_path, **{"training.num_iterations": 6})
+    take = Changes.take
+
+    def blind(self: Changes, tensors: Any) -> list[bool]:
+        changed = take(self, tensors)
+        return [False] * len(changed) if run.step else changed
+
+    monkeypatch.setattr(Changes, "take", blind)
+    with pytest.raises(CheckError, match="check weights: the engine of policy 'policy' does not"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 1
 
 
 def test_a_sound_engine_is_nowhere_near_its_limit(tmp_path: Path) -> None:

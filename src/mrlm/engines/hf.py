@@ -60,6 +60,10 @@ class HFEngine(PolicyEngine):
         request = Request(name, policy.chat.prompt(messages).ids, sampling, seed)
         return Message(self._generate([request])[0].text, Role.ASSISTANT)
 
+    def holds(self, policy: str, weights: object) -> bool:
+        """Whether it samples with exactly these weights: with the learner's own."""
+        return self.policies[policy] is weights
+
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return await asyncio.to_thread(self._generate, list(requests))
 

@@ -67,6 +67,16 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class LocalEngine(Engine, Protocol):
+    """An engine in the learner's process, which compares weights with the learner's."""
+
+    def holds(self, policy: str, weights: object) -> bool:
+        """Whether it samples with exactly these weights, bit by bit; `False` if only samples can
+        tell."""
+        ...
+
+
+@runtime_checkable
 class ReplicatedEngine(Engine, Protocol):
     """An engine with several copies of a policy's weights; the request determines which copy
     answers."""

@@ -1,6 +1,8 @@
 """Proof that the sampler is the trainer: after every weight update each engine samples a few
-tokens, and the learner gives the same tokens the same log-probs, or the run ends. Policies that
-are not trained are proven too: at the start of a run, and opponents whenever they are loaded.
+tokens, and the learner gives the same tokens the same log-probs, or the run ends. An engine in the
+learner's process compares all of its weights with the learner's instead, and samples in every
+`EVERY`th step. Policies that are not trained are proven too: at the start of a run, and opponents
+whenever they are loaded.
 
 The tokens are sampled by the route of episodes: through the server, its caches and its decode
 steps. A prefill of the whole text would not test cached prompts.
@@ -22,7 +24,7 @@ from mrlm.learn.data.batch import as_column
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
 from mrlm.play.agent import seed_of
-from mrlm.play.engine import Engine, ReplicatedEngine, Request
+from mrlm.play.engine import Engine, LocalEngine, ReplicatedEngine, Request
 from mrlm.training.checks import report
 from mrlm.training.run import Run
 
@@ -31,6 +33,8 @@ log: logging.Logger = logging.getLogger("mrlm")
 TEXTS = 2
 """Texts that each policy continues after a weight update. Two, so that an engine in this process
 keeps its weights in the order that batches need."""
+EVERY = 16
+"""Steps from one proof with tokens to the next, if all weights are compared in those between."""
 READ, SAMPLED = 12, 3
 """Tokens of a text that are read, and the maximal number sampled after them."""
 
@@ -84,7 +88,8 @@ async def prove(
     `exchange`."""
     if run.config.training.checks == "off":
         return
-    found = [gap for gap in await gaps(run, learners, groups) if gap.wrong]
+    asked = _without(run, learners) if run.step % EVERY else learners
+    found = [gap for gap in await gaps(run, asked, groups) if gap.wrong] if asked else []
     if found:
         names = {gap.policy for gap in found}
         named = ", ".join(map(repr, sorted(names)))
@@ -101,6 +106,17 @@ async def prove(
             "load all of them, and compute in the trainer's precision? (engine.tolerance sets "
             "the limit)",
         )
+
+
+def _without(run: Run, learners: Sequence[Learner | Frozen]) -> list[Learner | Frozen]:
+    """Those whose weights are not known to be in the engine, in all processes."""
+    known = [_known(run.engines[each.policy], each) for each in learners]
+    everywhere = [all(said) for said in zip(*run.peers.from_all(known), strict=True)]
+    return [each for each, sure in zip(learners, everywhere, strict=True) if not sure]
+
+
+def _known(engine: Engine, learner: Learner | Frozen) -> bool:
+    return isinstance(engine, LocalEngine) and engine.holds(learner.policy, learner.weights_of)
 
 
 async def _load(run: Run, learners: Sequence[Learner | Frozen]) -> None:

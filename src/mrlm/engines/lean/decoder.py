@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import Attention
 from mrlm.engines.lean.changes import Changes
+from mrlm.engines.lean.copies import joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.kept import Activations
@@ -96,6 +98,7 @@ class Decoder:
         self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
         self._plain = self.on_processor and self.dtype == self.stream == torch.float32
+        self._multiplier = partial(multiplier, anatomy.unit_offset, self._plain)
         self._ground = {
             width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
             for width in (anatomy.hidden, anatomy.head_dim)
@@ -112,10 +115,11 @@ class Decoder:
         if changes is not None:
             changes.mark()
 
-    def refresh(self, single: bool = False) -> bool:
+    def refresh(self, single: bool | None = None) -> bool:
         """Copy the changed weights of the base; returns whether there were any. For a `single` row,
-        weights are stored in another layout."""
+        weights are stored in another layout; `None`: for as many as before."""
         anatomy = self.anatomy
+        single = self._single if single is None else single
         whole = single != self._single or self._released
         if not whole and not self._changes.pending:
             return False
@@ -146,18 +150,38 @@ class Decoder:
         for at, layer in enumerate(anatomy.layers):
             old = self.norms[at]
             self.norms[at] = {
-                name: self._into(old.get(name), self._norm_weight(getattr(layer, name)))
+                name: self._into(old.get(name), self._multiplier(getattr(layer, name)))
                 for name in NORMS
             }
             if not self.on_processor and layer.norm_q is not None:
-                first, second = map(self._norm_weight, (layer.norm_q, layer.norm_k))
+                first, second = map(self._multiplier, (layer.norm_q, layer.norm_k))
                 assert first is not None and second is not None
                 parts = [first.expand(self.heads, -1), second.expand(self.kv_heads, -1)]
                 self.norms[at]["norm_heads"] = self._into(old.get("norm_heads"), torch.cat(parts))
-        self._final_norm = self._into(self._final_norm, self._norm_weight(anatomy.final_norm))
+        self._final_norm = self._into(self._final_norm, self._multiplier(anatomy.final_norm))
         if stale[1]:
             self._head = self._into(self._head, self._stored([anatomy.head]))
         return any(changed)
+
+    def holds(self) -> bool:
+        """Whether the copies are those of the base's weights as they are now, bit by bit; `False`
+        in 8 bits and on an accelerator, where they are not compared."""
+        anatomy = self.anatomy
+        if not self.on_processor or self._head is None:
+            return False
+        norms = [(self._final_norm, anatomy.final_norm)]
+        for at, layer in enumerate(anatomy.layers):
+            norms += [(self.norms[at][name], getattr(layer, name)) for name in NORMS]
+            for name, parts in FUSED.items():
+                product = self.products[at][name]
+                linears = [linear_of(getattr(layer, part), None) for part in parts]
+                weights = [linear.weight for linear in linears]
+                if not matmul.holds(product.weight, weights):
+                    return False
+                if not same(product.bias, joined_bias(linears, self.stored)):
+                    return False
+        equal = all(same(copy, self._multiplier(module)) for copy, module in norms)
+        return equal and matmul.holds(self._head, [anatomy.head])
 
     def release(self) -> None:
         """Free the copies of weights, until the next `refresh`."""
@@ -237,14 +261,10 @@ class Decoder:
         return old
 
     def _fused(self, linears: list[Any], old: Product | None) -> Product:
-        weight = self._stored([linear.weight for linear in linears])
-        bias = None
-        if any(linear.bias is not None for linear in linears):
-            biases = [
-                linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
-                for linear in linears
-            ]
-            bias = torch.cat(biases).detach().to(self.stored)
+        weight, bias = (
+            self._stored([linear.weight for linear in linears]),
+            joined_bias(linears, self.stored),
+        )
         if old is not None:
             weight, bias = self._into(old.weight, weight), self._into(old.bias, bias)
         assert weight is not None
@@ -266,18 +286,6 @@ class Decoder:
         low = low_of(found, product.widths, self._rank, self.dtype, old)
         self.layout += low is not old
         return low
-
-    def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
-        """The multiplier of a norm; `1 + weight` is not rounded to the type of the weights. In
-        float32, it is scaled by the root of the width, because `_norm` divides by the length of a
-        vector then."""
-        if module is None:
-            return None
-        parameter: Any = module.weight
-        weight: Tensor = parameter.detach()
-        if self.anatomy.unit_offset:
-            weight = weight.float() + 1.0
-        return weight * len(weight) ** 0.5 if self._plain else weight.clone()
 
     # -- forward ---------------------------------------------------------------------------------
 

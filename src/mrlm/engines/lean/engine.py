@@ -107,6 +107,21 @@ class LeanEngine(HFEngine):
     def tolerance(self, policy: str) -> float | None:
         return self.rounding[self.int8 or self.policies[policy].coarse]
 
+    def holds(self, policy: str, weights: object) -> bool:
+        """Whether it samples with exactly these weights: all copies of them are compared, bit by
+        bit."""
+        if not super().holds(policy, weights):
+            return False
+        with self._lock, torch.inference_mode():
+            own = self.policies[policy]
+            base = self._base(own)
+            if base is None:
+                return True
+            if own.adapter or not base.checked:
+                return False
+            self._refresh(base)
+            return base.decoder.holds()
+
     async def rest(self) -> None:
         """Release what learning can use: the memory of running rows, the recorded steps, and on an
         accelerator the copies of weights, which have changed before their next use."""
@@ -223,30 +238,36 @@ class LeanEngine(HFEngine):
     def _lean(self, base: _Base, requests: Sequence[Request]) -> list[Completion]:
         names = sorted({request.policy for request in requests})
         adapters = {self.policies[name].adapter or "" for name in names} - {""}
-        anew = base.decoder.refresh(single=len(requests) == 1)
+        self._refresh(base, len(requests) == 1)
         changed = base.decoder.use(sorted(adapters))
         for name, policy in self.policies.items():
-            if anew or policy.adapter in changed:
+            if policy.adapter in changed:
                 base.cache.flush(name)
         base.cache.begin()
         budget = budget_of(base.memory, self.kv_mib)
         given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
         if base.decoder.on_processor:
-            batch = DecodingBatch(*given, base.memory, budget, self._kept(requests, anew))
+            batch = DecodingBatch(*given, base.memory, budget, self._kept(requests))
         else:
             batch = FixedBatch(*given, base.memory, budget, None, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 
-    def _kept(self, requests: Sequence[Request], anew: bool) -> Kept | None:
-        """The store of activations, if the completions are trained on; `anew`: the weights have
-        just been copied."""
+    def _refresh(self, base: _Base, single: bool | None = None) -> None:
+        """Copy the weights of a base that changed; what was cached with the old ones is dropped."""
+        if not base.decoder.refresh(single):
+            return
+        for name, policy in self.policies.items():
+            base.cache.flush(name)
+            if policy.kept is not None and _inner(policy.model) is base.decoder.anatomy.model:
+                policy.kept.digest = content_version(policy)
+
+    def _kept(self, requests: Sequence[Request]) -> Kept | None:
+        """The store of activations, if the completions are trained on."""
         names = {request.policy for request in requests}
         policy = self.policies[names.pop()]
         if policy.kept is None or names or self.int8:
             return None
-        if anew:
-            policy.kept.digest = content_version(policy)
         training = all(request.key[1:2] == ("train",) for request in requests)
         return policy.kept if training else None
 

@@ -71,10 +71,24 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def _small(weights: Sequence[Tensor]) -> Tensor | Doubled:
-    joined = weights[0] if len(weights) == 1 else torch.cat([*weights])
+    joined = torch.cat([*weights])  # a copy even of one, as old as the packed one
     tall = len(weights) == 1 and joined.shape[0] <= joined.shape[1]
     plain = joined if tall else joined.t().contiguous().t()
     return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if onednn_serves() else plain
+
+
+def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
+    """Whether a `weight` from `stored` has the entries of `weights` (out, in), bit by bit; `False`
+    in 8 bits."""
+    if isinstance(weight, int8.Int8):
+        return False
+    kept = weight.plain if isinstance(weight, Doubled) else weight
+    kept = kept.to_dense() if kept.is_mkldnn else kept
+    parts = kept.split([len(each) for each in weights])
+    return all(
+        torch.equal(part, each.detach().to(part.dtype))
+        for part, each in zip(parts, weights, strict=True)
+    )
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

@@ -1,0 +1,45 @@
+"""Copies of the small weights of a model: biases and the multipliers of norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def joined_bias(linears: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+    """The biases of several linear maps as one (out,), zero where there is none; `None` if no map
+    has one."""
+    if all(linear.bias is None for linear in linears):
+        return None
+    biases = [
+        linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+        for linear in linears
+    ]
+    return torch.cat(biases).detach().to(dtype)
+
+
+def multiplier(unit_offset: bool, scaled: bool, module: nn.Module | None) -> Tensor | None:
+    """The multiplier (width,) of a norm; `None` without one.
+
+    Args:
+        unit_offset: the norm multiplies by `1 + weight`, which is not rounded to the type of the
+            weights.
+        scaled: by the root of the width, for a vector that is divided by its length instead of its
+            root mean square.
+        module: the norm.
+    """
+    if module is None:
+        return None
+    parameter: Any = module.weight
+    weight: Tensor = parameter.detach()
+    if unit_offset:
+        weight = weight.float() + 1.0
+    return weight * len(weight) ** 0.5 if scaled else weight.clone()
+
+
+def same(one: Tensor | None, two: Tensor | None) -> bool:
+    """Whether two tensors are equal, or there are none."""
+    return two is None if one is None else two is not None and one.equal(two)
