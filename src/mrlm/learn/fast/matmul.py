@@ -71,10 +71,11 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def _small(weights: Sequence[Tensor]) -> Tensor | Doubled:
-    joined = torch.cat([*weights])  # a copy even of one, as old as the packed one
+    doubled = onednn_serves()
+    joined = weights[0] if len(weights) == 1 and not doubled else torch.cat([*weights])
     tall = len(weights) == 1 and joined.shape[0] <= joined.shape[1]
     plain = joined if tall else joined.t().contiguous().t()
-    return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if onednn_serves() else plain
+    return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if doubled else plain
 
 
 def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
