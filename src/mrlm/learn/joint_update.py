@@ -14,7 +14,7 @@ from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
-from mrlm.learn.fast.cpu_backends import quick_products
+from mrlm.learn.fast.cpu_backends import other_products, quick_products
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass, LossOf, hidden_states
 from mrlm.learn.optimizer import LearnerSettings, training_mode
 from mrlm.learn.policy.policy import Policy
@@ -99,7 +99,9 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
 
 def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
-    with quick_products(policy.device, policy.size * sum(work.tokens for work in works)):
+    size = policy.size * sum(work.tokens for work in works)
+    blocks = all(not each.adapter and each.kept is None for each in passes)
+    with quick_products(policy.device, size, blocks):
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
             batches = [work.batch for work in works]
@@ -109,7 +111,7 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
             HeadJob(work.batch, work.loss_of, work.policy.value_head, work.entropy_gradient)
             for work in works
         ]
-        with span("head", names):
+        with span("head", names), other_products():
             losses, back = passes[0].through_head(hidden, jobs)
         if hidden.requires_grad:  # else nothing below the head is trained
             with span("backward", names):

@@ -739,8 +739,20 @@ def test_when_products_go_through_the_quick_library(monkeypatch: pytest.MonkeyPa
     for device, size in ((here, work - 1), (torch.device("cuda"), work)):
         with cpu_backends.quick_products(device, size):
             assert precision() == usual
-    with cpu_backends.shared_processor(), cpu_backends.quick_products(here, work):
-        assert precision() == usual
+    with cpu_backends.shared_processor(), cpu_backends.quick_products(here, work, blocks=True):
+        assert precision() == usual and not cpu_backends.in_blocks()
+    least = cpu_backends.REPEATED
+    for size, blocks, chosen in (
+        (least - 1, True, False),
+        (least, False, False),
+        (least, True, True),
+        (work, True, False),
+    ):
+        with cpu_backends.quick_products(here, size, blocks):
+            assert cpu_backends.in_blocks() == chosen
+            with cpu_backends.other_products():
+                assert (precision() == "bf16") == (size == work)
+        assert not cpu_backends.in_blocks()
     with cpu_backends.quick_products(here, work):
         assert precision() == "bf16", "nobody shares it any more"
     monkeypatch.setattr(cpu_backends, "onednn_serves", lambda: False)

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 WORTHWHILE = 1 << 31
-"""Parameters times tokens from which preparing another backend for every shape is worthwhile."""
+"""Parameters times tokens from which preparing oneDNN for every shape is worthwhile."""
+REPEATED = 1 << 26
+"""Parameters times tokens from which it is worthwhile for blocks, whose shapes repeat."""
 EXACT = 2e-6
 """Largest error of a float32 product, relative to the largest entry, that counts as rounding."""
-KEPT_KERNELS = 64
-"""Kernels of oneDNN that are kept: those of a few shapes of a batch."""
+KEPT_KERNELS = 192
+"""Kernels of oneDNN that are kept: those of blocks of rows, and of a few other shapes."""
 
 
 _shared = threading.Event()
+_blockwise = threading.Event()
 
 
 @contextmanager
@@ -38,20 +41,35 @@ def shared_processor() -> Iterator[None]:
 
 
 @contextmanager
-def quick_products(device: torch.device, size: int) -> Iterator[None]:
+def quick_products(device: torch.device, size: int, blocks: bool = False) -> Iterator[None]:
     """Runs float32 products through oneDNN inside the context if it is faster (AVX512 on CPUs for
-    which MKL has no kernels of its own) and as exact, for a computation of `size` parameters times
-    tokens.
+    which MKL has no kernels of its own) and as exact.
 
     oneDNN caches kernels per shape, which suits training but not decoding with its changing shapes,
     so it is on inside the context only.
+
+    Args:
+        device: where products are computed.
+        size: parameters times tokens of the computation.
+        blocks: a small one may be `in_blocks`, whose shapes repeat.
     """
-    if device.type != "cpu" or size < WORTHWHILE or _shared.is_set() or not onednn_serves():
+    least = REPEATED if blocks else WORTHWHILE
+    if device.type != "cpu" or size < least or _shared.is_set() or not onednn_serves():
         yield
         return
-    # allows bf16 if faster; `onednn_serves` checked that float32 is kept
-    with _precision("bf16"):
-        yield
+    if size < WORTHWHILE:
+        _blockwise.set()
+    try:
+        # allows bf16 if faster; `onednn_serves` checked that float32 is kept
+        with _precision("bf16"):
+            yield
+    finally:
+        _blockwise.clear()
+
+
+def in_blocks() -> bool:
+    """Whether products of few rows are computed in blocks of rows, as `quick_products` chose."""
+    return _blockwise.is_set() and quick()
 
 
 @contextmanager
@@ -60,6 +78,11 @@ def small_products() -> Iterator[None]:
     the start-up cost of oneDNN would slow many small products."""
     with _precision("ieee") if quick() else nullcontext():
         yield
+
+
+def other_products() -> AbstractContextManager[None]:
+    """Runs products through the default library inside the context, if others are `in_blocks`."""
+    return small_products() if _blockwise.is_set() else nullcontext()
 
 
 def quick() -> bool:
@@ -114,9 +137,9 @@ def _vendor() -> str:
 
 
 def limit_kept_kernels() -> None:
-    """Limits the kernels that oneDNN, and torch over it, keep for shapes. Each holds memory as
-    large as its operands: with the 1,024 of their default, memory would grow for as many shapes of
-    steps. Variables of the environment that are set stay; takes effect before the first kernel."""
+    """Limits the kernels that oneDNN, and torch over it, keep for shapes. Each holds up to a MiB:
+    with the 1,024 of their default, memory would grow for as many shapes of steps. Variables of the
+    environment that are set stay; takes effect before the first kernel."""
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KEPT_KERNELS))
 

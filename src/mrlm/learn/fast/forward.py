@@ -29,6 +29,7 @@ from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
+from mrlm.learn.fast.row_blocks import linears_in_blocks, padding
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
     KeyPaths,
@@ -90,13 +91,15 @@ class LeanForward:
         tokens, places = merged([plot.tree for plot in forest])
         adapters = [plot.adapter for plot in forest]
         owned = owners_of(adapters, places, tokens.ids.device)
-        stream = F.embedding(tokens.ids, anatomy.embedding, anatomy.padding_idx)
+        added = padding(len(tokens.ids))
+        stream = F.embedding(F.pad(tokens.ids, (0, added)), anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(tokens, owned, direct, known)
+        shared = self._shared(tokens, F.pad(tokens.positions, (0, added)), owned, direct, known)
         rows, ends = self._ends(forest, places)
+        rows = F.pad(rows, (0, padding(len(rows))))
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
@@ -130,14 +133,19 @@ class LeanForward:
         return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
 
     def _shared(
-        self, tokens: PackedTokens, owned: Owners, direct: bool, known: Known | None
+        self,
+        tokens: PackedTokens,
+        positions: Tensor,
+        owned: Owners,
+        direct: bool,
+        known: Known | None,
     ) -> _Pass:
         device = tokens.ids.device
         kernels = self._kernels(device)
         return _Pass(
             tokens,
             owned,
-            self.anatomy.rotary(tokens.positions, self.dtype),
+            self.anatomy.rotary(positions, self.dtype),
             self._masks(tokens) if device.type == "cpu" else {},
             tokens.paths if kernels else None,
             kernels,
@@ -328,6 +336,8 @@ class LeanForward:
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
+        if len(queries) > piece.stop:  # rows that only complete the shape of products
+            found.append(queries.new_zeros(len(queries) - piece.stop, queries.shape[1]))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _masks(self, tokens: PackedTokens) -> Masks:
@@ -381,9 +391,12 @@ class LeanForward:
     ) -> list[Tensor]:
         """The same, of each module for itself."""
         modules = layer.grouped[number]
-        found: list[Tensor] = []
-        for module in modules:
-            linear = linear_of(module, None)
+        linears = [linear_of(module, None) for module in modules]
+        found = linears_in_blocks(x, linears)
+        if found is not None:
+            return found
+        found = []
+        for linear in linears:
             bias = None if linear.bias is None else linear.bias.to(x.dtype)
             found.append(F.linear(x, linear.weight.to(x.dtype), bias))
         loras = [loras_of(module, owned.adapters) for module in modules]

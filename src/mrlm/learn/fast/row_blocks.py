@@ -1,0 +1,86 @@
+"""Linear maps of few rows through oneDNN, which prepares a kernel for every number of rows, longer
+than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrlm.learn.fast.cpu_backends import in_blocks
+from mrlm.learn.fast.llama_modules import Linear
+
+FEWEST, MOST = 64, 1024
+"""Rows of the smallest and of the largest block; all are powers of two."""
+
+
+def padding(rows: int) -> int:
+    """The number of rows to be added to `rows`, so that blocks fill them; 0 where products are not
+    computed in blocks."""
+    return -rows % FEWEST if in_blocks() else 0
+
+
+def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | None:
+    """The outputs (N, out) of linear maps for x (N, in), with gradients; `None` where products are
+    not computed in blocks."""
+    if not in_blocks() or len(x) % FEWEST:
+        return None
+    biases = [linear.bias for linear in linears]
+    weights = [linear.weight for linear in linears]
+    if any(each is not None and each.dtype != x.dtype for each in [*weights, *biases]):
+        return None
+    return list(_Linears.apply(x, len(weights), *weights, *biases))  # pyright: ignore
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """Blocks of rows, the largest first."""
+    start, size = 0, MOST
+    while start < rows:
+        while size > rows - start:
+            size //= 2
+        yield slice(start, start + size)
+        start += size
+
+
+class _Linears(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, count: int, *leaves: Any) -> tuple[Tensor, ...]:
+        weights, biases = leaves[:count], leaves[count:]
+        ctx.save_for_backward(x, *weights)
+        found = [x.new_empty((len(x), len(weight))) for weight in weights]
+        for here in _blocks(len(x)):
+            for y, weight, bias in zip(found, weights, biases, strict=True):
+                if bias is None:
+                    torch.mm(x[here], weight.t(), out=y[here])
+                else:
+                    torch.addmm(bias, x[here], weight.t(), out=y[here])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, *weights = ctx.saved_tensors
+        needed = ctx.needs_input_grad[2:]
+        back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        slopes: list[Any] = [
+            torch.empty_like(weight) if wanted else None
+            for weight, wanted in zip(weights, needed, strict=False)
+        ]
+        for here in _blocks(len(x)):
+            rows = x[here]
+            for place, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
+                part, slope = grad[here], slopes[place]
+                if back is not None and place == 0:
+                    torch.mm(part, weight, out=back[here])
+                elif back is not None:
+                    back[here].addmm_(part, weight)
+                if slope is not None and here.start == 0:
+                    torch.mm(part.t(), rows, out=slope)
+                elif slope is not None:
+                    slope.addmm_(part.t(), rows)
+        biases = [
+            grad.sum(0) if wanted else None
+            for grad, wanted in zip(grads, needed[len(weights) :], strict=True)
+        ]
+        return back, None, *slopes, *biases
