@@ -348,12 +348,13 @@ class Play(EpisodeSource):
         finally:
             for each in runner.family:
                 each.environment.close()
-        for each in runner.family:
+        family = runner.family
+        for each in family:
             for agent in each.agents.values():
                 agent.close()
             if each.failure is not None:
                 self.failures.note(each.episode, each.failure)
-        return [each.episode for each in runner.family]
+        return [each.episode for each in family]
 
     def _agent(
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
