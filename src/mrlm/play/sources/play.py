@@ -348,13 +348,12 @@ class Play(EpisodeSource):
         finally:
             for each in runner.family:
                 each.environment.close()
-        family = runner.family
-        for each in family:
+        for each in runner.family:
             for agent in each.agents.values():
                 agent.close()
             if each.failure is not None:
                 self.failures.note(each.episode, each.failure)
-        return [each.episode for each in family]
+        return [each.episode for each in runner.family]
 
     def _agent(
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
