@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
@@ -138,16 +137,19 @@ class Episode:
         return not self.missing or not self.missing >= self.rollouts.keys()
 
     @property
-    def turns(self) -> Iterator[Turn]:
+    def turns(self) -> list[Turn]:
         """All turns of all agents, agent by agent."""
-        return chain.from_iterable([rollout.turns for rollout in self.rollouts.values()])
+        turns: list[Turn] = []
+        for rollout in self.rollouts.values():
+            turns += rollout.turns
+        return turns
 
     @property
-    def own_turns(self) -> Iterator[Turn]:
+    def own_turns(self) -> list[Turn]:
         """The turns that are not copies from the episode which this one was forked from."""
         if len(self.path) < 2:  # it was not forked
             return self.turns
-        return (turn for turn in self.turns if not any(self.path[turn.depth + 1 :]))
+        return [turn for turn in self.turns if not any(self.path[turn.depth + 1 :])]
 
 
 @dataclass(slots=True)

@@ -53,6 +53,9 @@ def as_failure(error: BaseException) -> Exception:
     return failure
 
 
+_ENDS_LOOP = (SystemExit, KeyboardInterrupt, GeneratorExit)
+
+
 class _Contained(Coroutine[Any, Any, Any]):
     """A coroutine that converts `SystemExit` and `KeyboardInterrupt`, which would end the event
     loop, and `GeneratorExit`, which would close another task, to failures when user code raises
@@ -62,15 +65,17 @@ class _Contained(Coroutine[Any, Any, Any]):
         self._job = job
 
     def send(self, value: Any) -> Any:
-        return self._advance(self._job.send, value)
+        try:
+            return self._job.send(value)
+        except _ENDS_LOOP as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
 
     def throw(self, *thrown: Any) -> Any:
-        return self._advance(self._job.throw, *thrown)
-
-    def _advance(self, method: Callable[..., Any], *given: Any) -> Any:
         try:
-            return method(*given)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            return self._job.throw(*thrown)
+        except _ENDS_LOOP as error:
             if is_interrupt(error):
                 raise
             raise as_failure(error) from error

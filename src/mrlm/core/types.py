@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -304,6 +305,9 @@ class Turn:
         return self.node.count("/") + 1 if self.node else 0
 
 
+_reward_of = attrgetter("reward")
+
+
 @dataclass(slots=True, weakref_slot=True)
 class Rollout:
     """One agent's part of one episode.
@@ -338,7 +342,7 @@ class Rollout:
     @property
     def reward(self) -> float:
         """Sum of the turns' rewards."""
-        return sum([turn.reward for turn in self.turns])
+        return sum(map(_reward_of, self.turns))
 
 
 class EnvironmentMode(StrEnum):

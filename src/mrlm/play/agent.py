@@ -119,50 +119,51 @@ class Agent:
         """
         index, self._calls = self._calls, self._calls + 1
         self._after = []
-        step = len(self.episode.step_rewards)
-        order = [turn.step for turn in self.episode.turns].count(step)
-        seen = self.settings.view(messages)
+        episode, rollout, settings = self.episode, self.rollout, self.settings
+        step = len(episode.step_rewards)
+        order = [turn.step for turn in episode.turns].count(step)
+        seen = settings.view(messages)
         if self._overflows(seen):
             raise PromptTooLong(
                 f"agent {self.name!r}: a conversation of {sum(len(m.content) for m in seen)} "
-                f"characters, which exceeds max_prompt_tokens={self.settings.max_prompt_tokens}; "
+                f"characters, which exceeds max_prompt_tokens={settings.max_prompt_tokens}; "
                 "shorten what the environment shows, or raise max_prompt_tokens"
             )
         with span("prompts", self.name):
             prompt = self._prompt(seen)
-        self.rollout.rewritten |= prompt.forked
-        params = replace(self.settings.sampling, **sampling) if sampling else self.settings.sampling  # type: ignore[arg-type]
-        if len(prompt.ids) > self.settings.max_prompt_tokens:
+        rollout.rewritten |= prompt.forked
+        params = replace(settings.sampling, **sampling) if sampling else settings.sampling  # type: ignore[arg-type]
+        if len(prompt.ids) > settings.max_prompt_tokens:
             raise PromptTooLong(
                 f"agent {self.name!r}: the prompt has {len(prompt.ids)} tokens; "
-                f"the limit is {self.settings.max_prompt_tokens}"
+                f"the limit is {settings.max_prompt_tokens}"
             )
-        if self.settings.chat is not None and not prompt.ids:
+        if settings.chat is not None and not prompt.ids:
             raise EpisodeError(
                 f"agent {self.name!r}: its prompt is empty; give it a system_prompt, "
                 "or a chat template with a generation prompt"
             )
         turn = Turn(
             self.name,
-            self.settings.policy,
+            settings.policy,
             prompt.ids,
             [],
             step=step,
             index=index,
-            node="/".join(map(str, self.episode.path[:-1])),
+            node="/".join(map(str, episode.path[:-1])),
             sampling=params,
-            trained=self.settings.trained,
+            trained=settings.trained,
             opening=order == 0,
             order=order,
-            read=prompt.text if self.settings.chat is None else "",
+            read=prompt.text if settings.chat is None else "",
         )
         text, metadata = await self._answer(turn, seen)
         message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
         turn.message = message
         self._prompts[id(turn)] = prompt
-        insort(self.rollout.turns, turn, key=lambda each: each.index)  # in the order of requests
-        self.episode.rollouts.setdefault(self.name, self.rollout)
-        self.rollout.messages = [*seen, message]
+        insort(rollout.turns, turn, key=lambda each: each.index)  # in the order of requests
+        episode.rollouts.setdefault(self.name, rollout)
+        rollout.messages = [*seen, message]
         return message
 
     def _overflows(self, seen: Sequence[Message]) -> bool:
@@ -170,7 +171,7 @@ class Agent:
         which would take 250 bytes of memory for each of its characters."""
         chat, limit = self.settings.chat, self.settings.max_prompt_tokens
         size = sum([len(message.content) for message in seen])
-        return chat is not None and size > limit and size > limit * chat.longest_token
+        return size > limit and chat is not None and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
         """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new

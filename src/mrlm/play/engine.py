@@ -226,8 +226,8 @@ class Batcher:
         self._lingering = BackgroundJobs()
         self._kinds: dict[str, _Kind] = {}
 
-    async def generate(self, request: Request) -> Completion:
-        """Await the completion of one request.
+    def generate(self, request: Request) -> Awaitable[Completion]:
+        """The completion of one request, to be awaited at once.
 
         A policy behind an API is called at once, as an external call: batches wait for it, so that
         they depend only on the episodes.
@@ -235,13 +235,16 @@ class Batcher:
         Raises:
             EngineError: the engine failed or took longer than the deadline.
         """
-        known = None if self.answers is None else self.answers.recall(request)
+        return self._asked(request) if self.answers is None else self._logged(self.answers, request)
+
+    async def _logged(self, answers: Answers, request: Request) -> Completion:
+        """The recorded completion of a request, or a new one that is recorded."""
+        known = answers.recall(request)
         if known is not None:
             self._lingering.start(self.linger())
             return known
         completion = await self._asked(request)
-        if self.answers is not None:
-            self.answers.note(request, completion, self.rounds)
+        answers.note(request, completion, self.rounds)
         return completion
 
     async def linger(self) -> None:
@@ -264,10 +267,11 @@ class Batcher:
             return self._remote(kind.remote, request)
         if kind.concurrent is not None:
             return self._at_once(kind.concurrent, request)
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, future))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
+        # asking for the running loop is a system call
+        future: asyncio.Future[Completion] = self._pump.get_loop().create_future()
+        self._waiting.append((request, future))
         return future
 
     async def _remote(self, engine: RemoteEngine, request: Request) -> Completion:

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Environment, contract_problem
@@ -76,7 +77,10 @@ class EpisodeRunner:
     @property
     def family(self) -> list[EpisodeRunner]:
         """This runner and all of its forks."""
-        return [self] + [each for fork in self._forks for each in fork.family]
+        family: list[EpisodeRunner] = [self]
+        for fork in self._forks:
+            family += fork.family
+        return family
 
     def fork(self, count: int) -> Sequence[EpisodeRunner]:
         """Fork the episode `count` ways from the current state: this runner and copies of it, with
@@ -179,11 +183,12 @@ class EpisodeRunner:
         result = self.opening if posed is None else None
         if result is None:
             task = posed or self.episode.task
-            result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
+            result = await self._call("reset", task, task.seed)
         self.result = self._by_agent(result, "reset")
         if self.on_reset is not None:
             self.on_reset(self)
-        await self._note()
+        if self.watched or self.boards is not None:
+            await self._note()
         return self.result
 
     def assign_roles(self, order: Sequence[str]) -> None:
@@ -196,16 +201,16 @@ class EpisodeRunner:
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
         """Send one message per agent, book the rewards, and return the next observations. `share`
         as for `finish`."""
-        inward = self._by_role(actions)
-        result = await self._call("step", lambda: self.environment.step(inward))
-        self.result = self._by_agent(result, "step")
-        book(self.episode, self.agents, self.result.rewards, share)
-        for agent, observation in self.result.observations.items():
+        result = self._by_agent(await self._call("step", self._by_role(actions)), "step")
+        self.result = result
+        book(self.episode, self.agents, result.rewards, share)
+        for agent, observation in result.observations.items():
             if agent in self.agents:
                 self.agents[agent].shown(observation.messages)
         if self.on_step is not None:
             self.on_step(self)
-        await self._note()
+        if self.watched or self.boards is not None:
+            await self._note()
         return self.result
 
     def pay(self, agent: str, amount: float, name: str) -> None:
@@ -252,11 +257,11 @@ class EpisodeRunner:
         if self.watched and not self.result.done:
             states, now = self.episode.states, self.num_steps
             states += [None] * (now - len(states))
-            states[now:] = [await self._call("state", self.environment.state)]
+            states[now:] = [await self._call("state")]
         if self.boards is None or not self.environment.draws:
             return
         try:
-            board = await self._call("render", self.environment.render)
+            board = await self._call("render")
             self.boards.note(self.episode, board, over)
         except Exception as error:  # a drawing never ends an episode
             self.boards.failed(self.episode, error)
@@ -300,17 +305,18 @@ class EpisodeRunner:
         result.rewards = {names.get(s, s): reward for s, reward in result.rewards.items()}
         return result
 
-    async def _call(self, what: str, function: Callable[[], Any]) -> Any:
+    async def _call(self, what: str, *arguments: object) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         applies to both. No other coroutine runs during a method that does neither."""
+        method = getattr(self.environment, what)
         if not self.environment.blocking:
             with span("environment", self.episode.environment):
-                answer = function()
+                answer = method(*arguments)
             if not is_pending(answer):
                 return answer
             function, waits = (lambda: answer), True
         else:
-            waits = is_async(getattr(self.environment, what))
+            function, waits = partial(method, *arguments), is_async(method)
         async with self.working():
             with span("environment", self.episode.environment):
                 try:

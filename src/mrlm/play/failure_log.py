@@ -57,4 +57,4 @@ class Failures:
 
 def _unread(episode: Episode) -> bool:
     """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
-    return episode.metrics.get("prompt_too_long", 0.0) > 0 and not list(episode.turns)
+    return episode.metrics.get("prompt_too_long", 0.0) > 0 and not episode.turns

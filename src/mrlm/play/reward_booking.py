@@ -57,7 +57,8 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
         if rollout is not None and rollout.turns:
             turn = rollout.turns[-1]
             turn.components = summed(turn.components, reward.components)
-        named |= {f"{agent}/{name}": value for name, value in reward.components.items()}
+        for name, value in reward.components.items():
+            named[f"{agent}/{name}"] = value
     if named:
         episode.metrics = summed(episode.metrics, named)
     team = sum(amounts.values()) / len(amounts) if amounts else 0.0
@@ -75,7 +76,7 @@ def _validated(reward: object, episode: Episode, agent: str) -> Reward:
 
 def summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
     """The sums of two tables of numbers."""
-    return {
-        **known,
-        **{name: known.get(name, 0.0) + float(value) for name, value in more.items()},
-    }
+    total = dict(known)
+    for name, value in more.items():
+        total[name] = total.get(name, 0.0) + float(value)
+    return total

@@ -124,10 +124,10 @@ class Turns(Workflow):
                 dialogue.show(name, observation.messages)
         if len(going) == 1:  # a task of its own would cost more than many an answer
             (name,) = going
-            messages = [await agents[name].act(seen[name])]
+            actions = {name: await agents[name].act(seen[name])}
         else:
             messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in going))
-        actions = dict(zip(going, messages, strict=True))
+            actions = dict(zip(going, messages, strict=True))
         for name, message in actions.items():
             seen[name].append(message)
             if dialogue is not None:

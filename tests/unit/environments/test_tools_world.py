@@ -406,7 +406,7 @@ def test_tool_output_is_context_and_gets_no_gradient(model: Any, tokenizer: Any)
 
     (episode, *_) = episodes_of(tokenizer, world(), script)
     assert episode.status == "done" and episode.metrics["agent/solved"] == 1.0
-    turns = list(episode.turns)
+    turns = episode.turns
     assert [turn.reward for turn in turns] == pytest.approx([0.3, 0.92])
     (sample,) = merge(turns)
     policy = Policy("policy", model, tokenizer)

@@ -66,7 +66,7 @@ def test_every_node_is_asked_once_and_all_of_a_level_together(tokenizer: Any) ->
     assert len(group) == SIBLINGS * BRANCHES ** (TURNS - 1)
     assert len({episode.id for episode in group}) == len(group)
     assert len({episode.path for episode in group}) == len(group)
-    assert sum(len(list(episode.own_turns)) for episode in group) == len(requests)
+    assert sum(len(episode.own_turns) for episode in group) == len(requests)
     for episode in group:
         assert episode.status == "done" and len(episode.path) == TURNS
         assert all(len(rollout.turns) == TURNS for rollout in episode.rollouts.values())

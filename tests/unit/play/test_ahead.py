@@ -350,7 +350,7 @@ def test_the_first_plays_to_be_complete_are_kept(max_lag: int, tmp_path: Path) -
         first.source.close()
     spread = 0
     for chosen, group in zip(kept, everything, strict=True):
-        length = {each.path[0]: len(list(each.turns)) for each in group}
+        length = {each.path[0]: len(each.turns) for each in group}
         order = sorted(length, key=lambda number: (length[number], number))[:3]
         assert [each.path[0] for each in chosen] == sorted(order)
         spread += len(set(length.values())) > 1

@@ -321,7 +321,7 @@ def test_the_best_answer_to_a_state_goes_on(tokenizer: Any) -> None:
     last = [episode for episode in group if not episode.pruned]
     assert len(last) == 4 and all(len(episode.step_rewards) == 3 for episode in last)
     assert episode_metrics([group])["episodes/count"] == 4
-    assert sum(len(list(e.own_turns)) for e in group) == 2 * (3 + 4 + 4)
+    assert sum(len(e.own_turns) for e in group) == 2 * (3 + 4 + 4)
 
 
 def test_at_grpo_compares_the_answers_of_an_agent_to_a_state(tokenizer: Any) -> None:
@@ -692,7 +692,7 @@ def test_every_combination_is_played_and_each_answer_sampled_once(tokenizer: Any
             assert turn.message is not None and turn.reward == len(turn.message.content)
             said.setdefault((agent, number), set()).add(turn.message.content)
     assert len(said) == 6 and all(len(texts) == 1 for texts in said.values())
-    assert sum(len(list(episode.own_turns)) for episode in group) == 6
+    assert sum(len(episode.own_turns) for episode in group) == 6
     MAGRPO(joint_mode="cross", group_size=3).credit([group])
     samples = samples_of([group], "policy")
     assert len(samples) == 6 and all(len(sample.turns) == 1 for sample in samples)

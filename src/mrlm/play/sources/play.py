@@ -336,7 +336,7 @@ class Play(EpisodeSource):
             for each in runner.family:
                 if each.episode.status == "running":
                     each.end(truncated=not each.result.done)
-                if each.failure is None and not list(each.episode.turns):
+                if each.failure is None and not each.episode.turns:
                     each.fail(silent(env.workflow, each))
         except ENDS_RUN:
             raise
