@@ -16,6 +16,7 @@ import numpy as np
 
 from mrlm.core.board import Html, board_tree
 from mrlm.core.episodes import Episode
+from mrlm.core.prefixes import shared_prefix
 from mrlm.core.records import message_record, task_record
 from mrlm.core.types import Message, Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
@@ -190,12 +191,6 @@ def mean_of(column: Any) -> float | None:
         return finite(column)
     numbers = [float(value) for value in column]
     return finite(sum(numbers) / len(numbers)) if numbers else None
-
-
-def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning of two sequences."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 _DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
