@@ -56,8 +56,9 @@ def episode_row(
         "greedy": episode.greedy,
         "pruned": episode.pruned,
         "path": list(episode.path),
+        "missing": sorted(episode.missing),
+        "answers": episode.answers,
     }
-    marks |= {"missing": sorted(episode.missing), "answers": episode.answers}
     if episode.replayed is not None:
         marks["replayed"] = {**asdict(episode.replayed), "agents": [*episode.replayed.agents]}
     return {
@@ -107,9 +108,10 @@ def finite(value: float | None) -> float | None:
 
 def _finite_table(numbers: dict[str, float]) -> dict[str, float | None]:
     """A table with `finite` of each of its numbers, or the table itself if that changes nothing."""
-    if set(map(type, numbers.values())) <= {float} and all(map(math.isfinite, numbers.values())):
-        return cast("dict[str, float | None]", numbers)
-    return {name: finite(value) for name, value in numbers.items()}
+    for value in numbers.values():
+        if type(value) is not float or not math.isfinite(value):
+            return {name: finite(value) for name, value in numbers.items()}
+    return cast("dict[str, float | None]", numbers)
 
 
 def _boards(episode: Episode) -> list[dict[str, Any]]:
