@@ -43,8 +43,10 @@ class RecordPlan:
     def trace(self, groups: Iterable[Iterable[Episode]]) -> None:
         """Marks turns whose credit and update are to be traced: those recorded with tokens."""
         groups = [list(group) for group in groups]
-        for turn in (turn for group in groups for episode in group for turn in episode.turns):
-            turn.trace = turn.why = None  # of an earlier step, if episodes are kept
+        for group in groups:
+            for episode in group:
+                for turn in episode.turns:
+                    turn.trace = turn.why = None  # of an earlier step, if episodes are kept
         for _, episode, tokens in self.chosen(groups):
             for turn in episode.turns if tokens else ():
                 turn.trace = {}
