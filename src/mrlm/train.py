@@ -118,7 +118,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_weights(run)
     ended = time.perf_counter()
-    own = (turn for group in everything for each in group for turn in each.own_turns)
+    own = [turn for group in everything for each in group for turn in each.own_turns]
     tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     run.tokens += tokens
     api = api_metrics(run.engines)
