@@ -287,28 +287,27 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
 
 def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
-    sizes = np.array([each.size for each in chosen])
-    before = np.array([each.start for each in chosen])
-    asking, known = int(sizes.max()), int((sizes + before).max())
+    sizes, reaches = [each.size for each in chosen], [each.stop for each in chosen]
+    asking, known = max(sizes), max(reaches)
     start = chosen[0].place
-    column = np.arange(asking)[None]
     rows = inside = keys = None
-    if (sizes != asking).any():
-        first = np.array([each.place for each in chosen])[:, None]
-        real = column < sizes[:, None]
+    if min(sizes) < asking:
+        first, column = np.array([[each.place] for each in chosen]), np.arange(asking)
+        real = column < np.array(sizes)[:, None]
         rows = to_device(np.where(real, first + column, first), device)
-        inside = to_device(np.flatnonzero(real.reshape(-1)), device)
-    if before.any():
+        inside = to_device(np.flatnonzero(real), device)
+    if sizes != reaches:
         paths = [_path(stretches, index) for index in group]
         table = np.repeat([[path[0].place] for path in paths], known, axis=1)
-        table[np.arange(known) < (before + sizes)[:, None]] = _places(chain.from_iterable(paths))
+        real = np.arange(known) < np.array(reaches)[:, None]
+        table[real] = _places(chain.from_iterable(paths))
         keys = to_device(table, device)
     return PrefixPiece(
         start,
-        start + int(sizes.sum()),
+        start + sum(sizes),
         rows,
         inside,
         keys,
-        to_device(np.stack([before, sizes], axis=1), device),
+        to_device(np.array([[each.start, each.size] for each in chosen]), device),
         (len(chosen), asking, known),
     )
