@@ -100,6 +100,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     run.log.record.trace(groups)
     valued = await credit(run, groups)
     metrics, scored = measure(run, groups, everything)
+    own = [turn for group in everything for each in group for turn in each.own_turns]
+    tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     if checks:
         warn_untrained(run, metrics)
     if check and checks:
@@ -118,8 +120,6 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_weights(run)
     ended = time.perf_counter()
-    own = (turn for group in everything for each in group for turn in each.own_turns)
-    tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     run.tokens += tokens
     api = api_metrics(run.engines)
     return (

@@ -168,9 +168,10 @@ class MAGRPO(PolicyGradient):
             own = self.returns == "independent"
             credit_combinations(group, own, self.cross_credit, self.statistic)
         elif self.baseline_by != "batch":
-            by = resolved(self.baseline_by, forked(group.valid))
+            tree = forked(group.valid)
+            by = resolved(self.baseline_by, tree)
             for found in members(group).values():
-                compare(found, self._returns(group, found), by, self.statistic)
+                compare(found, self._returns(found, tree), by, self.statistic)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
@@ -179,17 +180,18 @@ class MAGRPO(PolicyGradient):
             return
         together: dict[str, list[tuple[Member, Sequence[float]]]] = {}
         for group in groups:
+            tree = forked(group.valid)
             for agent, found in members(group).items():
-                rows = zip(found, self._returns(group, found), strict=True)
+                rows = zip(found, self._returns(found, tree), strict=True)
                 together.setdefault(agent, []).extend(rows)
         for pairs in together.values():
             found, returns = [member for member, _ in pairs], [row for _, row in pairs]
             compare(found, returns, "batch", self.statistic)
 
-    def _returns(self, group: Group, found: Sequence[Member]) -> list[list[float]]:
-        """Return of each trained turn of an agent's rollouts."""
+    def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
+        """Return of each trained turn of an agent's rollouts; `tree`: episodes were forked."""
         own = self.returns == "independent"
-        if forked(group.valid):
+        if tree:
             return tree_returns(found, self.gamma, own)
         return [turn_returns(*each, trained_turns(each[1]), self.gamma, own) for each in found]
 

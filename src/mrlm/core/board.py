@@ -75,7 +75,7 @@ def bounded(board: str) -> str:
     return Html(board[:MOST_HTML]) if isinstance(board, Html) else shortened(board, MOST_CHARACTERS)
 
 
-@lru_cache(maxsize=512)  # siblings have many boards in common
+@lru_cache(maxsize=128)  # siblings have many boards in common
 def board_tree(html: str) -> Node:
     """The tree of a board, with the elements and classes that are kept; not to be changed."""
     html, reader = html[:MOST_HTML], _Reader()

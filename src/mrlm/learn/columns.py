@@ -55,8 +55,8 @@ def annotate(
     """Writes the columns in `needs`, and old log-probs where the sampler's do not suffice."""
     if spec.critic.topology != "shared":
         needs -= {"values"}  # computed by a critic
-    turns = (turn for group in groups for episode in group for turn in episode.turns)
-    own = (turn for turn in turns if turn.policy == policy.name)
+    turns = [turn for group in groups for episode in group for turn in episode.turns]
+    own = [turn for turn in turns if turn.policy == policy.name]
     if not needs and not (spec.reads_old and any(_unscored(turn, spec) for turn in own)):
         return
     samples = samples_of(groups, policy.name, "turn", credited=False)

@@ -259,7 +259,8 @@ class Learner(Trainee):
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
-        every, split = self.settings.gradient_shares, sorted(Totals.of(samples).tokens_by_agent)
+        tokens = Totals.of(samples).tokens_by_agent
+        every, split = self.settings.gradient_shares, sorted(tokens)
         if not every or step % every or len(split) < 2:
             split = []
         for epoch in range(algorithm.update_epochs):
@@ -296,7 +297,6 @@ class Learner(Trainee):
         found |= _mean([row for row in history if row is not SKIPPED])
         found |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
         found |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
-        tokens = Totals.of(samples).tokens_by_agent
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 

@@ -138,11 +138,11 @@ class EpisodeFile:
         encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
         lines, marks = [], []
         for row in rows:
-            lines.append(f"{encode({'step': step, **row})}\n")
+            lines.append(encode({"step": step, **row}))
             marks.append(_mark_of(str(row["id"])))
         if not lines:
             return False
-        data = "".join(lines).encode()
+        data = "\n".join([*lines, ""]).encode()
         if self.path.suffix == ".gz":
             data = gzip.compress(data, LEVEL, mtime=0)
         _extend(self.path, data)

@@ -33,13 +33,15 @@ def pack_column(column: Any, length: int) -> Packed:
     """
     if column is None:
         return None
+    if length and isinstance(column, float) and math.isfinite(column):
+        return float(column)
     numbers = np.asarray(column, dtype=np.float64).reshape(-1)
     if length and (numbers == numbers[0]).all():
         constant = float(numbers[0])
         return constant if math.isfinite(constant) else None
-    finite = numbers[np.isfinite(numbers)]
-    small = bool((np.abs(finite) <= LARGEST_HALF).all())
-    return _packed(numbers, "f2" if small else "f4")
+    sizes = np.abs(numbers)
+    large = (sizes > LARGEST_HALF) & (sizes < math.inf)
+    return _packed(numbers, "f4" if large.any() else "f2")
 
 
 def unpack(packed: Packed, length: int | None = None) -> np.ndarray:

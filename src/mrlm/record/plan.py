@@ -34,17 +34,22 @@ class RecordPlan:
 
     def chosen(self, groups: Iterable[Iterable[Episode]]) -> Iterator[tuple[int, Episode, bool]]:
         """The recorded episodes: number of the group, episode, whether with tokens."""
+        evaluated = self.tokens != "none"
         for number, group in enumerate(groups):
+            kept, with_tokens = self._keeps(number), self._with_tokens(number)
             for episode in group:
-                evaluation = episode.id.startswith("eval/")
-                if evaluation or self._keeps(number):
-                    yield number, episode, self._with_tokens(number, evaluation)
+                if episode.id.startswith("eval/"):
+                    yield number, episode, evaluated
+                elif kept:
+                    yield number, episode, with_tokens
 
     def trace(self, groups: Iterable[Iterable[Episode]]) -> None:
         """Marks turns whose credit and update are to be traced: those recorded with tokens."""
         groups = [list(group) for group in groups]
-        for turn in (turn for group in groups for episode in group for turn in episode.turns):
-            turn.trace = turn.why = None  # of an earlier step, if episodes are kept
+        for group in groups:
+            for episode in group:
+                for turn in episode.turns:
+                    turn.trace = turn.why = None  # of an earlier step, if episodes are kept
         for _, episode, tokens in self.chosen(groups):
             for turn in episode.turns if tokens else ():
                 turn.trace = {}
@@ -57,6 +62,5 @@ class RecordPlan:
     def _keeps(self, number: int) -> bool:
         return self.keep == "all" or (isinstance(self.keep, int) and number < self.keep)
 
-    def _with_tokens(self, number: int, evaluation: bool) -> bool:
-        sampled = self.tokens == "sample" and (evaluation or number < SAMPLED_GROUPS)
-        return self.tokens == "all" or sampled
+    def _with_tokens(self, number: int) -> bool:
+        return self.tokens == "all" or (self.tokens == "sample" and number < SAMPLED_GROUPS)

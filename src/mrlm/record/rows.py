@@ -16,6 +16,7 @@ import numpy as np
 
 from mrlm.core.board import Html, board_tree
 from mrlm.core.episodes import Episode
+from mrlm.core.prefixes import shared_prefix
 from mrlm.core.records import message_record, task_record
 from mrlm.core.types import Message, Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
@@ -55,8 +56,9 @@ def episode_row(
         "greedy": episode.greedy,
         "pruned": episode.pruned,
         "path": list(episode.path),
+        "missing": sorted(episode.missing),
+        "answers": episode.answers,
     }
-    marks |= {"missing": sorted(episode.missing), "answers": episode.answers}
     if episode.replayed is not None:
         marks["replayed"] = {**asdict(episode.replayed), "agents": [*episode.replayed.agents]}
     return {
@@ -106,9 +108,10 @@ def finite(value: float | None) -> float | None:
 
 def _finite_table(numbers: dict[str, float]) -> dict[str, float | None]:
     """A table with `finite` of each of its numbers, or the table itself if that changes nothing."""
-    if set(map(type, numbers.values())) <= {float} and all(map(math.isfinite, numbers.values())):
-        return cast("dict[str, float | None]", numbers)
-    return {name: finite(value) for name, value in numbers.items()}
+    for value in numbers.values():
+        if type(value) is not float or not math.isfinite(value):
+            return {name: finite(value) for name, value in numbers.items()}
+    return cast("dict[str, float | None]", numbers)
 
 
 def _boards(episode: Episode) -> list[dict[str, Any]]:
@@ -190,12 +193,6 @@ def mean_of(column: Any) -> float | None:
         return finite(column)
     numbers = [float(value) for value in column]
     return finite(sum(numbers) / len(numbers)) if numbers else None
-
-
-def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning of two sequences."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 _DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}

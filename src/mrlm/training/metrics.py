@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -24,41 +24,43 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     episodes = [each for each in everything if not each.greedy and not each.pruned]
     valid = [episode for episode in episodes if not episode.failed]
     metrics = {
-        "episodes/failed": _share(episode.failed for episode in episodes),
-        "episodes/truncated": _share(episode.status == "truncated" for episode in episodes),
+        "episodes/failed": _share([episode.failed for episode in episodes]),
+        "episodes/truncated": _share([episode.status == "truncated" for episode in episodes]),
         "episodes/count": float(len(episodes)),
     }
     if not valid:
         return metrics
-    missing = sum(len(episode.missing & episode.rollouts.keys()) for episode in valid)
+    incomplete = [episode for episode in valid if episode.missing]
+    missing = sum(len(episode.missing & episode.rollouts.keys()) for episode in incomplete)
     if missing:
         metrics["reward/missing"] = float(missing)
     scored = [episode for episode in valid if episode.scored]
     if scored:
-        rewards = [episode.reward for episode in scored]
+        rewards = np.array([episode.reward for episode in scored])
         metrics |= {"reward/mean": float(np.mean(rewards)), "reward/std": float(np.std(rewards))}
     names = sorted({episode.environment for episode in scored})
     for name in names if len(names) > 1 else ():
         rewards = [episode.reward for episode in scored if episode.environment == name]
         metrics[f"{name}/reward/mean"] = float(np.mean(rewards))
     agents = sorted({agent for episode in valid for agent in episode.rollouts})
-    turns = [turn for episode in valid for turn in episode.turns if turn.completion_ids]
-    lengths = [len(turn) for turn in turns]
-    if lengths:
-        metrics["completion_length/mean"] = float(np.mean(lengths))
-        metrics["completion_length/max"] = float(np.max(lengths))
-        stopped = (turn.finish_reason == "length" for turn in turns)
+    turns = [turn for episode in valid for turn in episode.turns]
+    written = [turn for turn in turns if turn.completion_ids]
+    if written:
+        lengths = [len(turn.completion_ids) for turn in written]
+        metrics["completion_length/mean"] = sum(lengths) / len(lengths)
+        metrics["completion_length/max"] = float(max(lengths))
+        stopped = [turn.finish_reason == "length" for turn in written]
         metrics["completion_length/cut"] = _share(stopped)
-    metrics["turns/mean"] = float(np.mean([len(list(episode.turns)) for episode in valid]))
+    metrics["turns/mean"] = len(turns) / len(valid)
     for agent in agents:
         acted = [(each, each.rollouts[agent]) for each in valid if agent in each.rollouts]
         known = [rollout.reward for each, rollout in acted if agent not in each.missing]
         if known:
             metrics[f"reward/{agent}/mean"] = float(np.mean(known))
-        own = [turn for _, rollout in acted for turn in rollout.turns]
-        lengths = [len(turn) for turn in own if turn.completion_ids]
+        own = (turn.completion_ids for _, rollout in acted for turn in rollout.turns)
+        lengths = [len(ids) for ids in own if ids]
         if lengths and len(agents) > 1:
-            metrics[f"completion_length/{agent}/mean"] = float(np.mean(lengths))
+            metrics[f"completion_length/{agent}/mean"] = sum(lengths) / len(lengths)
     for name in sorted({name for episode in valid for name in episode.metrics}):
         metrics[f"reward/{name}"] = float(np.mean([each.metrics.get(name, 0.0) for each in valid]))
     return metrics
@@ -75,7 +77,9 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for turn in _credited(groups):
         agents.setdefault(turn.agent, []).append(turn)
         policies.setdefault(turn.policy, []).append(turn)
-    tokens = {agent: sum(map(len, turns)) for agent, turns in agents.items()}
+    tokens = {
+        agent: sum([len(turn.completion_ids) for turn in turns]) for agent, turns in agents.items()
+    }
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
     for agent, turns in agents.items():
         metrics |= _spread(f"/{agent}", turns)
@@ -90,11 +94,12 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 def _spread(suffix: str, turns: Sequence[Turn]) -> dict[str, float]:
     """Mean, deviation and share of zeros of the advantages of turns."""
-    column = joined([turn.advantages for turn in turns], [len(turn) for turn in turns])
+    lengths = [len(turn.completion_ids) for turn in turns]
+    column = joined([turn.advantages for turn in turns], lengths)
     return {
         f"advantage{suffix}/mean": float(column.mean()),
         f"advantage{suffix}/std": float(column.std()),
-        f"advantage{suffix}/zero": _share(not has_advantage(turn) for turn in turns),
+        f"advantage{suffix}/zero": _share([not has_advantage(turn) for turn in turns]),
     }
 
 
@@ -111,7 +116,7 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
                 turns = [t for t in rollout.turns if t.trained and t.completion_ids]
                 if turns and not (episode.greedy or episode.pruned):
                     policies.setdefault(agent, turns[0].policy)
-                    found = tuple(tuple(turn.completion_ids) for turn in turns)
+                    found = tuple([tuple(turn.completion_ids) for turn in turns])
                     rollouts.setdefault(agent, []).append(found)
         for agent, several in rollouts.items():
             if len(several) > 1:
@@ -175,6 +180,5 @@ def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
     return found
 
 
-def _share(flags: Iterable[bool]) -> float:
-    values = list(flags)
-    return sum(values) / len(values) if values else 0.0
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0

@@ -198,9 +198,9 @@ def test_tokens_of_a_packed_micro_batch() -> None:
     """What several begin with counts once."""
     ids = [[1, 2, 3, 4], [1, 2, 3, 5, 6], [9, 9], [1, 2, 7]]
     samples = [sample(row, unit=unit) for unit, row in enumerate(ids)]
-    assert new_tokens(samples, None) == 4 + 2 + 2 + 3
-    assert new_tokens(samples[1:2], np.array(ids[0])) == 2
-    assert new_tokens(samples[3:], np.array(ids[1])) == 1
+    assert new_tokens(samples) == 4 + 2 + 2 + 3
+    assert new_tokens(samples[1:2], ids[0]) == 2
+    assert new_tokens(samples[3:], ids[1]) == 1
     assert sizes(split(samples, 9, packed=True)) == [[4, 5, 3, 2]]  # 4 + 2 + 1 + 2
     assert sizes(split(samples, 8, packed=True)) == [[4, 5, 3], [2]]
     assert sizes(split(samples, 6, packed=True)) == [[4, 5], [3, 2]]

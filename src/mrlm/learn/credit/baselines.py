@@ -58,7 +58,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         one = len(set(self.pool_owners.tolist())) < 2
-        self.flat |= one or bool(self.pool.max() == self.pool.min())
+        self.flat |= one or bool((self.pool == self.pool[0]).all())
 
     def title(self, by: BaselineBy, statistic: Statistic) -> str:
         """The baseline in words."""
@@ -240,14 +240,14 @@ def _by_place(
                 at.setdefault(place, []).append((turn, next(returns), owner))
     made = []
     for entries in at.values():
-        turns = [turn for turn, _, _ in entries]
-        pool = values = np.array([value for _, value, _ in entries], dtype=np.float64)
-        pool_owners = whose = np.array([owner for _, _, owner in entries])
-        if len(set(whose.tolist())) == 1:
+        turns, returns, acting = zip(*entries, strict=True)
+        pool = values = np.array(returns, dtype=np.float64)
+        pool_owners = whose = np.array(acting)
+        if len(set(acting)) == 1:
             others = [number for number, owner in enumerate(owners) if owner != whose[0]]
             pool = np.append(values, [rows[number][-1] for number in others])
             pool_owners = np.append(whose, [owners[number] for number in others]).astype(np.int64)
-        made.append(Comparison(turns, values, whose, pool, pool_owners))
+        made.append(Comparison(list(turns), values, whose, pool, pool_owners))
     return made
 
 

@@ -193,7 +193,7 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for group in groups:
         compared = members(group)
         rollouts = [pair for episode in group for pair in episode.rollouts.items()]
-        for agent in {agent for agent, rollout in rollouts if trained_turns(rollout)}:
+        for agent in {name for name, each in rollouts if name in compared or trained_turns(each)}:
             found = compared.get(agent, [])
             turns = (turn for _, rollout in found for turn in trained_turns(rollout))
             small = len(found) < 2

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
 
+from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import Column, Turn
-from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix, to_device
+from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
 
 
 @dataclass(slots=True)
@@ -294,7 +295,7 @@ class _Load:
     rows: int = 0
     longest: int = 0
     tokens: int = 0
-    last: np.ndarray | None = None
+    last: Sequence[int] = ()
 
     @property
     def size(self) -> int:
@@ -304,7 +305,7 @@ class _Load:
         """Adds a unit."""
         if self.packed:
             self.tokens += new_tokens(unit, self.last)
-            self.last = np.asarray(unit[-1].ids)
+            self.last = unit[-1].ids
             return
         self.rows += len(unit)
         self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
@@ -318,13 +319,12 @@ def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
     return list(by_unit.values())
 
 
-def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
+def new_tokens(unit: Sequence[Sample], last: Sequence[int] = ()) -> int:
     """Number of tokens of a unit that share no prefix with the sample before (`last` at first)."""
     count = 0
     for sample in unit:
-        ids = np.asarray(sample.ids)
-        count += len(ids) - (0 if last is None else shared_prefix(last, ids))
-        last = ids
+        count += len(sample.ids) - shared_prefix(last, sample.ids)
+        last = sample.ids
     return count
 
 
@@ -333,30 +333,27 @@ def pack(
 ) -> Batch:
     """Packs samples of a micro-batch into a batch. `totals` are the denominators of the whole
     optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
-    numbers: list[tuple[float, ...]] = []
-    columns: dict[str, list[Column | None]] = {name: [] for name in _CREDIT}
-    places: list[range] = []
-    turns: list[Turn] = []
-    agents: dict[str, int] = {}
-    for row, sample in enumerate(samples):
-        for turn, start in zip(sample.turns, sample.starts, strict=True):
-            agent = agents.setdefault(turn.agent, len(agents))
-            warmth = 1.0 if turn.sampling.greedy else turn.sampling.temperature
-            numbers.append((row, len(turns), sample.rollout, sample.unit, agent, warmth))
-            places.append(range(start - 1, start - 1 + len(turn)))
-            old = turn.logprobs if turn.old_logprobs is None else turn.old_logprobs
-            columns["behaviour_logprobs"].append(old if turn.logprobs is None else turn.logprobs)
-            columns["old_logprobs"].append(old)
-            for name in ("advantages", "returns", "values", "ref_logprobs"):
-                columns[name].append(getattr(turn, name))
-            turns.append(turn)
-    counts = np.array([len(turn) for turn in turns], dtype=np.int64)
-    flat = {name: joined(column, counts) for name, column in columns.items()}
-    flat["place"] = np.array([*chain.from_iterable(places)], dtype=np.int64)
-    ids = chain.from_iterable(turn.completion_ids for turn in turns)
-    flat["tokens"] = np.array([*ids], dtype=np.int64)
-    for name, column in zip(_NUMBERS, zip(*numbers, strict=True), strict=True):
-        flat[name] = np.repeat(np.asarray(column), counts)
+    turns = [turn for sample in samples for turn in sample.turns]
+    starts = [start - 1 for sample in samples for start in sample.starts]
+    agents = {name: number for number, name in enumerate(dict.fromkeys(t.agent for t in turns))}
+    counts = np.array([len(turn.completion_ids) for turn in turns], dtype=np.int64)
+    per_turn: dict[str, Sequence[float]] = {
+        "sequence": [row for row, sample in enumerate(samples) for _ in sample.turns],
+        "turn": range(len(turns)),
+        "rollout": [sample.rollout for sample in samples for _ in sample.turns],
+        "unit": [sample.unit for sample in samples for _ in sample.turns],
+        "agent": [agents[turn.agent] for turn in turns],
+        "temperature": [1.0 if t.sampling.greedy else t.sampling.temperature for t in turns],
+    }
+    columns: dict[str, list[Column | None]] = {
+        "behaviour_logprobs": [t.old_logprobs if t.logprobs is None else t.logprobs for t in turns],
+        "old_logprobs": [t.logprobs if t.old_logprobs is None else t.old_logprobs for t in turns],
+    }
+    columns |= {name: [getattr(turn, name) for turn in turns] for name in _CREDIT[2:]}
+    flat = {name: np.repeat(np.asarray(column), counts) for name, column in per_turn.items()}
+    flat |= {name: joined(column, counts) for name, column in columns.items()}
+    flat["place"] = ranges(starts, counts)
+    flat["tokens"] = np.array([*chain.from_iterable(t.completion_ids for t in turns)], np.int64)
     tensors = {name: to_device(array, device) for name, array in flat.items()}
     floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
@@ -378,17 +375,18 @@ _CREDIT = (
 _FLOATS = ("temperature", *_CREDIT)
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
 HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
-_NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
-"""Columns with one value per turn."""
 
 
 def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """`as_column` of the turns of a batch, one after the other, with `counts` tokens each."""
     kinds = {type(column) for column in columns}
     if kinds == {NoneType}:
-        return np.zeros(sum(counts))
+        return np.zeros(np.sum(counts))
     if kinds == {float}:
         return np.repeat(np.array(columns, dtype=np.float64), counts)
+    if kinds == {list}:
+        lists = cast("Sequence[list[float]]", columns)
+        return np.array([*chain.from_iterable(lists)], dtype=np.float64)
     return np.concatenate([as_column(*each) for each in zip(columns, counts, strict=True)])
 
 

@@ -43,7 +43,7 @@ def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sampl
         places = shares(loads, size)
     else:
         order = sorted(range(len(units)), key=lambda place: units[place][0].ids)
-        before = [None, *(np.asarray(units[place][-1].ids) for place in order)]
+        before = [[], *(units[place][-1].ids for place in order)]
         costs = [new_tokens(units[place], last) for place, last in zip(order, before, strict=False)]
         places = _stretches(order, costs, size)
     return [[sample for place in chosen for sample in units[place]] for chosen in places]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.fast.prefix_tree import to_device
 
 
 class Trace:
@@ -18,7 +21,7 @@ class Trace:
     def __init__(self, samples: Iterable[Sample]) -> None:
         turns = (turn for sample in samples for turn in sample.turns)
         self._turns: dict[int, Turn] = {id(t): t for t in turns if t.trace is not None}
-        self._seen: dict[int, list[Tensor]] = {}
+        self._seen: list[tuple[list[Turn], Tensor]] = []
 
     def at(self, loss_of: LossOf) -> LossOf:
         """Wraps a loss function so that its inputs are traced; the loss itself if nothing is."""
@@ -33,17 +36,22 @@ class Trace:
 
     @torch.no_grad()
     def _add(self, batch: Batch, outputs: Outputs) -> None:
-        stop = 0
-        for turn in batch.turns:
-            start, stop = stop, stop + len(turn)
-            if id(turn) in self._turns:
-                own = slice(start, stop)
-                columns = torch.stack([outputs.logprobs[own], outputs.entropy[own]])
-                self._seen.setdefault(id(turn), []).append(columns.float())
+        traced = np.array([id(turn) in self._turns for turn in batch.turns])
+        (own,) = np.nonzero(traced[batch.host["turn"]])
+        if len(own):
+            here = to_device(own, outputs.logprobs.device)
+            columns = torch.stack([outputs.logprobs[here], outputs.entropy[here]]).float()
+            self._seen.append(([*compress(batch.turns, traced)], columns))
 
     def write(self) -> None:
         """Writes `last_logprobs` and `entropies`, one number per token, to the turns' traces."""
-        for key, parts in self._seen.items():
-            logprobs, entropies = torch.cat(parts, dim=1).cpu().numpy()
+        found: dict[int, list[np.ndarray]] = {}
+        for turns, columns in self._seen:
+            ends = np.cumsum([len(turn) for turn in turns])
+            parts = np.split(columns.cpu().numpy(), ends[:-1], axis=1)
+            for turn, part in zip(turns, parts, strict=True):
+                found.setdefault(id(turn), []).append(part)
+        for key, several in found.items():
+            logprobs, entropies = np.concatenate(several, axis=1)
             if len(logprobs) == len(self._turns[key]):  # of sharded updates, only the own part
                 self._turns[key].trace = {"last_logprobs": logprobs, "entropies": entropies}

@@ -7,15 +7,17 @@ with the keys visible to them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.core.prefixes import shared_prefix
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 WASTE = 1.25
@@ -112,8 +114,8 @@ class PackedTokens:
         reaches = [self.chunks[index].stop for index in order]
         keys = None
         if sizes != reaches:
-            found = [_places(self.chunks, _path(self.chunks, index)) for index in order]
-            keys = to_device(np.concatenate(found), self.ids.device)
+            paths = chain.from_iterable(_path(self.chunks, index) for index in order)
+            keys = to_device(_places(paths), self.ids.device)
         ends = np.cumsum([[0, 0], *zip(sizes, reaches, strict=True)], axis=0, dtype=np.int32)
         columns = to_device(np.ascontiguousarray(ends.T), self.ids.device)
         return KeyPaths(keys, columns[0], columns[1], (max(sizes), max(reaches)))
@@ -139,36 +141,24 @@ def to_device(array: np.ndarray, device: Any) -> Tensor:
     return torch.as_tensor(array).to(device, non_blocking=True)
 
 
-def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """Length of the common prefix of two sequences."""
-    size = min(len(a), len(b))
-    differ = np.flatnonzero(a[:size] != b[:size])
-    return int(differ[0]) if len(differ) else size
-
-
 def plant(
-    sequences: Sequence[Sequence[int]], sample: np.ndarray, place: np.ndarray, device: Any = "cpu"
+    sequences: Sequence[list[int]], sample: np.ndarray, place: np.ndarray, device: Any = "cpu"
 ) -> PrefixTree:
     """Builds the tree of the ids of some samples, of which the last one is only predicted. For each
     trained token, `sample` (N,) is its sample, and `place` (N,) the index in it of the token
     before."""
-    arrays = [np.asarray(ids[:-1] or ids, dtype=np.int64) for ids in sequences]
-    stretches, paths = _grow(arrays)
+    read = [ids[:-1] or ids for ids in sequences]
+    stretches, paths = _grow(read)
     groups = _laid(stretches)
-    placed = sum(each.size for each in stretches)
-    ids = np.empty(placed, dtype=np.int64)
-    positions = np.empty(placed, dtype=np.int64)
-    for each in stretches:
-        here = slice(each.place, each.place + each.size)
-        ids[here] = arrays[each.sample][each.start : each.stop]
-        positions[here] = np.arange(each.start, each.stop)
-    whole = [_places(stretches, path) for path in paths]
-    offsets = np.cumsum([0, *map(len, whole)])
-    predictors = np.concatenate(whole)[offsets[sample] + place]
+    placed = [stretches[index] for group in groups for index in group]
+    ids = [read[each.sample][each.start : each.stop] for each in placed]
+    starts = np.cumsum([0, *map(len, read)])
+    whole = _places(stretches[index] for path in paths for index in path)
+    predictors = whole[starts[sample] + place]
     needed, which = np.unique(predictors, return_inverse=True)
     return PrefixTree(
-        to_device(ids, device),
-        to_device(positions, device),
+        to_device(np.array([*chain.from_iterable(ids)], dtype=np.int64), device),
+        to_device(ranges([each.start for each in placed], [*map(len, ids)]), device),
         stretches,
         groups,
         to_device(predictors, device),
@@ -180,22 +170,19 @@ def plant(
 def merged(trees: Sequence[PrefixTree]) -> tuple[PackedTokens, list[np.ndarray]]:
     """The tokens of several trees, of which none sees another, and for each tree the packed indices
     (P,) of its own: chunks of similar length are one piece of attention, whose tree they are of."""
-    sizes = [len(tree.ids) for tree in trees]
     if len(trees) == 1:
-        return trees[0], [np.arange(sizes[0])]
+        return trees[0], [np.arange(len(trees[0].ids))]
     stretches: list[_TokenChunk] = []
+    own: list[list[_TokenChunk]] = []
     for tree in trees:
         first = len(stretches)
         stretches += [
             replace(each, parent=each.parent + first if each.parent >= 0 else -1)
             for each in tree.chunks
         ]
+        own.append([stretches[first + index] for group in tree.groups for index in group])
     groups = _laid(stretches)
-    moved = [np.empty(size, dtype=np.int64) for size in sizes]
-    own = ((place, each) for place, tree in zip(moved, trees, strict=True) for each in tree.chunks)
-    for (place, before), after in zip(own, stretches, strict=True):
-        here = slice(before.place, before.place + before.size)
-        place[here] = np.arange(after.place, after.place + after.size)
+    moved = [_places(each) for each in own]
     device = trees[0].ids.device
     order = to_device(np.argsort(np.concatenate(moved)), device)
     ids, positions = (
@@ -215,23 +202,23 @@ def _laid(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
     return groups
 
 
-def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
+def _grow(read: Sequence[list[int]]) -> tuple[list[_TokenChunk], list[list[int]]]:
     """Splits sequences where others diverge; returns the chunks, and the chunk path of each
     sequence. In sorted order a sequence shares most with its predecessor, so one pass suffices."""
-    order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
+    order = sorted(range(len(read)), key=lambda number: read[number])
     stretches: list[_TokenChunk] = []
-    paths: list[list[int]] = [[] for _ in arrays]
+    paths: list[list[int]] = [[] for _ in read]
     path: list[int] = []
     done: list[int] = []
     for number in order:
-        common = shared_prefix(arrays[done[-1]], arrays[number]) if done else 0
+        common = shared_prefix(read[done[-1]], read[number]) if done else 0
         while path and stretches[path[-1]].start >= common:
             path.pop()
         if path and stretches[path[-1]].stop > common:
             _cut(stretches, path[-1], common, paths, done)
-        if common < len(arrays[number]):
+        if common < len(read[number]):
             parent = path[-1] if path else -1
-            stretches.append(_TokenChunk(number, common, len(arrays[number]), parent))
+            stretches.append(_TokenChunk(number, common, len(read[number]), parent))
             path = [*path, len(stretches) - 1]
         paths[number] = list(path)
         done.append(number)
@@ -256,18 +243,24 @@ def _cut(
         paths[number].insert(paths[number].index(index) + 1, new)
 
 
-def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray:
-    """Packed indices of the tokens of a path."""
-    chosen = [stretches[index] for index in path]
-    return np.concatenate([np.arange(each.place, each.place + each.size) for each in chosen])
+def _places(chunks: Iterable[_TokenChunk]) -> np.ndarray:
+    """Packed indices of the tokens of chunks, one after the other."""
+    found = [(each.place, each.stop - each.start) for each in chunks]
+    return ranges(*zip(*found, strict=True))
 
 
-def _path(stretches: Sequence[_TokenChunk], index: int) -> list[int]:
+def ranges(starts: Sequence[int], sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """So many successive numbers from each start on, one after the other."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return np.arange(ends[-1]) + np.repeat(np.subtract(starts, ends) + sizes, sizes)
+
+
+def _path(stretches: Sequence[_TokenChunk], index: int) -> list[_TokenChunk]:
     """The chunks from the root to one of them."""
-    path = [index]
-    while stretches[path[0]].parent >= 0:
-        path.insert(0, stretches[path[0]].parent)
-    return path
+    path = [stretches[index]]
+    while path[-1].parent >= 0:
+        path.append(stretches[path[-1].parent])
+    return path[::-1]
 
 
 def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
@@ -294,30 +287,27 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
 
 def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
-    sizes = np.array([each.size for each in chosen])
-    before = np.array([each.start for each in chosen])
-    asking, known = int(sizes.max()), int((sizes + before).max())
+    sizes, reaches = [each.size for each in chosen], [each.stop for each in chosen]
+    asking, known = max(sizes), max(reaches)
     start = chosen[0].place
-    column = np.arange(asking)[None]
     rows = inside = keys = None
-    if (sizes != asking).any():
-        first = np.array([each.place for each in chosen])[:, None]
-        real = column < sizes[:, None]
+    if min(sizes) < asking:
+        first, column = np.array([[each.place] for each in chosen]), np.arange(asking)
+        real = column < np.array(sizes)[:, None]
         rows = to_device(np.where(real, first + column, first), device)
-        inside = to_device(np.flatnonzero(real.reshape(-1)), device)
-    if before.any():
-        table = np.zeros((len(chosen), known), dtype=np.int64)
-        for row, index in enumerate(group):
-            places = _places(stretches, _path(stretches, index))
-            table[row, : len(places)] = places
-            table[row, len(places) :] = places[0]
+        inside = to_device(np.flatnonzero(real), device)
+    if sizes != reaches:
+        paths = [_path(stretches, index) for index in group]
+        table = np.repeat([[path[0].place] for path in paths], known, axis=1)
+        real = np.arange(known) < np.array(reaches)[:, None]
+        table[real] = _places(chain.from_iterable(paths))
         keys = to_device(table, device)
     return PrefixPiece(
         start,
-        start + int(sizes.sum()),
+        start + sum(sizes),
         rows,
         inside,
         keys,
-        to_device(np.stack([before, sizes], axis=1), device),
+        to_device(np.array([[each.start, each.size] for each in chosen]), device),
         (len(chosen), asking, known),
     )

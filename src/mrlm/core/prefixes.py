@@ -1,0 +1,12 @@
+"""Common beginnings of sequences of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress, count
+from operator import ne
+
+
+def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning of two sequences."""
+    return next(compress(count(), map(ne, one, other)), min(len(one), len(other)))
