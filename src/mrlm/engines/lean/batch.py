@@ -18,7 +18,8 @@ from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
-from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.engines.shared.sampling import Columns, Draft
+from mrlm.engines.shared.uniforms import uniforms_of
 from mrlm.learn.fast.kept import Activations, Kept
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -277,10 +278,7 @@ class DecodingBatch:
         self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
         self.policy[at] = column([self.names.index(request.policy) for request in requests])
         self.count[at] = 0
-        uniforms = np.zeros((len(slots), self._columns))
-        for row, request in enumerate(requests):
-            own = uniforms_of(request)
-            uniforms[row, : len(own)] = own
+        uniforms = uniforms_of(requests, self._columns)
         self.uniforms[at] = torch.as_tensor(uniforms, device=self.device)
 
     def _compact(self) -> Tensor:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,12 +84,6 @@ class Columns:
             scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
         drawn = sample if logits.device.type == "cpu" else sample_in_blocks
         return drawn(scaled, uniforms, self.greedy)
-
-
-def uniforms_of(request: Request) -> np.ndarray:
-    """The request's own random numbers in [0, 1), one per token that it may sample."""
-    generator = np.random.Generator(np.random.Philox(request.seed))
-    return generator.random(max(1, request.sampling.max_new_tokens))
 
 
 def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tuple[Tensor, Tensor]:
