@@ -149,7 +149,7 @@ class Decoder:
                 name: self._into(old.get(name), self._norm_weight(getattr(layer, name)))
                 for name in NORMS
             }
-            if not self.on_processor and layer.norm_q is not None:
+            if (self._plain or not self.on_processor) and layer.norm_q is not None:
                 first, second = map(self._norm_weight, (layer.norm_q, layer.norm_k))
                 assert first is not None and second is not None
                 parts = [first.expand(self.heads, -1), second.expand(self.kv_heads, -1)]
@@ -323,7 +323,7 @@ class Decoder:
                 store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
             if norms.get("norm_heads") is not None:
-                _heads_normed(y[:, :kept], norms["norm_heads"], self.anatomy.eps)
+                self._norm_heads(y[:, :kept], norms["norm_heads"])
             elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
@@ -368,6 +368,17 @@ class Decoder:
             return (weight * x).div_(length)
         return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
 
+    def _norm_heads(self, x: Tensor, weight: Tensor | None) -> None:
+        """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads +
+        kv_heads, D)."""
+        assert weight is not None
+        if self._plain:
+            length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._ground[x.shape[-1]])
+            x.mul_(weight).div_(length)
+            return
+        normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, self.anatomy.eps)
+        torch.mul(normed, weight, out=x)
+
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
         rolling a head by half its width replaces rotating its halves."""
@@ -380,11 +391,3 @@ class Decoder:
                 signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
                 self._tables[name] = (cos[:, None], signed[:, None])
         return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}
-
-
-def _heads_normed(x: Tensor, weight: Tensor | None, eps: float) -> None:
-    """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads + kv_heads,
-    D)."""
-    assert weight is not None
-    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, eps)
-    torch.mul(normed, weight, out=x)
