@@ -65,8 +65,13 @@ class Columns:
     """The sampling parameters of the rows of a batch, one column each."""
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
+        kinds = {id(each): each for each in sampling}
+        places = {kind: place for place, kind in enumerate(kinds)}
+        rows = torch.tensor([places[id(each)] for each in sampling], device=device)
+        sampling = [*kinds.values()]
+
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device)
+            return torch.tensor(values, dtype=torch.float32, device=device)[rows]
 
         greedy = [each.greedy for each in sampling]
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
@@ -75,7 +80,9 @@ class Columns:
         self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
         self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
         self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
-        self.greedy: Tensor | None = torch.tensor(greedy, device=device) if any(greedy) else None
+        self.greedy: Tensor | None = None
+        if any(greedy):
+            self.greedy = torch.tensor(greedy, device=device)[rows]
 
     def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Sample tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
