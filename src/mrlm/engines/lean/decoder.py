@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mrlm.engines.lean.attention import Attention
+from mrlm.engines.lean.attention import LANES, Attention
 from mrlm.engines.lean.changes import Changes
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
@@ -280,6 +280,10 @@ class Decoder:
         return weight * len(weight) ** 0.5 if self._plain else weight.clone()
 
     # -- forward ---------------------------------------------------------------------------------
+
+    def columns(self, tokens: int) -> int:
+        """Columns that the keys of a prompt of so many tokens take."""
+        return -(-tokens // LANES) * LANES if self.on_processor else tokens
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embed ids (N,) as (N, hidden)."""

@@ -128,7 +128,7 @@ class Blocks:
         shared prompts (P,), the rows whose output is needed (N,), and the result of
         `Decoder.owners` (N,)."""
         self._bound(running)
-        self._longest, self._prefixes = int(lengths.max()), len(lengths)
+        self._longest, self._prefixes = self.decoder.columns(int(lengths.max())), len(lengths)
         self._prefix_of, self._running, self._owners = prefixes, running, owners
         self.locate()
         self._length = self._index(lengths)
