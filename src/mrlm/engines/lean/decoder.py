@@ -281,10 +281,6 @@ class Decoder:
 
     # -- forward ---------------------------------------------------------------------------------
 
-    def columns(self, tokens: int) -> int:
-        """Columns that the keys of a prompt of so many tokens take."""
-        return -(-tokens // LANES) * LANES if self.on_processor else tokens
-
     def embed(self, ids: Tensor) -> Tensor:
         """Embed ids (N,) as (N, hidden)."""
         x = F.embedding(ids, self.anatomy.embedding)
@@ -326,13 +322,13 @@ class Decoder:
             if store is not None:
                 store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
+            turned = y[:, :kept]
             if norms.get("norm_heads") is not None:
-                self._norm_heads(y[:, :kept], norms["norm_heads"])
+                _heads_normed(turned, norms["norm_heads"], self)
             elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
             cos, sin = turns[layer.rope]
-            turned = y[:, :kept]
             rolled = turned.roll(self.head_dim // 2, -1)
             turned.mul_(cos).addcmul_(rolled, sin)
             y = attend(at, y[:, :heads], y[:, heads:])
@@ -372,17 +368,6 @@ class Decoder:
             return (weight * x).div_(length)
         return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
 
-    def _norm_heads(self, x: Tensor, weight: Tensor | None) -> None:
-        """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads +
-        kv_heads, D)."""
-        assert weight is not None
-        if self._plain:
-            length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._ground[x.shape[-1]])
-            x.mul_(weight).div_(length)
-            return
-        normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, self.anatomy.eps)
-        torch.mul(normed, weight, out=x)
-
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
         rolling a head by half its width replaces rotating its halves."""
@@ -395,3 +380,20 @@ class Decoder:
                 signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
                 self._tables[name] = (cos[:, None], signed[:, None])
         return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}
+
+
+def _heads_normed(x: Tensor, weight: Tensor | None, decoder: Decoder) -> None:
+    """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads + kv_heads,
+    D), as `Decoder._norm` does."""
+    assert weight is not None
+    if decoder._plain:
+        length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(decoder._ground[x.shape[-1]])
+        x.mul_(weight).div_(length)
+        return
+    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, decoder.anatomy.eps)
+    torch.mul(normed, weight, out=x)
+
+
+def columns_of(decoder: Decoder, tokens: int) -> int:
+    """Columns that the keys of a prompt of so many tokens take."""
+    return -(-tokens // LANES) * LANES if decoder.on_processor else tokens

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
-from mrlm.engines.lean.decoder import Attend, Decoder
+from mrlm.engines.lean.decoder import Attend, Decoder, columns_of
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 Look = Callable[["Queries", Tensor], Tensor]
@@ -82,7 +82,7 @@ class Prefill:
     ) -> None:
         self.decoder = decoder
         self.count, self.longest = len(texts), max(map(len, texts))
-        self.wide: int = decoder.columns(self.longest)
+        self.wide: int = columns_of(decoder, self.longest)
         self.known, self.stops = known, stops
         table = np.full((self.count, self.wide), -1)
         columns = np.arange(self.wide)
