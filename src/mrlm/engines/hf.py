@@ -15,8 +15,9 @@ from torch import Tensor
 
 from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.policies import PolicyEngine
-from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.engines.shared.sampling import Columns, Draft
 from mrlm.engines.shared.transfer import Transfer
+from mrlm.engines.shared.uniforms import uniforms_of
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
@@ -149,11 +150,8 @@ class _Rows:
         ends = policy.eos_ids
         self.drafts = [Draft(request, policy, ends) for request in requests]
         self.live = list(self.drafts)
-        own = [uniforms_of(request) for request in requests]
-        uniforms = np.zeros((len(own), max(map(len, own))))
-        for row, numbers in enumerate(own):
-            uniforms[row, : len(numbers)] = numbers
-        self.uniforms: Tensor = torch.as_tensor(uniforms, device=self.device)
+        width = max(request.sampling.max_new_tokens for request in requests)
+        self.uniforms: Tensor = torch.as_tensor(uniforms_of(requests, width), device=self.device)
         last = [len(r.prompt_ids) + r.sampling.max_new_tokens - 1 for r in requests]
         self.last: Tensor = torch.tensor(last, device=self.device)[:, None]
         """Last position of each row; finished rows that are still computed stay there."""

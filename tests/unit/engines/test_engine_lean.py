@@ -16,6 +16,7 @@ import transformers
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder, kv_blocks
+from mrlm.engines.lean.attention import LANES
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefix_cache import PrefixCache
@@ -125,6 +126,20 @@ def test_it_says_what_the_general_engine_says(family: str, tokenizer: Any) -> No
     assert_lean(lean)
     waves = sum(sorted((len(ids) for ids in ids_of(expected)), reverse=True)[::5])
     assert together < lean.stats.steps - together < waves
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+@pytest.mark.parametrize("length", [LANES - 1, LANES, LANES + 1])
+def test_columns_that_no_prompt_fills_are_not_seen(
+    family: str, length: int, tokenizer: Any
+) -> None:
+    general, lean = engines(Policy("policy", build(family), tokenizer))
+    rng = np.random.default_rng(length)
+    texts = [rng.integers(3, 259, length).tolist() for _ in range(3)]
+    texts[2][: length // 2] = texts[1][: length // 2]
+    requests = [ask(text, seed) for seed, text in enumerate(2 * texts)]
+    assert_same(generate(lean, requests), generate(general, requests))
+    assert_lean(lean)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])

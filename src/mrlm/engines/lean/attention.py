@@ -12,6 +12,9 @@ from mrlm.learn.fast.attention import SCORES
 
 HIDDEN = -1e30
 """Added to the score of a masked key."""
+LANES = 16
+"""Keys of shared prompts are stored in multiples of so many on a CPU: torch's kernel takes most of
+its time for those beyond one."""
 
 
 @dataclass(frozen=True, slots=True)

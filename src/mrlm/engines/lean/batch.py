@@ -18,7 +18,8 @@ from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
-from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.engines.shared.sampling import Columns, Draft
+from mrlm.engines.shared.uniforms import uniforms_of
 from mrlm.learn.fast.kept import Activations, Kept
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -49,7 +50,7 @@ class Stats:
     """Decode steps."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Prefix:
     key: tuple[Any, ...]
     ids: np.ndarray
@@ -201,7 +202,8 @@ class DecodingBatch:
 
     def _finish(self, rows: list[int], sizes: list[int]) -> None:
         """Release rows after so many tokens."""
-        drawn, scores = self.tokens[rows].tolist(), self.logprobs[rows].tolist()
+        at = torch.tensor(rows, device=self.device)
+        drawn, scores = self.tokens[at].tolist(), self.logprobs[at].tolist()
         for row, size, ids, logprobs in zip(rows, sizes, drawn, scores, strict=True):
             draft = self.drafts[self.who[row]]
             draft.token_ids, draft.logprobs = ids[:size], logprobs[:size]
@@ -216,9 +218,10 @@ class DecodingBatch:
         """Cache the keys and values of finished rows; the last token was never read."""
         places, at, columns = [], [], []
         for row in rows:
-            draft, prefix = self.drafts[self.who[row]], self._prefix(int(self.prefix_of[row]))
+            draft = self.drafts[self.who[row]]
             if len(draft.token_ids) <= WORTH:
                 continue
+            prefix = self._prefix(int(self.prefix_of[row]))
             ids = np.concatenate([prefix.ids, np.array(draft.token_ids[:-1])])
             known, found = self.cache.add(prefix.key, ids, len(prefix.ids))
             start = int(self.blocks.since[row]) + known - len(prefix.ids)
@@ -271,16 +274,15 @@ class DecodingBatch:
             return torch.tensor(values, device=self.device)
 
         self.blocks.begin(slots, self.prefix_of[slots])
-        last = [self._prefix(int(self.prefix_of[slot])).last for slot in slots]
-        self.hidden[at] = torch.stack([each for each in last if each is not None])
+        used, own = np.unique(self.prefix_of[slots], return_inverse=True)
+        last = [self._prefix(number).last for number in used.tolist()]
+        states = torch.stack([each for each in last if each is not None])
+        self.hidden[at] = states[torch.as_tensor(own, device=self.device)]
         self.position[at] = column([len(request.prompt_ids) for request in requests])
         self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
         self.policy[at] = column([self.names.index(request.policy) for request in requests])
         self.count[at] = 0
-        uniforms = np.zeros((len(slots), self._columns))
-        for row, request in enumerate(requests):
-            own = uniforms_of(request)
-            uniforms[row, : len(own)] = own
+        uniforms = uniforms_of(requests, self._columns)
         self.uniforms[at] = torch.as_tensor(uniforms, device=self.device)
 
     def _compact(self) -> Tensor:
@@ -309,9 +311,10 @@ class DecodingBatch:
             self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
     def _vacant(self) -> int:
-        if None not in self.prefixes:
-            self.prefixes.append(None)
-        return self.prefixes.index(None)
+        if None in self.prefixes:
+            return self.prefixes.index(None)
+        self.prefixes.append(None)
+        return len(self.prefixes) - 1
 
     def _prefix(self, number: int) -> _Prefix:
         prefix = self.prefixes[number]

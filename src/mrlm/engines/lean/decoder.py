@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mrlm.engines.lean.attention import Attention
+from mrlm.engines.lean.attention import LANES, Attention
 from mrlm.engines.lean.changes import Changes
 from mrlm.engines.lean.copies import joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
@@ -153,7 +153,7 @@ class Decoder:
                 name: self._into(old.get(name), self._multiplier(getattr(layer, name)))
                 for name in NORMS
             }
-            if not self.on_processor and layer.norm_q is not None:
+            if (self._plain or not self.on_processor) and layer.norm_q is not None:
                 first, second = map(self._multiplier, (layer.norm_q, layer.norm_k))
                 assert first is not None and second is not None
                 parts = [first.expand(self.heads, -1), second.expand(self.kv_heads, -1)]
@@ -330,13 +330,13 @@ class Decoder:
             if store is not None:
                 store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
+            turned = y[:, :kept]
             if norms.get("norm_heads") is not None:
-                _heads_normed(y[:, :kept], norms["norm_heads"], self.anatomy.eps)
+                _heads_normed(turned, norms["norm_heads"], self)
             elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
                 y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
             cos, sin = turns[layer.rope]
-            turned = y[:, :kept]
             rolled = turned.roll(self.head_dim // 2, -1)
             turned.mul_(cos).addcmul_(rolled, sin)
             y = attend(at, y[:, :heads], y[:, heads:])
@@ -390,9 +390,18 @@ class Decoder:
         return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}
 
 
-def _heads_normed(x: Tensor, weight: Tensor | None, eps: float) -> None:
+def _heads_normed(x: Tensor, weight: Tensor | None, decoder: Decoder) -> None:
     """Norm queries and keys (N, heads + kv_heads, D) in place, with multipliers (heads + kv_heads,
-    D)."""
+    D), as `Decoder._norm` does."""
     assert weight is not None
-    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, eps)
+    if decoder._plain:
+        length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(decoder._ground[x.shape[-1]])
+        x.mul_(weight).div_(length)
+        return
+    normed = F.rms_norm(x.to(weight.dtype), x.shape[-1:], None, decoder.anatomy.eps)
     torch.mul(normed, weight, out=x)
+
+
+def columns_of(decoder: Decoder, tokens: int) -> int:
+    """Columns that the keys of a prompt of so many tokens take."""
+    return -(-tokens // LANES) * LANES if decoder.on_processor else tokens

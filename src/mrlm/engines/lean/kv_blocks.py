@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
-from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.decoder import Decoder, columns_of
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
@@ -128,7 +128,7 @@ class Blocks:
         shared prompts (P,), the rows whose output is needed (N,), and the result of
         `Decoder.owners` (N,)."""
         self._bound(running)
-        self._longest, self._prefixes = int(lengths.max()), len(lengths)
+        self._longest, self._prefixes = columns_of(self.decoder, int(lengths.max())), len(lengths)
         self._prefix_of, self._running, self._owners = prefixes, running, owners
         self.locate()
         self._length = self._index(lengths)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mrlm.core.errors import EngineError
-from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.decoder import Decoder, columns_of
 from mrlm.engines.lean.kv_blocks import most_columns
 from mrlm.engines.lean.prefix_cache import AT_ONCE
 from mrlm.play.engine import Request
@@ -32,6 +32,7 @@ class Places:
     """
 
     def __init__(self, decoder: Decoder, width: int, budget: int) -> None:
+        self.decoder: Decoder = decoder
         self.device: torch.device = decoder.device
         self.width: int = width
         self.budget: int = budget
@@ -42,7 +43,7 @@ class Places:
 
     def needed(self, rows: int, prompts: int, longest: int) -> int:
         """Most bytes of so many rows and prompts, with a layer that is copied as it grows."""
-        own, read = rows * most_columns(self.width), prompts * longest
+        own, read = rows * most_columns(self.width), prompts * columns_of(self.decoder, longest)
         return (own + read + max(own, read) // self.layers + AT_ONCE) * self.of_token
 
     def fitting(self, requests: Sequence[Request]) -> int:

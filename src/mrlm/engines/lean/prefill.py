@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
-from mrlm.engines.lean.decoder import Attend, Decoder
+from mrlm.engines.lean.decoder import Attend, Decoder, columns_of
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 Look = Callable[["Queries", Tensor], Tensor]
@@ -81,7 +81,8 @@ class Prefill:
         stops: np.ndarray,
     ) -> None:
         self.decoder = decoder
-        self.count, self.wide = len(texts), max(map(len, texts))
+        self.count, self.longest = len(texts), max(map(len, texts))
+        self.wide: int = columns_of(decoder, self.longest)
         self.known, self.stops = known, stops
         table = np.full((self.count, self.wide), -1)
         columns = np.arange(self.wide)
@@ -105,7 +106,7 @@ class Prefill:
         own = None if owners is None else np.repeat(owners, self.new)
         last = self.last, decoder.adapted(owners)
         x = decoder.embed(self.ids)
-        return decoder.forward(x, self.columns, self.wide, attend, decoder.adapted(own), last)
+        return decoder.forward(x, self.columns, self.longest, attend, decoder.adapted(own), last)
 
     def asked(self, at: int, queries: Tensor, look: Look) -> Tensor:
         """Outputs (N, heads * D) in a layer."""
@@ -121,9 +122,9 @@ class Prefill:
     def mask(self, group: Queries, window: int | None) -> Tensor | None:
         """The mask (P, 1, tall, wide) of a group, added to its scores; `None` if a causal mask is
         enough."""
-        if window is None or window >= self.wide:
+        if window is None or window >= self.longest:
             window = None
-            if group.tall == self.wide and not self.starts.any():
+            if group.tall == self.longest and not self.starts.any():
                 return None
         device = self.decoder.device
         own = group.first[:, None] + torch.arange(group.tall, device=device)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 AT_ONCE = 1024
 """Tokens that are copied at once."""
+NOTHING = np.empty(0, dtype=np.int64)
 Ids = np.ndarray
 Key = tuple[Hashable, ...]
 """The weights that computed a text, and anything else that separates texts."""
@@ -73,9 +74,9 @@ class PrefixCache:
         """The pool's rows (n,) of the longest cached prefix of a text (N,)."""
         root = self._roots.get(key)
         if root is None:
-            return np.empty(0, dtype=np.int64)
+            return NOTHING
         rows, _, _ = self._walk(root, ids)
-        return np.concatenate([*rows, np.empty(0, dtype=np.int64)])
+        return np.concatenate([*rows, NOTHING])
 
     def read(self, rows: np.ndarray) -> Tensor:
         """Keys and values (n, *shape) of rows."""
@@ -88,13 +89,14 @@ class PrefixCache:
             The first token that is not cached, and the rows to `write` the tokens from there into,
             possibly fewer than needed, or none.
         """
-        nothing = len(ids), np.empty(0, dtype=np.int64)
         if self.limit == 0:
-            return nothing
-        root = self._roots.setdefault(key, _Node(ids[:0], np.empty(0, dtype=np.int64), None))
+            return len(ids), NOTHING
+        root = self._roots.get(key)
+        if root is None:
+            root = self._roots[key] = _Node(ids[:0], NOTHING, None)
         _, node, known = self._walk(root, ids)
         if known < start or known == len(ids):
-            return nothing
+            return len(ids), NOTHING
         rows = self._take(len(ids) - known)
         if len(rows):
             new = ids[known : known + len(rows)]

@@ -118,6 +118,8 @@ class Prompts:
             def look(group: Queries, asking: Tensor) -> Tensor:
                 keys, values = layer if group.prompts is None else layer[:, group.prompts]
                 mask = masks[group, decoder.windows[at]]
+                if mask is None:
+                    keys, values = keys[:, :, : group.tall], values[:, :, : group.tall]
                 asked = group.grid(asking)
                 found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
                 return group.flat(found)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,8 +65,13 @@ class Columns:
     """The sampling parameters of the rows of a batch, one column each."""
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
+        kinds = {id(each): each for each in sampling}
+        places = {kind: place for place, kind in enumerate(kinds)}
+        rows = torch.tensor([places[id(each)] for each in sampling], device=device)
+        sampling = [*kinds.values()]
+
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device)
+            return torch.tensor(values, dtype=torch.float32, device=device)[rows]
 
         greedy = [each.greedy for each in sampling]
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
@@ -76,7 +80,9 @@ class Columns:
         self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
         self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
         self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
-        self.greedy: Tensor | None = torch.tensor(greedy, device=device) if any(greedy) else None
+        self.greedy: Tensor | None = None
+        if any(greedy):
+            self.greedy = torch.tensor(greedy, device=device)[rows]
 
     def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Sample tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
@@ -85,12 +91,6 @@ class Columns:
             scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
         drawn = sample if logits.device.type == "cpu" else sample_in_blocks
         return drawn(scaled, uniforms, self.greedy)
-
-
-def uniforms_of(request: Request) -> np.ndarray:
-    """The request's own random numbers in [0, 1), one per token that it may sample."""
-    generator = np.random.Generator(np.random.Philox(request.seed))
-    return generator.random(max(1, request.sampling.max_new_tokens))
 
 
 def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tuple[Tensor, Tensor]:
