@@ -651,23 +651,25 @@ def test_a_pass_notices_what_came_into_the_model() -> None:
 # -- products of a processor -----------------------------------------------------------------------
 
 
-def test_small_weights_are_stored_for_few_and_for_many_rows(
+def test_small_weights_are_multiplied_with_few_and_with_many_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rows of a product with packed weights are rounded up to few numbers."""
+    """Many rows are rounded up to few numbers."""
     monkeypatch.setattr(matmul, "onednn_serves", matmul.onednn_is_exact)
     weights, bias = [torch.randn(48, 24), torch.randn(16, 24)], torch.randn(64)
     kept = matmul.stored(weights, torch.float32)
-    assert isinstance(kept, matmul.Doubled) is matmul.onednn_is_exact()
-    for rows in (1, 63, 64, 65, 200, 513):
+    assert not kept.is_mkldnn
+    for rows in (1, 31, 32, 65, 200, 513):
         x = torch.randn(rows, 24)
         wanted = F.linear(x, torch.cat(weights), bias)
-        torch.testing.assert_close(matmul.linear(x, kept, bias), wanted, rtol=1e-5, atol=1e-5)
+        for more in (bias, None):
+            found = matmul.linear(x, kept, more)
+            torch.testing.assert_close(
+                found, wanted if more is not None else wanted - bias, rtol=1e-5, atol=1e-5
+            )
     rounded = [matmul._rounded(rows) for rows in range(64, 4097)]
     assert all(0 <= found - rows <= rows / 8 for rows, found in enumerate(rounded, 64))
     assert len(set(rounded)) <= 1 + 6 * matmul.SHAPES
-    monkeypatch.setattr(matmul, "onednn_serves", lambda: False)
-    assert isinstance(matmul.stored(weights, torch.float32), torch.Tensor)
 
 
 def test_how_weights_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:

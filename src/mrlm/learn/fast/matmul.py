@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,31 +18,25 @@ from mrlm.learn.fast import int8
 from mrlm.learn.fast.cpu_backends import exact, onednn_serves
 
 LARGE = 1 << 17
-"""Smallest number of entries for which weights are packed: oneDNN's calls cost 10 us more."""
+"""Smallest number of entries for which weights are packed: oneDNN's calls cost 10 us more, and
+packing takes longer than a product."""
 TYPICAL_ROWS = 32
 """Number of rows that oneDNN packs weights for; others work as well."""
-MANY = 64
+MANY = 32
 """Rows from which oneDNN is the faster library for small weights, too."""
 SHAPES = 8
 """Numbers of rows between two powers of two that small weights are multiplied with: oneDNN prepares
 a kernel for each, which takes as long as a product."""
 
 
-class Doubled(NamedTuple):
-    """Small weights for few rows (out, in), and packed for many."""
-
-    plain: Tensor
-    packed: Tensor
-
-
-Weight = Tensor | Doubled | int8.Int8
+Weight = Tensor | int8.Int8
 """Of a linear map, as it is kept."""
 
 
-def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor | Doubled:
-    """Concatenates weights (out, in) along `out` for `linear` in `dtype`: packed by oneDNN if
-    useful, else in the memory layout that is fastest for few rows; small ones in both where oneDNN
-    is faster. A single weight in the right layout is not copied.
+def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
+    """Concatenates weights (out, in) along `out` for `linear` in `dtype`: packed by oneDNN if they
+    are large and it is useful, else in the memory layout that is fastest for few rows. A single
+    weight in the right layout is not copied.
 
     In bfloat16 the default kernel is oneDNN as well, which would pack them again for every product.
     Products with a `single` row are bound by reading the weights: these are packed only with
@@ -53,10 +46,8 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     on_processor = first.device.type == "cpu" and dtype == torch.float32
     rows = 1 if single else TYPICAL_ROWS
     if on_processor:
-        packed = not single or torch.get_num_threads() > 1
-        packed = packed and onednn_is_exact()
-        if packed and sum(w.numel() for w in weights) < LARGE:
-            return _small([weight.detach().to(dtype) for weight in weights])
+        large = sum(weight.numel() for weight in weights) >= LARGE
+        packed = large and (not single or torch.get_num_threads() > 1) and onednn_is_exact()
     else:
         packed = first.device.type == "cpu" and dtype == torch.bfloat16 and onednn_has_bfloat16()
     if len(weights) == 1 and first.dtype == dtype:
@@ -70,21 +61,12 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     return joined.t().contiguous().t() if on_processor else joined
 
 
-def _small(weights: Sequence[Tensor]) -> Tensor | Doubled:
-    doubled = onednn_serves()
-    joined = weights[0] if len(weights) == 1 and not doubled else torch.cat([*weights])
-    tall = len(weights) == 1 and joined.shape[0] <= joined.shape[1]
-    plain = joined if tall else joined.t().contiguous().t()
-    return Doubled(plain, _packed(joined, TYPICAL_ROWS)) if doubled else plain
-
-
 def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
     """Whether a `weight` from `stored` has the entries of `weights` (out, in), bit by bit; `False`
     in 8 bits."""
     if isinstance(weight, int8.Int8):
         return False
-    kept = weight.plain if isinstance(weight, Doubled) else weight
-    kept = kept.to_dense() if kept.is_mkldnn else kept
+    kept = weight.to_dense() if weight.is_mkldnn else weight
     parts = kept.split([len(each) for each in weights])
     return all(
         torch.equal(part, each.detach().to(part.dtype))
@@ -97,18 +79,24 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
     if isinstance(weight, int8.Int8):
         return int8.linear(x, weight, bias).to(x.dtype)
-    added = 0
-    if isinstance(weight, Doubled):
-        added = _rounded(len(x)) - len(x)
-        weight = weight.packed if len(x) >= MANY else weight.plain
     given = x.to(weight.dtype)
-    if weight.is_mkldnn and added:
-        given = F.pad(given, (0, 0, 0, added))
     if weight.is_mkldnn:
-        found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+        found = _through_onednn(given, weight, bias)
+    elif len(x) >= MANY and _is_small(weight) and onednn_serves():
+        given = F.pad(given, (0, 0, 0, _rounded(len(x)) - len(x)))
+        found = _through_onednn(given, weight, bias)[: len(x)]
     else:
         found = F.linear(given, weight, bias)
-    return found[: len(x)].to(x.dtype)
+    return found.to(x.dtype)
+
+
+def _is_small(weight: Tensor) -> bool:
+    on_processor = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return on_processor and weight.numel() < LARGE
+
+
+def _through_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def _rounded(rows: int) -> int:
@@ -133,6 +121,6 @@ def onednn_is_exact() -> bool:
     """Whether oneDNN is available and computes float32 products in float32."""
 
     def product(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(a, _packed(b, TYPICAL_ROWS), None, "none", [], "")
+        return _through_onednn(a, _packed(b, TYPICAL_ROWS), None)
 
     return torch.backends.mkldnn.is_available() and exact(product)
