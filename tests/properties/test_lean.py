@@ -25,7 +25,14 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, merge, pack, split
-from mrlm.learn.fast import cpu_backends, forward, matmul, packed_pass, row_blocks
+from mrlm.learn.fast import (
+    cpu_backends,
+    forward,
+    matmul,
+    packed_pass,
+    prefix_tree,
+    row_blocks,
+)
 from mrlm.learn.fast.elementwise import Norm
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of
@@ -384,8 +391,9 @@ def planted(*sequences: list[int]) -> Any:
     return plant([[*ids, 0] for ids in sequences], sample, place)
 
 
-def test_a_tree_by_hand() -> None:
+def test_a_tree_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Roots first, short ones first; what leaves a trunk lies behind it."""
+    monkeypatch.setattr(prefix_tree, "SPARE", 0)
     tree = planted([1, 2, 3, 6, 7], [1, 2, 3, 4, 5], [9, 8], [1, 2, 3, 4, 5])
     assert tree.ids.tolist() == [9, 8, 1, 2, 3, 4, 5, 6, 7]
     assert tree.positions.tolist() == [0, 1, 0, 1, 2, 3, 4, 3, 4]
@@ -426,9 +434,18 @@ def trunk(length: int, *ends: int, first: int = 1) -> list[list[int]]:
     ],
 )
 def test_stretches_are_read_together_where_little_is_padding(
-    sequences: list[list[int]], shapes: list[tuple[int, int, int]]
+    sequences: list[list[int]], shapes: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prefix_tree, "SPARE", 0)
     assert [piece.shape for piece in planted(*sequences).pieces] == shapes
+
+
+def test_few_tokens_are_read_together_whatever_is_padding() -> None:
+    """Roots apart from what follows them; many scores of padding are another piece."""
+    sequences = [[1] * 3, *([2, number, 5] for number in range(9)), [3] * 40]
+    shapes = [piece.shape for piece in planted(*sequences).pieces]
+    assert shapes == [(3, 40, 40), (9, 2, 3)]
+    assert [piece.shape for piece in planted([1], [3] * 80).pieces] == [(1, 1, 1), (1, 80, 80)]
 
 
 def test_siblings_stay_in_one_micro_batch_when_they_can() -> None:

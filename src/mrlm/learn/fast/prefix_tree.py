@@ -22,6 +22,8 @@ from mrlm.learn.fast.varlen_attention import KeyPaths
 
 WASTE = 1.25
 """Largest ratio of an attention piece to its content, through padding."""
+SPARE = 1 << 12
+"""Scores of padding in a piece that cost less than another piece."""
 
 EMPTY = 1e30
 
@@ -277,7 +279,11 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
         size, reach = each.size, each.stop
         wide, deep = max(asking, size), max(known, reach)
         full = (len(groups[-1]) + 1) * wide * deep if groups else 0
-        if not groups or root != (each.start == 0) or full > WASTE * (content + size * reach):
+        if (
+            not groups
+            or root != (each.start == 0)
+            or full > WASTE * (content + size * reach) + SPARE
+        ):
             groups.append([])
             wide, deep, content = size, reach, 0
         groups[-1].append(index)
