@@ -1,12 +1,30 @@
-"""Copies of the small weights of a model: biases and the multipliers of norms."""
+"""Copies of the weights of a model: fused linear maps and the multipliers of norms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from mrlm.learn.fast import matmul
+
+
+@dataclass(slots=True)
+class Product:
+    """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
+    of each map."""
+
+    weight: matmul.Weight
+    bias: Tensor | None
+    widths: list[int]
+
+    def holds(self, linears: Sequence[Any], dtype: torch.dtype) -> bool:
+        """Whether it was made of these maps as they are now, bit by bit; `False` in 8 bits."""
+        weights = [linear.weight for linear in linears]
+        return matmul.holds(self.weight, weights) and same(self.bias, joined_bias(linears, dtype))
 
 
 def joined_bias(linears: Sequence[Any], dtype: torch.dtype) -> Tensor | None:

@@ -4,7 +4,6 @@ copied again after every change. The caller stores keys and values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import LANES, Attention
 from mrlm.engines.lean.changes import Changes
-from mrlm.engines.lean.copies import joined_bias, multiplier, same
+from mrlm.engines.lean.copies import Product, joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.kept import Activations
@@ -36,16 +35,6 @@ Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
 
 Kept = TypeVar("Kept", Tensor, matmul.Weight)
-
-
-@dataclass(slots=True)
-class Product:
-    """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
-    of each map."""
-
-    weight: matmul.Weight
-    bias: Tensor | None
-    widths: list[int]
 
 
 class Decoder:
@@ -173,12 +162,8 @@ class Decoder:
         for at, layer in enumerate(anatomy.layers):
             norms += [(self.norms[at][name], getattr(layer, name)) for name in NORMS]
             for name, parts in FUSED.items():
-                product = self.products[at][name]
                 linears = [linear_of(getattr(layer, part), None) for part in parts]
-                weights = [linear.weight for linear in linears]
-                if not matmul.holds(product.weight, weights):
-                    return False
-                if not same(product.bias, joined_bias(linears, self.stored)):
+                if not self.products[at][name].holds(linears, self.stored):
                     return False
         equal = all(same(copy, self._multiplier(module)) for copy, module in norms)
         return equal and matmul.holds(self._head, [anatomy.head])

@@ -349,9 +349,7 @@ class LeanForward:
                 wide = window is None or window >= piece.shape[2]
                 if piece.keys is None and wide and self.anatomy.attention_softcap is None:
                     continue
-                seen = piece.visible(None if wide else window)
-                zeros = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
-                masks[number, window] = zeros.masked_fill_(~seen, -torch.inf)
+                masks[number, window] = piece.mask(None if wide else window, self.dtype)
         return masks
 
     def _norm(self, x: Tensor, module: nn.Module, shared: _Pass) -> Tensor:
@@ -392,13 +390,9 @@ class LeanForward:
         """The same, of each module for itself."""
         modules = layer.grouped[number]
         linears = [linear_of(module, None) for module in modules]
-        found = linears_in_blocks(x, linears)
-        if found is not None:
-            return found
-        found = []
-        for linear in linears:
-            bias = None if linear.bias is None else linear.bias.to(x.dtype)
-            found.append(F.linear(x, linear.weight.to(x.dtype), bias))
+        if (blocks := linears_in_blocks(x, linears)) is not None:
+            return blocks
+        found = [F.linear(x, *linear.typed(x.dtype)) for linear in linears]
         loras = [loras_of(module, owned.adapters) for module in modules]
         for y, update in zip(found, updates(x, loras, owned, shared.direct), strict=True):
             if update is not None:

@@ -72,6 +72,10 @@ class Linear:
     bias: Tensor | None
     lora: Lora | None
 
+    def typed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias in a type."""
+        return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+
 
 class Layer:
     """One block. Its modules are looked up on access, so that adapters added later are seen.

@@ -64,6 +64,12 @@ class PrefixPiece:
         # padding queries see a key, so that no row is empty
         return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
 
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The same, as what is added to scores."""
+        seen = self.visible(window)
+        zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+        return zeros.masked_fill_(~seen, -torch.inf)
+
     def ended(self, sums: Tensor) -> Tensor:
         """Logarithms of sums of exponential scores (B, S, heads), with those of padding queries
         so large that nothing is left of their scores."""
