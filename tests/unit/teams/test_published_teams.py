@@ -227,7 +227,7 @@ def test_a_team_plays_in_an_environment_of_ones_own(tmp_path: Path, tiny_path: s
     source = folder(tmp_path / "team", tiny_path, environments=given)
     team = Team.from_pretrained(source, environment=Count())
     first = team.play(seed=2, greedy=False)
-    assert first.reward == len(first.turns.__next__().message.content)  # type: ignore[union-attr]
+    assert first.reward == len(first.turns[0].message.content)  # type: ignore[union-attr]
 
     async def both() -> list[str]:
         episodes = [team.aplay(seed=seed, greedy=False) for seed in (2, 3)]

@@ -67,7 +67,8 @@ class Columns:
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
         kinds = {id(each): each for each in sampling}
         places = {kind: place for place, kind in enumerate(kinds)}
-        rows = torch.tensor([places[id(each)] for each in sampling], device=device)
+        numbers = [places[id(each)] for each in sampling]
+        rows = torch.tensor(numbers, dtype=torch.long, device=device)
         sampling = [*kinds.values()]
 
         def column(values: list[float]) -> Tensor:

@@ -307,17 +307,15 @@ class LeanForward:
         that are known, and the logarithms of sums (P, heads) with them."""
         anatomy = self.anatomy
         found: list[Tensor] = []
-        for number, piece in enumerate(shared.tokens.pieces):
+        pieces = shared.tokens.pieces
+        sizes = [piece.stop - piece.start for piece in pieces]
+        *parts, left = queries.split([*sizes, len(queries) - sum(sizes)])
+        for number, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
             batch, asking, _ = piece.shape
-            here = slice(piece.start, piece.stop)
-            own = (
-                (lambda x, here=here, batch=batch: x[here].unflatten(0, (batch, -1)))
-                if piece.rows is None
-                else (lambda x, rows=piece.rows: F.embedding(rows, x))
-            )
-            q = own(queries).view(batch, asking, anatomy.heads, -1).transpose(1, 2)
+            part = part if piece.rows is None else F.embedding(piece.rows - piece.start, part)
+            q = part.view(batch, asking, anatomy.heads, -1).transpose(1, 2)
             k, v = (
-                (own(x) if piece.keys is None else F.embedding(piece.keys, x))
+                (piece.take(x) if piece.keys is None else F.embedding(piece.keys, x))
                 .unflatten(2, (anatomy.kv_heads, -1))
                 .transpose(1, 2)
                 for x in (keys, values)
@@ -327,7 +325,7 @@ class LeanForward:
             if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
                 mask, known = shared.masks.get((number, window)), None
                 if shared.known is not None and shared.known.whole[number]:
-                    mixed, sums = (own(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
+                    mixed, sums = (piece.take(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
                     sums = piece.ended(sums[..., 0]).transpose(1, 2)
                     known = mixed.transpose(1, 2).float(), sums
                 mixed = attention(q, k, v, mask, anatomy.scale, cap, known)
@@ -336,8 +334,8 @@ class LeanForward:
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
-        if len(queries) > piece.stop:  # rows that only complete the shape of products
-            found.append(queries.new_zeros(len(queries) - piece.stop, queries.shape[1]))
+        if len(left):  # rows that only complete the shape of products
+            found.append(torch.zeros_like(left))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _masks(self, tokens: PackedTokens) -> Masks:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.core.prefixes import shared_prefix
@@ -48,6 +49,12 @@ class PrefixPiece:
     keys: Tensor | None
     lengths: Tensor
     shape: tuple[int, int, int]
+
+    def take(self, x: Tensor) -> Tensor:
+        """The rows (B, S, ...) of its queries from those of all packed tokens (P, ...)."""
+        if self.rows is None:
+            return x[self.start : self.stop].unflatten(0, (self.shape[0], -1))
+        return F.embedding(self.rows, x)
 
     def visible(self, window: int | None, start: int = 0, stop: int | None = None) -> Tensor:
         """Mask (B, 1, S, K): queries see the keys up to their own, at most `window` of them; with a
