@@ -29,7 +29,7 @@ from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
-from mrlm.learn.fast.row_blocks import linears_in_blocks, padding
+from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
     KeyPaths,
@@ -91,15 +91,14 @@ class LeanForward:
         tokens, places = merged([plot.tree for plot in forest])
         adapters = [plot.adapter for plot in forest]
         owned = owners_of(adapters, places, tokens.ids.device)
-        added = padding(len(tokens.ids))
-        stream = F.embedding(F.pad(tokens.ids, (0, added)), anatomy.embedding, anatomy.padding_idx)
+        stream = F.embedding(padded(tokens.ids), anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(tokens, F.pad(tokens.positions, (0, added)), owned, direct, known)
+        shared = self._shared(tokens, owned, direct, known)
         rows, ends = self._ends(forest, places)
-        rows = F.pad(rows, (0, padding(len(rows))))
+        rows = padded(rows)
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
@@ -133,19 +132,14 @@ class LeanForward:
         return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
 
     def _shared(
-        self,
-        tokens: PackedTokens,
-        positions: Tensor,
-        owned: Owners,
-        direct: bool,
-        known: Known | None,
+        self, tokens: PackedTokens, owned: Owners, direct: bool, known: Known | None
     ) -> _Pass:
         device = tokens.ids.device
         kernels = self._kernels(device)
         return _Pass(
             tokens,
             owned,
-            self.anatomy.rotary(positions, self.dtype),
+            self.anatomy.rotary(padded(tokens.positions), self.dtype),
             self._masks(tokens) if device.type == "cpu" else {},
             tokens.paths if kernels else None,
             kernels,

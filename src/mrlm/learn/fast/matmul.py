@@ -83,7 +83,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     if weight.is_mkldnn:
         found = _through_onednn(given, weight, bias)
     elif len(x) >= MANY and _is_small(weight) and onednn_serves():
-        given = F.pad(given, (0, 0, 0, _rounded(len(x)) - len(x)))
+        added = _rounded(len(x)) - len(x)
+        given = F.pad(given, (0, 0, 0, added)) if added else given
         found = _through_onednn(given, weight, bias)[: len(x)]
     else:
         found = F.linear(given, weight, bias)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.learn.fast.cpu_backends import in_blocks
@@ -16,10 +17,11 @@ FEWEST, MOST = 64, 1024
 """Rows of the smallest and of the largest block; all are powers of two."""
 
 
-def padding(rows: int) -> int:
-    """The number of rows to be added to `rows`, so that blocks fill them; 0 where products are not
-    computed in blocks."""
-    return -rows % FEWEST if in_blocks() else 0
+def padded(numbers: Tensor) -> Tensor:
+    """Numbers (N,) with zeros after them, so that blocks of as many rows are full; unchanged where
+    products are not computed in blocks."""
+    added = -len(numbers) % FEWEST if in_blocks() else 0
+    return F.pad(numbers, (0, added)) if added else numbers
 
 
 def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | None:
