@@ -52,10 +52,6 @@ class Work:
     max_tokens: int = 1 << 30
     last: bool = True
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(sample.ids) for sample in self.batch.samples)
-
 
 def accumulate(works: Sequence[Work]) -> list[Loss]:
     """Computes losses and accumulates gradients; returns the detached losses in order."""
@@ -99,7 +95,7 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
 
 def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
-    size = policy.size * sum(work.tokens for work in works)
+    size = policy.size * sum(len(work.batch.tree.ids) for work in works)
     blocks = all(not each.adapter and each.kept is None for each in passes)
     with quick_products(policy.device, size, blocks):
         names = "+".join(work.policy.name for work in works)
