@@ -105,7 +105,8 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         q, k, v, mask, scale, known = inputs
-        found, total = known or _flash(q, k, v, mask, scale)
+        with small_products():
+            found, total = known or flash(q, k, v, mask, scale)
         ctx.save_for_backward(q, k, v, found, total, mask)
         ctx.scale = scale
         return found
@@ -113,13 +114,9 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, found, total, mask = ctx.saved_tensors
-        back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         with small_products():
-            causal = mask is None
-            dq, dk, dv = back(
-                grads[0], q, k, v, found, total, 0.0, causal, attn_mask=mask, scale=ctx.scale
-            )
-        return dq, dk, dv, None, None, None
+            back = flash_backward(grads[0], q, k, v, found, total, mask, ctx.scale)
+        return *back, None, None, None
 
 
 class _Blocked(torch.autograd.Function):
@@ -133,7 +130,8 @@ class _Blocked(torch.autograd.Function):
         if known is None:
             group = q.shape[1] // k.shape[1]
             keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-            known = _flash(q, keys, values, mask, scale)
+            with small_products():
+                known = flash(q, keys, values, mask, scale)
         found, total = known
         ctx.save_for_backward(q, k, v, total, mask)
         ctx.scale = scale
@@ -165,10 +163,24 @@ class _Blocked(torch.autograd.Function):
         return *back, None, None, None
 
 
-def _flash(
+def flash(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Outputs, and logarithms of the sums of exponential scores."""
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    with small_products():
-        return flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+    """Outputs, and logarithms of the sums of exponential scores; for use in `small_products`."""
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return found(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+
+
+def flash_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    found: Tensor,
+    total: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k and v; `found` and `total` are the outputs of `flash`."""
+    back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return back(grad, q, k, v, found, total, 0.0, mask is None, attn_mask=mask, scale=scale)

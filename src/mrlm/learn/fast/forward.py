@@ -28,6 +28,7 @@ from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
+from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, Masks, piece_masks
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import (
@@ -39,7 +40,6 @@ from mrlm.learn.fast.varlen_attention import (
 )
 
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
-Masks = Mapping[tuple[int, int | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class _Pass:
     Args:
         tokens, owned: the packed tokens, and their adapters.
         rotary: cosines and sines by rotary table.
-        masks: for attention piece by piece on a CPU.
+        masks, heads: for attention piece by piece on a CPU, the latter if all pieces of a layer are
+            one function.
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
@@ -60,6 +61,7 @@ class _Pass:
     owned: Owners
     rotary: Rotary
     masks: Masks
+    heads: Sequence[HeadRows]
     paths: KeyPaths | None
     kernels: Mapping[int | None, Kernel]
     norms: Mapping[nn.Module, Tensor]
@@ -134,13 +136,23 @@ class LeanForward:
     def _shared(
         self, tokens: PackedTokens, owned: Owners, direct: bool, known: Known | None
     ) -> _Pass:
-        device = tokens.ids.device
+        device, anatomy = tokens.ids.device, self.anatomy
         kernels = self._kernels(device)
+        masks: Masks = {}
+        heads: list[HeadRows] = []
+        if device.type == "cpu":
+            plain = anatomy.attention_softcap is None
+            windows = {layer.window for layer in anatomy.layers}
+            masks = piece_masks(tokens, windows, self.dtype, causal=plain)
+            if plain and known is None and self.dtype == torch.float32:
+                sizes = anatomy.heads, anatomy.kv_heads
+                heads = [HeadRows.of(piece, *sizes) for piece in tokens.pieces]
         return _Pass(
             tokens,
             owned,
-            self.anatomy.rotary(padded(tokens.positions), self.dtype),
-            self._masks(tokens) if device.type == "cpu" else {},
+            anatomy.rotary(padded(tokens.positions), self.dtype),
+            masks,
+            heads,
             tokens.paths if kernels else None,
             kernels,
             self._cast_norms(device),
@@ -302,6 +314,10 @@ class LeanForward:
         anatomy = self.anatomy
         found: list[Tensor] = []
         pieces = shared.tokens.pieces
+        if shared.heads:
+            masks = [shared.masks.get((number, layer.window)) for number in range(len(pieces))]
+            how = anatomy.head_dim, anatomy.scale, shared.heads, masks
+            return AttendPieces.apply(queries, keys, values, *how)  # pyright: ignore
         sizes = [piece.stop - piece.start for piece in pieces]
         *parts, left = queries.split([*sizes, len(queries) - sum(sizes)])
         for number, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
@@ -331,18 +347,6 @@ class LeanForward:
         if len(left):  # rows that only complete the shape of products
             found.append(torch.zeros_like(left))
         return found[0] if len(found) == 1 else torch.cat(found)
-
-    def _masks(self, tokens: PackedTokens) -> Masks:
-        """Additive masks by piece and window; causal pieces need none."""
-        masks: dict[tuple[int, int | None], Tensor] = {}
-        windows = {layer.window for layer in self.anatomy.layers}
-        for number, piece in enumerate(tokens.pieces):
-            for window in windows:
-                wide = window is None or window >= piece.shape[2]
-                if piece.keys is None and wide and self.anatomy.attention_softcap is None:
-                    continue
-                masks[number, window] = piece.mask(None if wide else window, self.dtype)
-        return masks
 
     def _norm(self, x: Tensor, module: nn.Module, shared: _Pass) -> Tensor:
         weight = shared.norms.get(module)

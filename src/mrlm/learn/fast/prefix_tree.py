@@ -67,15 +67,16 @@ class PrefixPiece:
         key = torch.arange(known, device=device)[None, None, :]
         seen = key <= query
         if window is not None:
-            seen = seen & (key > query - window)
-        # padding queries see a key, so that no row is empty
-        return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
+            padding = query >= self.lengths.sum(1)[:, None, None]
+            # padding queries see a key, so that no row is empty
+            seen = seen & (key > query - window) | padding & (key == 0)
+        return seen[:, None]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """The same, as what is added to scores."""
         seen = self.visible(window)
-        zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-        return zeros.masked_fill_(~seen, -torch.inf)
+        shown, hidden = torch.tensor([0, -torch.inf], dtype=dtype, device=seen.device)
+        return torch.where(seen, shown, hidden)
 
     def ended(self, sums: Tensor) -> Tensor:
         """Logarithms of sums of exponential scores (B, S, heads), with those of padding queries

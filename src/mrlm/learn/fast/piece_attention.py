@@ -1,0 +1,195 @@
+"""Attention of packed tokens in float32 on a CPU: all pieces of a layer as one function, which
+gathers their queries, keys and values again in backward instead of keeping them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrlm.learn.fast.attention import flash, flash_backward
+from mrlm.learn.fast.cpu_backends import small_products
+from mrlm.learn.fast.prefix_tree import PackedTokens, PrefixPiece, to_device
+
+Masks = Mapping[tuple[int, int | None], Tensor]
+"""What is added to scores (B, 1, S, K), by number of the piece and window."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Where a piece of attention, B chunks of S queries and K keys, finds the heads of its tokens:
+    indices into the rows (P * heads, head_dim) of all packed tokens.
+
+    Args:
+        queries: (B * heads * S,) rows of the queries; padding has any.
+        padding: indices into these that are padding, or `None`.
+        keys: (B * kv_heads * K,) rows of keys and values.
+        start, stop: range of the rows of its own queries, without padding.
+        places: (stop - start,) index of each of these in `queries`.
+        shape: (B, heads, kv_heads, S, K).
+    """
+
+    queries: Tensor
+    padding: Tensor | None
+    keys: Tensor
+    start: int
+    stop: int
+    places: Tensor
+    shape: tuple[int, int, int, int, int]
+
+    @classmethod
+    def of(cls, piece: PrefixPiece, heads: int, kv_heads: int) -> HeadRows:
+        """The rows of a piece."""
+        batch, asking, known = piece.shape
+        own = np.arange(batch * asking) if piece.inside is None else piece.inside.numpy()
+        chunk, place = np.divmod(own, asking)
+        head = np.arange(heads)
+        places = (chunk[:, None] * heads + head) * asking + place[:, None]
+        queries = np.full(batch * heads * asking, piece.start * heads)
+        queries[places] = (piece.start + np.arange(len(own)))[:, None] * heads + head
+        padding = None
+        if piece.inside is not None:
+            unused = np.ones(len(queries), dtype=bool)
+            unused[places] = False
+            padding = to_device(np.flatnonzero(unused), "cpu")
+        seen = piece.start + np.arange(batch * asking).reshape(batch, asking)
+        for given in (piece.rows, piece.keys):
+            seen = seen if given is None else given.numpy()
+        keys = seen[:, None] * kv_heads + np.arange(kv_heads)[:, None]
+        return cls(
+            to_device(queries, "cpu"),
+            padding,
+            to_device(keys.ravel(), "cpu"),
+            piece.start * heads,
+            piece.stop * heads,
+            to_device(places.ravel(), "cpu"),
+            (batch, heads, kv_heads, asking, known),
+        )
+
+    def stores_shares(self, size: int) -> bool:
+        """Whether the shares of the values are kept for backward: where they are fewer numbers than
+        the queries and keys, of `size` a head. Then they take no more memory than those would."""
+        *_, asking, known = self.shape
+        return asking * known <= size * (asking + known)
+
+    def gather(self, queries: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
+        """Queries (B * kv_heads, heads / kv_heads * S, head_dim), and keys and values (B *
+        kv_heads, K, head_dim), from the rows of all tokens."""
+        batch, _, kv_heads, _, _ = self.shape
+        pairs = (queries, self.queries), (keys, self.keys), (values, self.keys)
+        return [x.index_select(0, rows).view(batch * kv_heads, -1, x.shape[1]) for x, rows in pairs]
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """What belongs to queries as (B, heads, S, ...)."""
+        batch, heads, _, asking, _ = self.shape
+        return x.view(batch, heads, asking, x.shape[-1])
+
+    def repeated(self, x: Tensor) -> Tensor:
+        """Keys or values for each head of the queries, (B, heads, K, head_dim)."""
+        batch, heads, kv_heads, _, known = self.shape
+        x = x.view(batch, kv_heads, known, -1)
+        return x.repeat_interleave(heads // kv_heads, 1) if heads > kv_heads else x
+
+    def summed(self, grad: Tensor) -> Tensor:
+        """The opposite for a gradient: rows (B * kv_heads * K, head_dim)."""
+        kv_heads = self.shape[2]
+        return grad.unflatten(1, (kv_heads, -1)).sum(2).flatten(0, 2)
+
+
+class AttendPieces(torch.autograd.Function):
+    """Attention outputs (P, heads * head_dim) of queries of that shape, and of keys and values (P,
+    kv_heads * head_dim), for pieces that hold every token once, in order; rows after them get
+    zeros. A mask (B, 1, S, K) of each piece is added to its scores; `None` is for causal attention.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        size: int,
+        scale: float,
+        pieces: Sequence[HeadRows],
+        masks: Sequence[Tensor | None],
+    ) -> Tensor:
+        found = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        rows = found.view(-1, size)
+        given = [x.reshape(-1, size) for x in (queries, keys, values)]
+        kept: list[Tensor] = []
+        with small_products():
+            for piece, mask in zip(pieces, masks, strict=True):
+                q, k, v = piece.gather(*given)
+                if mask is not None and piece.stores_shares(size):
+                    scores = torch.bmm(q.mul_(scale), k.transpose(1, 2))
+                    piece.by_head(scores).add_(mask)
+                    shares = scores.softmax(-1)
+                    mixed = torch.bmm(shares, v)
+                    kept.append(shares)
+                else:
+                    k, v = piece.repeated(k), piece.repeated(v)
+                    mixed, sums = flash(piece.by_head(q), k, v, mask, scale)
+                    kept += [mixed, sums]
+                own = rows[piece.start : piece.stop]
+                torch.index_select(mixed.reshape(-1, size), 0, piece.places, out=own)
+        rows[pieces[-1].stop :] = 0
+        ctx.save_for_backward(queries, keys, values, *kept)
+        ctx.how = size, scale, pieces, masks
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        size, scale, pieces, masks = ctx.how
+        saved = ctx.saved_tensors
+        given, kept = saved[:3], iter(saved[3:])
+        queries, keys, values, grad = (x.reshape(-1, size) for x in (*given, grads[0]))
+        to_q = torch.empty_like(queries)
+        to_k, to_v = torch.zeros_like(keys), torch.zeros_like(values)
+        with small_products():
+            for piece, mask in zip(pieces, masks, strict=True):
+                q, k, v = piece.gather(queries, keys, values)
+                slope = grad.index_select(0, piece.queries)
+                if piece.padding is not None:
+                    slope.index_fill_(0, piece.padding, 0)
+                if mask is not None and piece.stores_shares(size):
+                    dq, dk, dv = _slopes(slope.view(q.shape), q.mul_(scale), k, v, next(kept))
+                    dq.mul_(scale)
+                else:
+                    wide = piece.by_head(q), piece.repeated(k), piece.repeated(v)
+                    known = next(kept), next(kept)
+                    back = flash_backward(piece.by_head(slope), *wide, *known, mask, scale)
+                    dq, dk, dv = back[0], piece.summed(back[1]), piece.summed(back[2])
+                own = to_q[piece.start : piece.stop]
+                torch.index_select(dq.reshape(-1, size), 0, piece.places, out=own)
+                to_k.index_add_(0, piece.keys, dk.view(-1, size))
+                to_v.index_add_(0, piece.keys, dv.view(-1, size))
+        to_q[pieces[-1].stop :] = 0
+        back = (to.view(x.shape) for to, x in zip((to_q, to_k, to_v), given, strict=True))
+        return *back, None, None, None, None
+
+
+def _slopes(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by queries, keys and values of `softmax(q k') v`, whose softmax is `shares`."""
+    slope = torch.bmm(grad, v.transpose(1, 2))
+    slope = torch.ops.aten._softmax_backward_data(slope, shares, -1, slope.dtype)
+    dk, dv = torch.bmm(slope.transpose(1, 2), q), torch.bmm(shares.transpose(1, 2), grad)
+    return torch.bmm(slope, k), dk, dv
+
+
+def piece_masks(
+    tokens: PackedTokens, windows: Iterable[int | None], dtype: torch.dtype, causal: bool
+) -> Masks:
+    """The masks of all pieces; without those of causal attention if `causal`."""
+    masks: dict[tuple[int, int | None], Tensor] = {}
+    for number, piece in enumerate(tokens.pieces):
+        for window in windows:
+            wide = window is None or window >= piece.shape[2]
+            if piece.keys is not None or not wide or not causal:
+                masks[number, window] = piece.mask(None if wide else window, dtype)
+    return masks
