@@ -22,7 +22,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU
+from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
@@ -388,6 +388,7 @@ def test_places_turn_heads_by_their_angles(shape: tuple[int, ...]) -> None:
     a, b = x[..., :half], x[..., half:]
     c, s = angle.cos()[:, None], angle.sin()[:, None]
     wanted = torch.cat([a * c - b * s, b * c + a * s], -1)
+    sin = with_signs(sin)
     torch.testing.assert_close(Rotate.apply(x, cos, sin), wanted)
     assert torch.autograd.gradcheck(lambda x: Rotate.apply(x, cos, sin), (x,))
 

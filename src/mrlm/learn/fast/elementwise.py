@@ -13,8 +13,9 @@ CACHED = 1 << 18
 
 
 class Rotate(torch.autograd.Function):
-    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
-    2104.09864, in the variant that pairs the two halves of a head)."""
+    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim), of which the
+    first half of the sines is negative (RoFormer, arXiv 2104.09864, in the variant that pairs the
+    two halves of a head)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -27,10 +28,18 @@ class Rotate(torch.autograd.Function):
         return _rotated(grads[0], cos, sin, -1), None, None
 
 
+def with_signs(sin: Tensor) -> Tensor:
+    """Sines (P, head_dim) for `Rotate`, from those of the angles."""
+    first, second = sin.chunk(2, 1)
+    return torch.cat([-first, second], 1)
+
+
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
+    if x.device.type == "cpu":  # in whole heads: loops over halves would be short
+        return torch.mul(x, cos[:, None]).addcmul_(x.roll(half, -1), sin[:, None], value=sign)
     found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    cos, sin = cos[:, None, :half], sin[:, None, :half]
+    cos, sin = cos[:, None, half:], sin[:, None, half:]
     a, b = x[..., :half], x[..., half:]
     torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
     torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
@@ -55,14 +64,15 @@ class Norm(torch.autograd.Function):
         width = x.shape[-1]
         back = torch.empty_like(x, memory_format=torch.contiguous_format)
         for_weight = torch.zeros(width, dtype=scale.dtype, device=x.device)
-        rows = max(1, CACHED // 4 // width)
+        rows = max(1, CACHED // 2 // width)
         tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
         for part, own, grad, to_x in zip(*tall, strict=True):
             normed, grad = part * own, grad.to(scale.dtype)
-            for_weight += (normed * grad).sum(0)
-            slope = grad * weight
-            along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
-            to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
+            found = normed * grad
+            for_weight += found.sum(0)
+            along = found.mul_(weight).sum(-1, True).div_(width)
+            torch.mul(grad, weight, out=found).addcmul_(normed, along, value=-1)
+            torch.mul(found, own, out=to_x)
         return back, for_weight.to(weight.dtype), None
 
 

@@ -23,7 +23,7 @@ from mrlm.learn.fast.adapters import (
     updates,
 )
 from mrlm.learn.fast.attention import attention, attention_in_blocks
-from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU
+from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.known import known_linears
@@ -48,7 +48,7 @@ class _Pass:
 
     Args:
         tokens, owned: the packed tokens, and their adapters.
-        rotary: cosines and sines by rotary table.
+        rotary: cosines and sines by rotary table, as `Rotate` takes them.
         masks, heads: for attention piece by piece on a CPU, the latter if all pieces of a layer are
             one function.
         paths, kernels: for attention in one kernel, by window, where the device has one.
@@ -138,6 +138,7 @@ class LeanForward:
     ) -> _Pass:
         device, anatomy = tokens.ids.device, self.anatomy
         kernels = self._kernels(device)
+        rotary = anatomy.rotary(padded(tokens.positions), self.dtype)
         masks: Masks = {}
         heads: list[HeadRows] = []
         if device.type == "cpu":
@@ -150,7 +151,7 @@ class LeanForward:
         return _Pass(
             tokens,
             owned,
-            anatomy.rotary(padded(tokens.positions), self.dtype),
+            {name: (cos, with_signs(sin)) for name, (cos, sin) in rotary.items()},
             masks,
             heads,
             tokens.paths if kernels else None,

@@ -16,13 +16,13 @@ from mrlm.learn.fast.cpu_backends import small_products
 from mrlm.learn.fast.prefix_tree import PackedTokens, PrefixPiece, to_device
 
 Masks = Mapping[tuple[int, int | None], Tensor]
-"""What is added to scores (B, 1, S, K), by number of the piece and window."""
+"""Masks (B, 1, S, K) that are added to scores, by number of the piece and window."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """Where a piece of attention, B chunks of S queries and K keys, finds the heads of its tokens:
-    indices into the rows (P * heads, head_dim) of all packed tokens.
+    """The heads of a piece of attention, B chunks of S queries and K keys: indices into the rows (P
+    * heads, head_dim) of all packed tokens.
 
     Args:
         queries: (B * heads * S,) rows of the queries; padding has any.
@@ -84,7 +84,7 @@ class HeadRows:
         return [x.index_select(0, rows).view(batch * kv_heads, -1, x.shape[1]) for x, rows in pairs]
 
     def by_head(self, x: Tensor) -> Tensor:
-        """What belongs to queries as (B, heads, S, ...)."""
+        """Queries or their scores as (B, heads, S, ...)."""
         batch, heads, _, asking, _ = self.shape
         return x.view(batch, heads, asking, x.shape[-1])
 
