@@ -201,6 +201,8 @@ def test_tokens_of_a_packed_micro_batch() -> None:
     assert new_tokens(samples) == 4 + 2 + 2 + 3
     assert new_tokens(samples[1:2], ids[0]) == 2
     assert new_tokens(samples[3:], ids[1]) == 1
+    assert sizes(split(samples, 14, packed=True)) == [[4, 5, 3, 2]]  # all tokens fit
+    assert split([], 14, packed=True) == []
     assert sizes(split(samples, 9, packed=True)) == [[4, 5, 3, 2]]  # 4 + 2 + 1 + 2
     assert sizes(split(samples, 8, packed=True)) == [[4, 5, 3], [2]]
     assert sizes(split(samples, 6, packed=True)) == [[4, 5], [3, 2]]

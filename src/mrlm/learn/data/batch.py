@@ -271,6 +271,8 @@ def split(
     units = units_of(samples)
     if packed:
         units.sort(key=lambda unit: unit[0].ids)
+        if parts == 1 and units and sum([len(sample.ids) for sample in samples]) <= max_tokens:
+            return [[*chain.from_iterable(units)]]  # they fit even without common prefixes
     else:
         units.sort(key=lambda unit: -max(len(sample.ids) for sample in unit))
     most = len(units) // parts
