@@ -8,6 +8,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -597,11 +598,24 @@ def test_as_much_goes_together_as_may(sizes: list[int], most: int, loads: list[l
     assert [[len(each[1].batch.tree.ids) for each in load] for load in found] == loads
 
 
-def test_the_tokens_of_a_micro_batch() -> None:
-    none: Any = None
-    work = Work(none, pack(samples(turn([5, 6], [7]), turn([5], [8, 9, 10]))), none, none)
-    assert work.tokens == 7 and work.max_tokens == 1 << 30
-    assert work.last and not work.entropy_gradient
+def test_the_size_of_an_update_counts_shared_tokens_once(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, sizes = Policy("policy", family("llama"), tokenizer), list[int]()
+
+    def noted(device: torch.device, size: int, blocks: bool) -> Any:
+        sizes.append(size)
+        return nullcontext()
+
+    def loss_of(batch: Batch, outputs: Outputs) -> Loss:
+        return Loss(-outputs.logprobs.sum(), {})
+
+    monkeypatch.setattr(joint_update, "quick_products", noted)
+    batch = pack(samples(turn([5, 6, 7], [8, 9]), turn([5, 6, 7], [10, 11, 12])))
+    work = Work(policy, batch, loss_of, lambda loss: None)
+    assert work.last and not work.entropy_gradient and work.max_tokens == 1 << 30
+    accumulate([work])
+    assert sizes == [policy.size * (3 + 1 + 2)]  # last tokens are not read
 
 
 class Member:
