@@ -7,7 +7,6 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from mrlm.engines.lean.engine import LeanEngine
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.fast import attention, kept
 from mrlm.learn.fast.forward import LeanForward
-from mrlm.learn.fast.kept import Kept, Known
+from mrlm.learn.fast.kept import Kept, Known, StepActivations
 from mrlm.learn.joint_update import Work, accumulate
-from mrlm.learn.mismatch import content_version
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -74,11 +72,13 @@ def said(
     sizes: Sequence[int],
     seed: int = 0,
     split: str = "train",
+    seeds: Sequence[int] | None = None,
 ) -> list[Turn]:
     """A turn for each prompt, of so many tokens at most."""
+    drawn = range(seed, seed + len(prompts)) if seeds is None else seeds
     params = [SamplingParams(max_new_tokens=size) for size in sizes]
     requests = [
-        Request("policy", list(prompt), each, seed + place, (seed, split, place))
+        Request("policy", list(prompt), each, drawn[place], (seed, split, place))
         for place, (prompt, each) in enumerate(zip(prompts, params, strict=True))
     ]
     answers = asyncio.run(engine.generate(requests))
@@ -130,7 +130,7 @@ def update(policy: Policy, samples: Sequence[Sample], **more: Any) -> dict[str, 
 
 
 def confirm(policy: Policy) -> Kept:
-    assert policy.kept is not None and policy.kept.confirm(partial(content_version, policy))
+    assert policy.kept is not None and policy.kept.confirm()
     return policy.kept
 
 
@@ -150,9 +150,19 @@ def same(
 
 @pytest.mark.parametrize("name", ["llama-tied-biased", "qwen2-windows", "qwen3", "gemma"])
 @pytest.mark.parametrize(("siblings", "turns", "rows"), [(4, 1, 64), (1, 1, 2), (3, 3, 5)])
+@pytest.mark.parametrize("prompts", [True, False])
 def test_a_pass_with_them_is_one_without(
-    name: str, siblings: int, turns: int, rows: int, tokenizer: Any, passes: list[Known | None]
+    name: str,
+    siblings: int,
+    turns: int,
+    rows: int,
+    prompts: bool,
+    tokenizer: Any,
+    passes: list[Known | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not prompts:
+        monkeypatch.setattr(Kept, "begin_prompts", lambda *_: None)
     exact = Policy("policy", family(name).double(), tokenizer)
     policy, engine = player(name, tokenizer, batch_size=rows)  # fewer rows than requests: refilled
     for seed in range(3):
@@ -164,14 +174,34 @@ def test_a_pass_with_them_is_one_without(
         passes.clear()
         known = update(policy, samples)
         (found,) = passes
-        assert found is not None and len(found.kept) == turns
-        read = sum(len(turn) - 1 for sample in samples for turn in sample.turns)
-        alike = {(*sample.ids,) for sample in samples}
-        if len(alike) == len(samples) and siblings == 1:
-            assert int((found.calls >= 0).sum()) == read
-        assert found.every.fresh is not None  # prompts
-        assert turns > 1 or any(found.whole) == (siblings > 1)
+        assert found is not None
+        if prompts:
+            assert found.every.fresh is None and all(found.whole)
+        else:
+            assert len(found.kept) == turns
+            read = sum(len(turn) - 1 for sample in samples for turn in sample.turns)
+            alike = {(*sample.ids,) for sample in samples}
+            if len(alike) == len(samples) and siblings == 1:
+                assert int((found.calls >= 0).sum()) == read
+            assert found.every.fresh is not None
+            assert turns > 1 or any(found.whole) == (siblings > 1)
         same(known, plain, update(exact, samples))
+
+
+def test_rows_that_say_the_same_share_places(tokenizer: Any, passes: list[Known | None]) -> None:
+    policy, engine = player("qwen3", tokenizer)
+    turns = said(engine, [[5, 6, 7]] * 4 + [[5, 6, 8, 9]] * 4, [9] * 8, seeds=[3, 3, 3, 4] * 2)
+    assert policy.kept is not None
+    prompts, steps = policy.kept.calls
+    assert len(prompts.layers[0]["qkv"]) == 5  # 5 6 7 and 8 9
+    assert isinstance(steps, StepActivations) and steps.stop <= 4 * 8 < sum(map(len, turns)) - 8
+    samples = [
+        sample for place, turn in enumerate(turns) for sample in merge([turn], place, rollout=place)
+    ]
+    plain = update(policy, samples)
+    confirm(policy)
+    same(update(policy, samples), plain)
+    assert passes[-1] is not None and passes[-1].every.fresh is None
 
 
 @pytest.mark.parametrize("name", ["llama-tied-biased", "qwen3"])
@@ -253,12 +283,12 @@ def test_weights_that_moved_take_nothing(
     policy, engine = player("llama", tokenizer)
     samples = played(engine, 0, 4, 1)
     change(next(iter(policy.parameters())))
-    assert policy.kept is not None and not policy.kept.confirm(partial(content_version, policy))
+    assert policy.kept is not None and not policy.kept.confirm()
     update(policy, samples)
     assert passes[-1] is None and not policy.kept.calls
     # and what the engine samples with its old copies is not theirs
     played(engine, 1, 4, 1)
-    assert policy.kept.calls and not policy.kept.confirm(partial(content_version, policy))
+    assert policy.kept.calls and not policy.kept.confirm()
 
 
 def test_nothing_is_taken_unconfirmed(tokenizer: Any, passes: list[Known | None]) -> None:
@@ -275,9 +305,9 @@ def test_what_is_not_trained_on_is_not_kept(tokenizer: Any) -> None:
     said(engine, [[5, 6]] * 4, [9] * 4)  # 32 tokens
     assert not policy.kept.calls
     said(engine, [[5, 6]] * 2, [9, 9])
-    assert len(policy.kept.calls) == 1
+    assert len(policy.kept.calls) == 2  # the prompt, and what follows
     said(engine, [[5, 6]] * 2, [9, 9], seed=5)  # 32 in all
-    assert len(policy.kept.calls) == 1
+    assert len(policy.kept.calls) == 2  # the prompt, and what follows
     for name in ("gemma2", "gemma3"):  # the decoder does not store what their norms read
         other = Policy("policy", family(name), tokenizer)
         other.keep(MOST)
@@ -287,22 +317,42 @@ def test_what_is_not_trained_on_is_not_kept(tokenizer: Any) -> None:
 def test_memory_is_released(tokenizer: Any) -> None:
     policy, engine = player("llama", tokenizer)
 
-    def kept_call() -> weakref.ref[Any]:
+    def kept_call() -> list[weakref.ref[Any]]:
         gc.collect()
-        (call,) = confirm(policy).calls
-        return weakref.ref(call.layers[0]["gate"])
+        return [weakref.ref(call.layers[0]["gate_up"]) for call in confirm(policy).calls]
 
     samples = played(engine, 0, 4, 1)
-    call = kept_call()
+    calls = kept_call()
     update(policy, samples, last=False)
-    assert call() is not None
+    assert len(calls) == 2 and all(call() is not None for call in calls)
     update(policy, samples)
-    assert call() is None
+    assert not any(call() is not None for call in calls)
 
     played(engine, 1, 4, 1)
-    call = kept_call()
+    calls = kept_call()
     asyncio.run(engine.load_weights("policy", policy, 1))
-    assert call() is None
+    assert len(calls) == 2 and not any(call() is not None for call in calls)
+
+
+def test_passes_leave_no_tensors(tokenizer: Any, passes: list[Known | None]) -> None:
+    """Outputs that a function returns and keeps would hold each other for ever."""
+    policy, engine = player("qwen3", tokenizer)
+
+    def left(seed: int) -> int:
+        samples = played(engine, seed, 3, 1)
+        confirm(policy)
+        update(policy, samples)
+        assert passes[-1] is not None and all(passes[-1].whole)
+        passes.clear()
+        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    left(0)
+    gc.collect()
+    gc.disable()
+    try:
+        assert left(1) == left(2)
+    finally:
+        gc.enable()
 
 
 def paid(completions: Sequence[str]) -> list[float]:

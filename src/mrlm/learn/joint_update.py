@@ -96,7 +96,7 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
 def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
     size = policy.size * sum(len(work.batch.tree.ids) for work in works)
-    blocks = all(not each.adapter and each.kept is None for each in passes)
+    blocks = not any(each.adapter for each in passes)
     with quick_products(policy.device, size, blocks):
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):

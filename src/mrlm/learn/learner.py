@@ -30,7 +30,7 @@ from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, content_version, drops, loss_mismatch, raw
+from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
@@ -42,7 +42,8 @@ from mrlm.learn.weight_change import WeightChange, relative
 log: logging.Logger = logging.getLogger("mrlm")
 
 MEASURED = 16
-"""One sample of so many is computed again where activations of the engine are used."""
+"""One sample of so many is computed again where activations of the engine are used: neighbours,
+which share a prompt."""
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
 
@@ -304,9 +305,9 @@ class Learner(Trainee):
         """Measures the sampler mismatch in the first pass; with dropout, or where that pass uses
         what the engine kept and so has its log-probs, in an extra one of a few samples."""
         policy, look = self.weights_of, FirstLook(self.version)
-        known = policy.kept is not None and policy.kept.confirm(partial(content_version, policy))
+        known = policy.kept is not None and policy.kept.confirm()
         if known or drops(policy):
-            few = (samples[step % MEASURED :: MEASURED] or samples[:1]) if known else samples[:FEW]
+            few = _some(samples, step) if known else samples[:FEW]
             with policy.scoring():
                 batch = self.packed(few)
                 look.add(batch, policy.forward(batch).logprobs)
@@ -374,6 +375,19 @@ class Learner(Trainee):
             self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
+
+
+def _some(samples: Sequence[Sample], step: int) -> list[Sample]:
+    """A few neighbours of every agent, others in every step."""
+    by_agent: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_agent.setdefault(sample.turns[0].agent, []).append(sample)
+    found: list[Sample] = []
+    for own in by_agent.values():
+        count = -(-len(own) // MEASURED)
+        start = step * count % len(own)
+        found += own[start : start + count]
+    return found
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -334,10 +334,9 @@ class Decoder:
             if store is not None:
                 store.put(at, "middle", x)
             y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), adapted)
-            gate, up = y.chunk(2, -1)
             if store is not None:
-                store.put(at, "gate", gate)
-                store.put(at, "up", up)
+                store.put(at, "gate_up", y)
+            gate, up = y.chunk(2, -1)
             y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), adapted)
             if norms["norm_after_mlp"] is not None:
                 y = self._norm(y, norms["norm_after_mlp"])

@@ -4,7 +4,7 @@ support, or computes differently from their own forward pass, are sampled by the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
-from mrlm.learn.mismatch import content_version
+from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weights import AUTOCAST
 from mrlm.play.engine import Request
@@ -260,7 +260,8 @@ class LeanEngine(HFEngine):
         for name, policy in self.policies.items():
             base.cache.flush(name)
             if policy.kept is not None and _inner(policy.model) is base.decoder.anatomy.model:
-                policy.kept.digest = content_version(policy)
+                policy.kept.clear()
+                policy.kept.holds = _unchanged(base.decoder)
 
     def _kept(self, requests: Sequence[Request]) -> Kept | None:
         """The store of activations, if the completions are trained on."""
@@ -270,6 +271,21 @@ class LeanEngine(HFEngine):
             return None
         training = all(request.key[1:2] == ("train",) for request in requests)
         return policy.kept if training else None
+
+
+def _unchanged(decoder: Decoder) -> Callable[[], bool]:
+    """Tells later on whether the weights are those of now, bit by bit. A decoder has copies of all
+    of them but the embeddings."""
+    anatomy = decoder.anatomy
+    tied = anatomy.head.data_ptr() == anatomy.embedding.data_ptr()
+    before = None if tied else digest([anatomy.embedding])
+
+    @torch.inference_mode()
+    def found() -> bool:
+        same = tied or digest([decoder.anatomy.embedding]) == before
+        return same and decoder.holds()
+
+    return found
 
 
 def _inner(model: Any) -> Any:

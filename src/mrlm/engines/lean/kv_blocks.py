@@ -14,7 +14,7 @@ from mrlm.engines.lean.decoder import Decoder, columns_of
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
-from mrlm.learn.fast.kept import Activations
+from mrlm.learn.fast.kept import StepActivations
 
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
@@ -84,8 +84,8 @@ class Blocks:
         self._alike: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Rows with the same number have the same text so far."""
         self._differ = True
-        self.kept: Activations | None = None
-        """Keeps the activations of steps."""
+        self.kept: StepActivations | None = None
+        """Keeps the activations of steps, if there are places left."""
 
     @property
     def room(self) -> int:
@@ -165,14 +165,13 @@ class Blocks:
         return Rows(which, adapted, own, late, group, place, most, even)
 
     def _distinct(self, ids: Tensor) -> Rows:
-        """The rows to compute for the next tokens (N,): one of those that are equal so far, or all
-        where their activations are kept."""
+        """The rows to compute for the next tokens (N,): one of those that are equal so far."""
         if self._differ:
             return self._every
         count = len(ids)
         said = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
         _, chosen, same = np.unique(said, return_index=True, return_inverse=True)
-        self._differ = self.kept is not None or len(chosen) > APART * count
+        self._differ = len(chosen) > APART * count
         if self._differ:
             self._alike[:count] = np.arange(count)
             return self._every
@@ -181,12 +180,16 @@ class Blocks:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def step(self, ids: Tensor, positions: Tensor) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor, owners: np.ndarray | None = None) -> Tensor:
         """Run one token (N,) per row through the model, at its position (N,); returns hidden states
-        (N, hidden)."""
+        (N, hidden). `owners` (N,) are the completions of the rows, where activations are kept."""
         if self.column == self.room:
             self.widen()
         rows = self._distinct(ids)
+        if self.kept is not None and owners is not None:
+            same = np.arange(len(ids)) if rows.which is None else rows.which[1].numpy()
+            if not self.kept.step(owners, same, len(rows.since)):
+                self.kept = None
         if rows.which is None:
             found = self._forward(ids, positions, rows)
         else:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.decoder import Attend, Decoder, columns_of
+from mrlm.learn.fast.kept import Kept, PromptActivations
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 Look = Callable[["Queries", Tensor], Tensor]
@@ -99,25 +100,44 @@ class Prefill:
         self.last: Tensor = self._index(offsets + self.new - 1)
         self.ends: Queries = Queries(None, self.last, None, 1, self._index(stops - 1))
 
-    def forward(self, attend: Attend, owners: np.ndarray | None) -> Tensor:
+    def forward(
+        self, attend: Attend, owners: np.ndarray | None, store: PromptActivations | None = None
+    ) -> Tensor:
         """Hidden states (P, hidden) of the last tokens; `attend` answers for them alone in the last
-        layer, and `owners` is the result of `Decoder.owners` for the prompts."""
+        layer, `owners` is the result of `Decoder.owners` for the prompts, and `store` is where
+        activations are kept."""
         decoder = self.decoder
         own = None if owners is None else np.repeat(owners, self.new)
         last = self.last, decoder.adapted(owners)
         x = decoder.embed(self.ids)
-        return decoder.forward(x, self.columns, self.longest, attend, decoder.adapted(own), last)
+        adapted = decoder.adapted(own)
+        return decoder.forward(x, self.columns, self.longest, attend, adapted, last, store)
 
     def asked(self, at: int, queries: Tensor, look: Look) -> Tensor:
         """Outputs (N, heads * D) in a layer."""
         groups = [self.ends] if at == len(self.decoder.windows) - 1 else self.groups
-        if len(groups) == 1:
-            only = groups[0]
-            return look(only, queries if only.tokens is None else queries[only.tokens])
-        found = queries.new_empty(len(queries), queries.shape[1] * queries.shape[2])
-        for group in groups:
-            found[group.tokens] = look(group, queries[group.tokens])
+        parts = (queries if group.tokens is None else queries[group.tokens] for group in groups)
+        return self.joined([(g, look(g, part)) for g, part in zip(groups, parts, strict=True)])
+
+    def joined(self, parts: Sequence[tuple[Queries, Tensor]]) -> Tensor:
+        """Numbers (N, width) of all groups' tokens, in order, from those of each group."""
+        if len(parts) == 1:
+            return parts[0][1]
+        found = parts[0][1].new_empty(len(self.ids), parts[0][1].shape[1])
+        for group, part in parts:
+            found[group.tokens] = part
         return found
+
+    def add(self, texts: Sequence[np.ndarray], store: PromptActivations, kept: Kept) -> None:
+        """Add the activations of the prompts' computed tokens to those that are kept."""
+        store.ends = np.full(len(self.ids), -1)
+        store.ends[self.last.numpy()] = np.arange(self.count)
+        prompt, column, token = self.stored
+        places = np.full((self.count, self.wide), -1)
+        computed = np.arange(len(prompt)) if token is None else token.numpy()
+        places[prompt.numpy(), column.numpy()] = computed
+        named = [(ids.tolist(), ()) for ids in texts]
+        kept.add(store, named, (row[: len(ids)] for row, ids in zip(places, texts, strict=True)))
 
     def mask(self, group: Queries, window: int | None) -> Tensor | None:
         """The mask (P, 1, tall, wide) of a group, added to its scores; `None` if a causal mask is

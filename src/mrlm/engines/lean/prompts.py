@@ -11,6 +11,7 @@ from torch import Tensor
 from mrlm.engines.lean.decoder import Attend, Decoder
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefill import Prefill, Queries
+from mrlm.learn.fast.kept import Kept, PromptActivations
 from mrlm.learn.fast.varlen_attention import Shape, kernel_for
 
 PIECE = 8192
@@ -66,6 +67,7 @@ class Prompts:
         known: Sequence[np.ndarray],
         pool: Tensor,
         owners: np.ndarray | None,
+        kept: Kept | None = None,
     ) -> tuple[Tensor, int]:
         """Prefill prompts.
 
@@ -76,6 +78,7 @@ class Prompts:
             known: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
             owners: result of `Decoder.owners`, for the prompts.
+            kept: keeps the activations of computed tokens, on a CPU.
 
         Returns:
             Hidden states of the last tokens (P, hidden), and the number of computed tokens.
@@ -89,15 +92,26 @@ class Prompts:
                 stops = np.minimum(lengths, starts + PIECE)
             prefill = Prefill(self.decoder, texts, kinds, starts, stops)
             computed += int(prefill.new.sum())
-            attend = self._on_processor if self.decoder.on_processor else self._on_accelerator
-            look = attend(prefill, numbers, None if cached is None else (cached, pool))
-            found = prefill.forward(look, owners)
+            before = None if cached is None else (cached, pool)
+            if not self.decoder.on_processor:
+                look = self._on_accelerator(prefill, numbers, before)
+                found = prefill.forward(look, owners)
+            else:
+                store = None if kept is None else kept.begin_prompts(int(prefill.new.sum()))
+                look = self._on_processor(prefill, numbers, before, store)
+                found = prefill.forward(look, owners, store)
+                if kept is not None and store is not None:
+                    prefill.add(texts, store, kept)
             if (stops == lengths).all():
                 return found, computed
             starts, cached = stops, None
 
     def _on_processor(
-        self, prefill: Prefill, numbers: Sequence[int], cached: tuple[Tensor, Tensor] | None
+        self,
+        prefill: Prefill,
+        numbers: Sequence[int],
+        cached: tuple[Tensor, Tensor] | None,
+        store: PromptActivations | None,
     ) -> Attend:
         decoder, stored = self.decoder, prefill.stored
         shape = (2, prefill.count, decoder.kv_heads, prefill.wide, decoder.head_dim)
@@ -121,10 +135,16 @@ class Prompts:
                 if mask is None:
                     keys, values = keys[:, :, : group.tall], values[:, :, : group.tall]
                 asked = group.grid(asking)
-                found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
+                found, sums = decoder.attention.look(asked, keys, values, mask, mask is None)
+                if store is not None:
+                    totals.append((group, group.flat(sums[..., None])))
                 return group.flat(found)
 
+            totals: list[tuple[Queries, Tensor]] = []
             found = prefill.asked(at, queries, look)
+            if store is not None:
+                store.put(at, "mixed", found)
+                store.put(at, "sums", prefill.joined(totals))
             self.place(at, numbers, layer)
             return found
 

@@ -26,11 +26,16 @@ from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.kept import NAMES, KeptRows, Known
-from mrlm.learn.fast.known import known_linears
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
-from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, Masks, piece_masks
+from mrlm.learn.fast.piece_attention import (
+    AttendPieces,
+    HeadRows,
+    KnownOutputs,
+    Masks,
+    piece_masks,
+)
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
-from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
+from mrlm.learn.fast.row_blocks import known_linears, linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import (
     Kernel,
     KeyPaths,
@@ -54,7 +59,6 @@ class _Pass:
         paths, kernels: for attention in one kernel, by window, where the device has one.
         norms: factors of norms in the compute type, by module; others are read from the model.
         direct: whether backward adds to `grad` of the weights itself.
-        known: activations of the tokens that are known already.
     """
 
     tokens: PackedTokens
@@ -66,7 +70,6 @@ class _Pass:
     kernels: Mapping[int | None, Kernel]
     norms: Mapping[nn.Module, Tensor]
     direct: bool
-    known: Known | None
 
 
 @dataclass(eq=False)
@@ -98,7 +101,7 @@ class LeanForward:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        shared = self._shared(tokens, owned, direct, known)
+        shared = self._shared(tokens, owned, direct)
         rows, ends = self._ends(forest, places)
         rows = padded(rows)
         last = len(anatomy.layers) - 1
@@ -133,9 +136,7 @@ class LeanForward:
         needed = [tree.needed + first for tree, first in zip(trees, before, strict=False)]
         return to_device(np.concatenate(places), device)[torch.cat(needed)], owners
 
-    def _shared(
-        self, tokens: PackedTokens, owned: Owners, direct: bool, known: Known | None
-    ) -> _Pass:
+    def _shared(self, tokens: PackedTokens, owned: Owners, direct: bool) -> _Pass:
         device, anatomy = tokens.ids.device, self.anatomy
         kernels = self._kernels(device)
         rotary = anatomy.rotary(padded(tokens.positions), self.dtype)
@@ -145,7 +146,7 @@ class LeanForward:
             plain = anatomy.attention_softcap is None
             windows = {layer.window for layer in anatomy.layers}
             masks = piece_masks(tokens, windows, self.dtype, causal=plain)
-            if plain and known is None and self.dtype == torch.float32:
+            if plain and self.dtype == torch.float32:
                 sizes = anatomy.heads, anatomy.kv_heads
                 heads = [HeadRows.of(piece, *sizes) for piece in tokens.pieces]
         return _Pass(
@@ -158,7 +159,6 @@ class LeanForward:
             kernels,
             self._cast_norms(device),
             direct,
-            known,
         )
 
     def _kernels(self, device: torch.device) -> dict[int | None, Kernel]:
@@ -220,18 +220,19 @@ class LeanForward:
         def linears(
             x: Tensor, group: int, where: KeptRows, before: Tensor | None = None
         ) -> list[Tensor]:
-            found = [known.take(number, name, where) for name in NAMES[group]]
+            found = known.take(number, NAMES[group], where)
             modules = [linear_of(module, None) for module in layer.grouped[group]]
-            if group == 0:
-                found = list(found[0].split([len(module.weight) for module in modules], 1))
-            return known_linears(x, modules, found, where.fresh, before)
+            parts = found.split([len(module.weight) for module in modules], 1)
+            return known_linears(x, modules, parts, where.fresh, before)
 
         normed = self._norm(stream, layer.norm_attention, shared)
         parts = linears(normed, 0, known.every)
-        names = ("mixed", "sums") if any(known.whole) else ()
-        taken = [known.take(number, name, known.every) for name in names]
-        mixed = self._between(parts, layer, shared, taken)
-        where = known.every
+        where, whole = (known.every, known.whole) if rows is None else known.deep()
+        outputs = None
+        if any(whole):
+            mixed, sums = (known.take(number, name, where) for name in ("mixed", "sums"))
+            outputs = KnownOutputs(mixed, sums, whole)
+        mixed = self._between(parts, layer, shared, outputs)
         if rows is not None:
             mixed, stream, where = mixed[rows], stream[rows], known.some(rows)
         (stream,) = linears(mixed, 1, where, stream)
@@ -286,10 +287,10 @@ class LeanForward:
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _between(
-        self, parts: Sequence[Tensor], layer: Layer, shared: _Pass, taken: Sequence[Tensor] = ()
+        self, parts: Sequence[Tensor], layer: Layer, shared: _Pass, known: Any = None
     ) -> Tensor:
         """Attention outputs on a CPU of the three linear maps of a block's input, heads side by
-        side; `taken` as in `_attend`."""
+        side; `known` as in `_attend`."""
         queries, keys, values = parts
         queries = queries.unflatten(1, (self.anatomy.heads, -1))
         keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))
@@ -298,7 +299,7 @@ class LeanForward:
             keys = self._norm(keys, layer.norm_k, shared)
         cos_sin = shared.rotary[layer.rope]
         queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
-        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared, taken)
+        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared, known)
 
     def _attend(
         self,
@@ -307,17 +308,16 @@ class LeanForward:
         values: Tensor,
         layer: Layer,
         shared: _Pass,
-        taken: Sequence[Tensor] = (),
+        known: KnownOutputs | None = None,
     ) -> Tensor:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
-        that shape, and keys and values (P, kv_heads * head_dim). `taken` are the results for pieces
-        that are known, and the logarithms of sums (P, heads) with them."""
+        that shape, and keys and values (P, kv_heads * head_dim)."""
         anatomy = self.anatomy
         found: list[Tensor] = []
         pieces = shared.tokens.pieces
         if shared.heads:
             masks = [shared.masks.get((number, layer.window)) for number in range(len(pieces))]
-            how = anatomy.head_dim, anatomy.scale, shared.heads, masks
+            how = anatomy.head_dim, anatomy.scale, shared.heads, masks, known
             return AttendPieces.apply(queries, keys, values, *how)  # pyright: ignore
         sizes = [piece.stop - piece.start for piece in pieces]
         *parts, left = queries.split([*sizes, len(queries) - sum(sizes)])
@@ -334,12 +334,12 @@ class LeanForward:
             cap, window = anatomy.attention_softcap, layer.window
             wide = window is None or window >= piece.shape[2]
             if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
-                mask, known = shared.masks.get((number, window)), None
-                if shared.known is not None and shared.known.whole[number]:
-                    mixed, sums = (piece.take(x).unflatten(2, (anatomy.heads, -1)) for x in taken)
-                    sums = piece.ended(sums[..., 0]).transpose(1, 2)
-                    known = mixed.transpose(1, 2).float(), sums
-                mixed = attention(q, k, v, mask, anatomy.scale, cap, known)
+                mask, given = shared.masks.get((number, window)), None
+                if known is not None and known.whole[number]:
+                    mixed = piece.take(known.mixed).unflatten(2, (anatomy.heads, -1))
+                    sums = piece.ended(piece.take(known.sums)).transpose(1, 2)
+                    given = mixed.transpose(1, 2).float(), sums
+                mixed = attention(q, k, v, mask, anatomy.scale, cap, given)
             else:
                 visible = partial(piece.visible, None if wide else window)
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)

@@ -1,11 +1,11 @@
-"""Activations that the lean engine computed while it sampled, for the first training pass with the
-same weights: it computes the same for every sampled token, so only its gradient is left to do."""
+"""Activations that the lean engine computed while it read prompts and sampled, for the first
+training pass with the same weights: it computes the same for these tokens, so only its gradient is
+left to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mrlm.learn.fast.llama_modules import Anatomy, linear_of
-from mrlm.learn.fast.prefix_tree import PackedTokens, to_device
+from mrlm.learn.fast.prefix_tree import EMPTY, PrefixTree, to_device
 
 WIDE = 256
 """Width of a model from which its products take longer than storing and finding their results."""
@@ -22,14 +22,48 @@ LEAST = 16
 SPARE = 4 / 3
 """Places for each token: finished rows are computed for a while, and have places, too."""
 NOWHERE = np.zeros(0, dtype=np.int64)
-NAMES = (("qkv",), ("middle",), ("gate", "up"), ("after",))
-"""Names of what follows from the linear maps of a block, group by group: their outputs, or the
-residual stream that these are added to."""
+STRIDE = 1 << 32
+"""Larger than any number of tokens of a call."""
+NAMES = ("qkv", "middle", "gate_up", "after")
+"""Names of what follows from the linear maps of a block, group by group: their outputs side by
+side, or the residual stream that these are added to."""
 Text = tuple[Sequence[int], Sequence[int]]
-"""Ids of a prompt and of its completion."""
+"""Ids of a prompt and of its completion; no ids of the latter for the prompt itself."""
 
 
 class Activations:
+    """Activations of tokens by layer and name, as one call of the engine computes them."""
+
+    layers: list[dict[str, Tensor]]
+    ends: np.ndarray | None = None
+    """The row of each token in the last layer from its attention on, -1 for none; `None` if it is
+    that of before."""
+
+    def put(self, layer: int, name: str, found: Tensor) -> None:
+        """Store activations (N, width)."""
+        raise NotImplementedError
+
+
+class PromptActivations(Activations):
+    """Activations of the computed tokens of prompts, which are not copied where nothing changes
+    them.
+
+    Args:
+        layers: number of layers.
+        dtype: type of all but sums.
+    """
+
+    def __init__(self, layers: int, dtype: torch.dtype) -> None:
+        self.layers = [{} for _ in range(layers)]
+        self.dtype = dtype
+
+    def put(self, layer: int, name: str, found: Tensor) -> None:
+        if name == "qkv":  # norms and rotary embeddings are computed in place
+            found = found.clone()
+        self.layers[layer][name] = found if name == "sums" else found.to(self.dtype)
+
+
+class StepActivations(Activations):
     """Activations of the tokens that one call of the engine reads after its prompts.
 
     Args:
@@ -53,16 +87,17 @@ class Activations:
         self.start: int = 0
         self.stop: int = 0
         self.owners: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
 
-    def step(self, owners: np.ndarray) -> bool:
-        """Open places for a step whose rows (N,) belong to these completions; -1 is none. Returns
-        whether there are any left."""
-        self.start, self.stop = self.stop, self.stop + len(owners)
+    def step(self, owners: np.ndarray, rows: np.ndarray, count: int) -> bool:
+        """Open places for a step that computes `count` rows: those of the completions `owners`
+        (N,), -1 for none, are `rows` (N,) of them. Returns whether there are as many left."""
+        self.start, self.stop = self.stop, self.stop + count
         self.owners.append(owners.copy())
+        self.rows.append(self.start + rows)
         return self.stop <= self.size
 
     def put(self, layer: int, name: str, found: Tensor) -> None:
-        """Store the activations (N, width) of the rows of this step."""
         self.layers[layer][name][self.start : self.stop] = found
 
     def places(self, count: int) -> list[np.ndarray]:
@@ -70,7 +105,8 @@ class Activations:
         owners = np.concatenate([NOWHERE, *self.owners])
         order = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners[order], np.arange(count + 1))
-        return [order[start:stop] for start, stop in pairwise(ends)]
+        places = np.concatenate([NOWHERE, *self.rows])[order]
+        return [places[start:stop] for start, stop in pairwise(ends.tolist())]
 
 
 class Kept:
@@ -86,10 +122,12 @@ class Kept:
         self.anatomy = anatomy
         self.dtype = dtype
         self.tokens: int = tokens
-        self.digest: int = 0
-        """Of the weights that sampled."""
+        self.holds: Callable[[], bool] = bool
+        """Whether the weights that sampled are those of the policy as they are now."""
         self.calls: list[Activations] = []
-        self._places: dict[bytes, tuple[int, np.ndarray]] = {}
+        self._places: dict[tuple[tuple[int, ...], ...], tuple[np.ndarray, bool]] = {}
+        """For each token of a text the number of its call, times `STRIDE`, and the place in it, or
+        -1; and whether all have a place."""
         self._used = 0
         self._confirmed = False
 
@@ -107,7 +145,7 @@ class Kept:
         self.calls, self._places, self._used = [], {}, 0
         self._confirmed = False
 
-    def begin(self, tokens: int, rows: int) -> Activations | None:
+    def begin(self, tokens: int, rows: int) -> StepActivations | None:
         """Places for the tokens of a call, if it has enough rows, and no more tokens than may still
         be kept."""
         if rows < LEAST or not tokens or self._used + tokens > self.tokens:
@@ -120,80 +158,108 @@ class Kept:
             "mixed": own,
             "sums": anatomy.heads,
             "middle": anatomy.hidden,
-            "gate": len(linear_of(first.gate, None).weight),
-            "up": len(linear_of(first.up, None).weight),
+            "gate_up": sum(len(linear_of(x, None).weight) for x in (first.gate, first.up)),
             "after": anatomy.hidden,
         }
-        return Activations(widths, len(anatomy.layers), tokens, rows, self.dtype)
+        return StepActivations(widths, len(anatomy.layers), tokens, rows, self.dtype)
 
-    def add(self, call: Activations, texts: Sequence[Text]) -> None:
-        """Keep the activations of a call with these completions."""
-        number = len(self.calls)
+    def begin_prompts(self, tokens: int) -> PromptActivations | None:
+        """Places for so many computed tokens of prompts, if as many may still be kept."""
+        if self._used + tokens > self.tokens:
+            return None
+        self._used += tokens
+        return PromptActivations(len(self.anatomy.layers), self.dtype)
+
+    def add(self, call: Activations, texts: Iterable[Text], places: Iterable[np.ndarray]) -> None:
+        """Keep the activations of a call with these completions, or prompts; `places` of each are
+        those of its tokens from the first one on, -1 for none."""
+        first = len(self.calls) * STRIDE
         self.calls.append(call)
-        found = call.places(len(texts))
-        for (prompt, completion), places in zip(texts, found, strict=True):
-            self._places[_name(prompt, completion)] = number, places[: len(completion)]
+        for text, found in zip(texts, places, strict=True):
+            whole = not len(found) or int(found.min()) >= 0
+            where = found + first if whole else np.where(found >= 0, found + first, -1)
+            self._places[_name(*text)] = where, whole
 
-    def confirm(self, digest: Callable[[], int]) -> bool:
-        """Tell the weights that the next passes have, as their digest. Returns whether they are
-        those that sampled; if not, everything is released."""
-        if self.calls and digest() != self.digest:
+    def confirm(self) -> bool:
+        """Say that the next passes have the weights of now. Returns whether they are those that
+        sampled; if not, everything is released."""
+        if self.calls and not self.holds():
             self.clear()
         self._confirmed = bool(self.calls)
         return self._confirmed
 
     def known(
-        self, texts: Sequence[Sequence[Text]], tokens: PackedTokens, last: bool
+        self, texts: Callable[[int], Iterable[Text]], tokens: PrefixTree, count: int, last: bool
     ) -> Known | None:
         """Looks up packed tokens, with the confirmed weights.
 
         Args:
-            texts: for each sample its completions, whose prompts extend one another.
+            texts: for the number of a sample its prompts and completions, each of which extends
+                those before it.
             tokens: the samples.
+            count: number of rows, of which those after the tokens may have any activations.
             last: nothing is read after this pass, so that it releases what it has read.
         """
         if not self._confirmed:
             return None
-        spans = [[self._span(text) for text in several] for several in texts]
-        calls, places = (np.full(len(tokens.ids), -1) for _ in range(2))
+        where = np.full(count, -1)
+        spans: dict[int, list[tuple[int, np.ndarray, bool]]] = {}
         for chunk in tokens.chunks:
+            if chunk.sample not in spans:
+                spans[chunk.sample] = [*self._spans(texts(chunk.sample))]
             shift = chunk.place - chunk.start
-            for first, call, found in spans[chunk.sample]:
+            for first, found, whole in spans[chunk.sample]:
                 start, stop = max(chunk.start, first), min(chunk.stop, first + len(found))
                 if start < stop:
-                    calls[start + shift : stop + shift] = call
-                    places[start + shift : stop + shift] = found[start - first : stop - first]
-        if (calls < 0).all():
+                    own, part = where[start + shift : stop + shift], found[start - first :]
+                    part = part[: stop - start]
+                    own[:] = part if whole else np.where(part < 0, own, part)
+        if (where < 0).all():
             return None
-        whole = [bool((calls[each.start : each.stop] >= 0).all()) for each in tokens.pieces]
-        found = Known(self.calls, calls, places, whole, last)
+        where[len(tokens.ids) :] = where.max()
+        calls, places = np.divmod(where, STRIDE)
+        found = Known(self.calls, calls, places, tokens, last)
         if last:
             self.clear()
         return found
 
-    def _span(self, text: Text) -> tuple[int, int, np.ndarray]:
-        """The first index of a completion, and the call and places of its tokens."""
-        return len(text[0]), *self._places.get(_name(*text), (-1, NOWHERE))
+    def _spans(self, texts: Iterable[Text]) -> Iterator[tuple[int, np.ndarray, bool]]:
+        """The first index of a prompt or completion, and where its tokens are."""
+        for prompt, completion in texts:
+            name = _name(prompt, completion)
+            if name in self._places:
+                yield len(prompt) if completion else 0, *self._places[name]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Packed tokens, in an order.
+    """M packed tokens, in an order.
 
     Args:
-        calls, places: (M,) where the activations of each are; -1 for nowhere.
-        fresh: (F,) those that are nowhere, `None` if there are none.
+        count: their number.
+        parts: calls, the tokens (m,) whose activations they have, and where; the first one has most
+            of them, and a place (M,) for every token.
+        fresh: (F,) tokens whose activations are nowhere, `None` if there are none.
     """
 
-    calls: np.ndarray
-    places: np.ndarray
+    count: int
+    parts: Sequence[tuple[int, Tensor | None, Tensor]]
     fresh: Tensor | None
 
     @classmethod
     def of(cls, calls: np.ndarray, places: np.ndarray) -> KeptRows:
-        """From `calls` and `places`."""
+        """From the call and the place of each, -1 for nowhere."""
+        counts = np.bincount(calls[calls >= 0])
+        parts: list[tuple[int, Tensor | None, Tensor]] = []
+        for number in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist():
+            if not parts:
+                where = np.where(calls == number, places, 0)
+                parts.append((number, None, to_device(where, "cpu")))
+                continue
+            own = np.flatnonzero(calls == number)
+            parts.append((number, to_device(own, "cpu"), to_device(places[own], "cpu")))
         missing = np.flatnonzero(calls < 0)
-        return cls(calls, places, to_device(missing, "cpu") if len(missing) else None)
+        return cls(len(calls), parts, to_device(missing, "cpu") if len(missing) else None)
 
 
 @dataclass(eq=False)
@@ -202,46 +268,68 @@ class Known:
 
     Args:
         kept: all calls.
-        calls, places: (P,) where the activations of each token are; -1 for nowhere.
-        whole: for each piece of attention, whether those of all its tokens are known.
-        last: they are released as they are read.
+        calls, places: (M,) where the activations of each token are; -1 for nowhere.
+        tokens: the tokens.
+        last: activations are released as they are read.
     """
 
     kept: Sequence[Activations]
     calls: np.ndarray
     places: np.ndarray
-    whole: Sequence[bool]
+    tokens: PrefixTree
     last: bool
     every: KeptRows = field(init=False)
     """All tokens."""
+    whole: list[bool] = field(init=False)
+    """For each piece of attention, whether the outputs of all its tokens are known."""
 
     def __post_init__(self) -> None:
         self.every = KeptRows.of(self.calls, self.places)
+        self.whole = self._pieces(self.calls >= 0)
+        ends = self.places.copy()
+        for number, call in enumerate(self.kept):
+            if call.ends is not None:
+                own = self.calls == number
+                ends[own] = call.ends[self.places[own]]
+        self._ends: np.ndarray = ends
+
+    def deep(self) -> tuple[KeptRows, list[bool]]:
+        """In the last layer: all tokens, and the pieces of which all outputs that are read are
+        known; those that are not have no gradient."""
+        reached = np.where(self._ends >= 0, self.calls, -1)
+        missing = reached < 0
+        read = np.zeros(len(reached), dtype=bool)
+        read[self.tokens.needed.numpy()] = True
+        return KeptRows.of(reached, self._ends), self._pieces(~(missing & read))
 
     def some(self, rows: Tensor) -> KeptRows:
-        """The tokens (M,) with these packed indices."""
+        """The tokens (M,) with these packed indices, in the last layer."""
         chosen = rows.numpy()
-        return KeptRows.of(self.calls[chosen], self.places[chosen])
+        ends = self._ends[chosen]
+        return KeptRows.of(np.where(ends >= 0, self.calls[chosen], -1), ends)
+
+    def _pieces(self, known: np.ndarray) -> list[bool]:
+        return [bool(known[each.start : each.stop].all()) for each in self.tokens.pieces]
 
     def take(self, layer: int, name: str, rows: KeptRows) -> Tensor:
-        """Activations (M, width) of tokens; those of fresh ones are any numbers."""
-        numbers = np.unique(rows.calls[rows.calls >= 0]).tolist()
-        stored = [self.kept[number].layers[layer][name] for number in numbers]
-        if len(stored) == 1:
-            found = stored[0].index_select(0, torch.as_tensor(rows.places.clip(min=0)))
+        """Activations (M, width) of tokens; those of fresh ones are any numbers, and sums so large
+        that nothing is left of their scores."""
+        stored = [self.kept[number].layers[layer][name] for number, _, _ in rows.parts]
+        if not stored:
+            (any_of, *_) = (call.layers[layer][name] for call in self.kept)
+            found = any_of.new_zeros(rows.count, any_of.shape[1])
         else:
-            found = stored[0].new_empty((len(rows.calls), stored[0].shape[1]))
-            for number, each in zip(numbers, stored, strict=True):
-                own = np.flatnonzero(rows.calls == number)
-                part = each.index_select(0, torch.as_tensor(rows.places[own]))
-                found.index_copy_(0, torch.as_tensor(own), part)
+            found = stored[0].index_select(0, rows.parts[0][2])
+        for each, (_, own, places) in zip(stored[1:], rows.parts[1:], strict=True):
+            assert own is not None
+            found.index_copy_(0, own, each.index_select(0, places))
+        if name == "sums" and rows.fresh is not None:
+            found.index_fill_(0, rows.fresh, EMPTY)
         if self.last:
             for call in self.kept:
-                del call.layers[layer][name]
+                call.layers[layer].pop(name, None)
         return found
 
 
-def _name(prompt: Sequence[int], completion: Sequence[int]) -> bytes:
-    """A short name of a text."""
-    ids = np.array([len(prompt), *prompt, *completion], dtype=np.int64)
-    return blake2b(ids.tobytes(), digest_size=16).digest()
+def _name(prompt: Sequence[int], completion: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(prompt), tuple(completion)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
-from mrlm.learn.fast.kept import Kept
+from mrlm.learn.fast.kept import Kept, Text
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
+from mrlm.learn.fast.row_blocks import full
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -203,11 +204,13 @@ def hidden_states(
     known = None
     if first.kept is not None and len(jobs) == 1 and torch.is_grad_enabled() and not again:
         batch = jobs[0][1]
-        texts = [
-            [(turn.prompt_ids, turn.completion_ids) for turn in sample.turns]
-            for sample in batch.samples
-        ]
-        known = first.kept.known(texts, batch.tree, last)
+        tree = batch.tree
+
+        def texts(sample: int) -> Iterator[Text]:
+            for turn in batch.samples[sample].turns:
+                yield from ((turn.prompt_ids, ()), (turn.prompt_ids, turn.completion_ids))
+
+        known = first.kept.known(texts, tree, full(len(tree.ids)), last)
     return first.forward.hidden(forest, checkpointing=again, direct=direct, known=known)
 
 

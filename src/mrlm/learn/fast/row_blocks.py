@@ -1,5 +1,6 @@
 """Linear maps of few rows through oneDNN, which prepares a kernel for every number of rows, longer
-than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept."""
+than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept. And
+linear maps whose results are known."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrlm.learn.fast.cpu_backends import in_blocks
+from mrlm.learn.fast.cpu_backends import in_blocks, other_products
 from mrlm.learn.fast.llama_modules import Linear
 
 FEWEST, MOST = 64, 1024
@@ -18,22 +19,57 @@ FEWEST, MOST = 64, 1024
 
 
 def padded(numbers: Tensor) -> Tensor:
-    """Numbers (N,) with zeros after them, so that blocks of as many rows are full; unchanged where
-    products are not computed in blocks."""
-    added = -len(numbers) % FEWEST if in_blocks() else 0
-    return F.pad(numbers, (0, added)) if added else numbers
+    """Numbers (N,) with the last one repeated, so that blocks of as many rows are full; unchanged
+    where products are not computed in blocks."""
+    added = full(len(numbers)) - len(numbers)
+    return torch.cat([numbers, numbers[-1:].expand(added)]) if added else numbers
+
+
+def full(rows: int) -> int:
+    """The length of so many numbers after `padded`."""
+    return rows + (-rows % FEWEST if in_blocks() else 0)
 
 
 def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | None:
     """The outputs (N, out) of linear maps for x (N, in), with gradients; `None` where products are
     not computed in blocks."""
-    if not in_blocks() or len(x) % FEWEST:
+    leaves = [*(each.weight for each in linears), *(each.bias for each in linears)]
+    if not _in_blocks(x) or any(each is not None and each.dtype != x.dtype for each in leaves):
         return None
-    biases = [linear.bias for linear in linears]
-    weights = [linear.weight for linear in linears]
-    if any(each is not None and each.dtype != x.dtype for each in [*weights, *biases]):
-        return None
-    return list(_Linears.apply(x, len(weights), *weights, *biases))  # pyright: ignore
+    return list(_Linears.apply(x, len(linears), *leaves))  # pyright: ignore
+
+
+def known_linears(
+    x: Tensor,
+    linears: Sequence[Linear],
+    found: Sequence[Tensor],
+    fresh: Tensor | None,
+    before: Tensor | None = None,
+) -> list[Tensor]:
+    """`x @ weight.T + bias` (M, out) of each linear map, added to `before` if given. These are
+    known already, so that only backward has products.
+
+    Args:
+        x: (M, in).
+        linears: the linear maps.
+        found: (M, out) the results of each; rows `fresh` (F,) are computed and written to them.
+        fresh: rows that are not known; `None` for no row.
+        before: (M, out).
+    """
+    kind = x.dtype
+    weights = [each.weight.to(kind) for each in linears]
+    biases = [None if each.bias is None else each.bias.to(kind) for each in linears]
+    if fresh is not None:
+        with torch.no_grad(), other_products():
+            rows = x[fresh]
+            for weight, bias, part in zip(weights, biases, found, strict=True):
+                own = F.linear(rows, weight, bias)
+                part.index_copy_(0, fresh, own if before is None else own + before[fresh])
+    return list(_KnownLinears.apply(x, len(linears), *weights, *biases, before, found))  # pyright: ignore
+
+
+def _in_blocks(x: Tensor) -> bool:
+    return in_blocks() and len(x) % FEWEST == 0
 
 
 def _blocks(rows: int) -> Iterator[slice]:
@@ -62,27 +98,44 @@ class _Linears(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, *weights = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
-        back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        slopes: list[Any] = [
-            torch.empty_like(weight) if wanted else None
-            for weight, wanted in zip(weights, needed, strict=False)
-        ]
-        for here in _blocks(len(x)):
-            rows = x[here]
-            for place, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
-                part, slope = grad[here], slopes[place]
-                if back is not None and place == 0:
-                    torch.mm(part, weight, out=back[here])
-                elif back is not None:
-                    back[here].addmm_(part, weight)
-                if slope is not None and here.start == 0:
-                    torch.mm(part.t(), rows, out=slope)
-                elif slope is not None:
-                    slope.addmm_(part.t(), rows)
-        biases = [
-            grad.sum(0) if wanted else None
-            for grad, wanted in zip(grads, needed[len(weights) :], strict=True)
-        ]
-        return back, None, *slopes, *biases
+        return _slopes(ctx, grads)
+
+
+class _KnownLinears(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, count: int, *leaves: Any) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *leaves[:count])
+        return tuple(leaves[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        before = grads[0] if ctx.needs_input_grad[-2] else None
+        return *_slopes(ctx, grads), before, None
+
+
+def _slopes(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The gradients by `x`, nothing, the weights and the biases."""
+    x, *weights = ctx.saved_tensors
+    needed = ctx.needs_input_grad[2 : 2 + 2 * len(weights)]
+    back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+    slopes: list[Any] = [
+        torch.empty_like(weight) if wanted else None
+        for weight, wanted in zip(weights, needed, strict=False)
+    ]
+    for here in _blocks(len(x)) if _in_blocks(x) else [slice(0, len(x))]:
+        rows = x[here]
+        for place, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
+            part, slope = grad[here], slopes[place]
+            if back is not None and place == 0:
+                torch.mm(part, weight, out=back[here])
+            elif back is not None:
+                back[here].addmm_(part, weight)
+            if slope is not None and here.start == 0:
+                torch.mm(part.t(), rows, out=slope)
+            elif slope is not None:
+                slope.addmm_(part.t(), rows)
+    biases = [
+        grad.sum(0) if wanted else None
+        for grad, wanted in zip(grads, needed[len(weights) :], strict=True)
+    ]
+    return back, None, *slopes, *biases
