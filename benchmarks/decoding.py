@@ -9,7 +9,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.limits import decode_floor, reads
+import torch
+
+from benchmarks.limits import decode_floor, least_seconds_of_rollouts, measured, reads
 from benchmarks.models import make_model
 from benchmarks.ours import Ours, playing
 from benchmarks.rows import Bench, Result, Unavailable
@@ -86,6 +88,10 @@ def long_tail(
             result.ours, result.peer = mine.median, theirs.median
         finally:
             ours.close()
+        precision = "bf16" if dtype == torch.bfloat16 else "fp32"
+        limits = measured(clock, bench.quick)
+        least = least_seconds_of_rollouts(size, read, wanted, batch, precision, limits)
+        result.limit, result.ceiling = least / result.ours, str(limits)
         waves = [max(wanted[at : at + batch]) for at in range(0, len(wanted), batch)]
         ideal = sum(waves) * batch / sum(wanted)
         result.note = f"{len(wanted)} rollouts, {sum(wanted)} tokens; refilling saves {ideal:.1f}x"

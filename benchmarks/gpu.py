@@ -15,6 +15,7 @@ import torch
 
 from benchmarks import report
 from benchmarks.decoding import long_tail
+from benchmarks.limits import least_seconds, measured
 from benchmarks.ours import Ours, playing, reading
 from benchmarks.rows import Bench, Result, Row
 from benchmarks.steps import against, small, written_rows
@@ -56,7 +57,9 @@ def training(work: Work) -> Callable[[Bench], Result]:
         each = [tokens / seconds for seconds in times.seconds]
         result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
         result.value, result.low, result.high = tokens / times.median, min(each), max(each)
-        result.ours = times.median
+        limits = measured(clock, bench.quick)
+        result.ours, result.ceiling = times.median, str(limits)
+        result.limit = least_seconds(done, limits, sampled=False) / result.ours
         return result
 
     return measure

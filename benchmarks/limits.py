@@ -4,15 +4,21 @@ from these the least time that work can take."""
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from benchmarks.models import SHAPES
 from benchmarks.timing import Clock
 from benchmarks.work import Work
 
 TRIES = 3
+SLOW = 2.0
+"""Seconds that a product may take."""
 BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -56,7 +62,7 @@ def least_seconds(work: Work, limits: Limits, sampled: bool = True, references: 
     size = SHAPES[work.shape]
     prompts = work.completions // work.group * work.read  # siblings share theirs
     written = work.completions * work.written
-    forward = 2 * (size.body * (prompts + written) + size.head * written)
+    forward = _operations(work.shape, prompts, written)
     least = (3 + references) * forward / limits.products[work.precision]
     if sampled:
         policies = work.agents if work.weights == "own" else 1
@@ -68,21 +74,54 @@ def least_seconds(work: Work, limits: Limits, sampled: bool = True, references: 
     return least
 
 
+def least_seconds_of_rollouts(
+    shape: str, read: int, lengths: Sequence[int], rows: int, precision: str, limits: Limits
+) -> float:
+    """The least time of completions of given lengths, `rows` at a time with finished ones replaced
+    at once, after different prompts of `read` tokens. Attention and everything else are free."""
+    forward = _operations(shape, read * len(lengths), sum(lengths))
+    steps = max(max(lengths), math.ceil(sum(lengths) / rows))
+    weights = SHAPES[shape].weights * BYTES[precision]
+    return max(forward / limits.products[precision], steps * weights / limits.reads)
+
+
+def _operations(shape: str, prompts: int, written: int) -> float:
+    """Of one pass over so many tokens, the head at the written ones alone."""
+    size = SHAPES[shape]
+    return 2.0 * (size.body * (prompts + written) + size.head * written)
+
+
 def decode_floor(shape: str, bytes_per_second: float) -> float:
     """Seconds that reading all weights (float32) once takes: the least time of a token."""
     return SHAPES[shape].weights * BYTES["fp32"] / bytes_per_second
 
 
 def _products(precision: str, clock: Clock, tries: int) -> float:
-    size = 2048 if clock.device == "cpu" else 8192
+    """Of matrices as large as `SLOW` seconds allow: without instructions for bf16, a processor is
+    slow by orders of magnitude."""
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    left, right = (torch.randn(size, size, device=clock.device, dtype=dtype) for _ in range(2))
-    ways = [lambda: left @ right]
-    if clock.device == "cpu" and torch.backends.mkldnn.is_available():
-        linear = torch.ops.mkldnn._linear_pointwise
-        ways.append(lambda: linear(left, right, None, "none", [], ""))
-    best = min(min(clock.time(way) for _ in range(tries + 1)) for way in ways)
-    return 2 * size**3 / best
+    size, most = 256, 2048 if clock.device == "cpu" else 8192
+    while True:
+        left, right = (torch.randn(size, size, device=clock.device, dtype=dtype) for _ in range(2))
+        ways = [partial(torch.mm, left, right), *_through_onednn(left, right)]
+        first = min(clock.time(way) for way in ways)
+        if size == most or 8 * first > SLOW:
+            break
+        size *= 2
+    best = min(min(clock.time(way) for _ in range(tries)) for way in ways)
+    return 2 * size**3 / min(first, best)
+
+
+def _through_onednn(left: Tensor, right: Tensor) -> list[Callable[[], Tensor]]:
+    """The product of oneDNN, if it has one for this processor and type."""
+    if left.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return []
+    product = partial(torch.ops.mkldnn._linear_pointwise, left, right, None, "none", [], "")
+    try:
+        product()
+    except RuntimeError:
+        return []
+    return [product]
 
 
 def reads(clock: Clock, tries: int = TRIES) -> float:

@@ -25,7 +25,7 @@ ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf1
 GPU_GROUPS = Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16")
 GPU_TEAM = replace(GPU_GROUPS, prompts=4, agents=2)
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
-GPU_TAIL = decoding.tail_lengths(512, mean=160, most=1024)
+GPU_TAIL = decoding.tail_lengths(512, mean=128, most=512)
 
 ROWS = [
     Row("quickstart", "Step of the quickstart, 0.4M, ms", steps.quickstart, unit="ms", less=True),

@@ -31,6 +31,12 @@ TIME_LIMIT = 300
 gc.disable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests are about the CPU wherever they run; only `-m gpu` sees the GPUs."""
+    if "gpu" not in config.getoption("markexpr"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_finish() -> None:
     """What has been imported stays until the end, and garbage is little: looking for it again and
     again took a tenth of the time."""
@@ -110,7 +116,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
-    """What a test draws does not depend on the tests before it."""
+    """What a test draws and computes does not depend on the tests before it."""
     import random
 
     import numpy as np
@@ -119,6 +125,7 @@ def same_numbers() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.default_generator.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True)

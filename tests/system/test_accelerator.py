@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from benchmarks.models import make_model, make_tokenizer
+from benchmarks.worlds import FixedWorld
 
 import ranks
 from forking import Launcher
-from mrlm import load_config, run_experiment
+from mrlm import ExperimentConfig, Trainer, load_config, run_experiment
 from test_distributed import CASES, STEADY, merged
 from test_golden import NAMES, config_of
 
@@ -94,6 +97,16 @@ def test_a_tensor_of_the_wrong_device_is_noticed(launcher: Launcher, tmp_path: P
     in_process(launcher, PLANTED, tmp_path)
 
 
+def assert_alike(one: Path, other: Path, most: float) -> None:
+    """Metrics and weights of two runs, up to rounding."""
+    found = ranks.differences(one, other)
+    for metric in [each for each in found if each.startswith("rewards/accuracies")]:
+        del found[metric]  # the signs of numbers that are 0 at first
+    for metric in [each for each in found if each.startswith("clip_fraction")]:
+        assert found.pop(metric) < 0.02  # a token whose ratio is at the edge of the clip range
+    assert max(found.values()) < most, {k: v for k, v in found.items() if v > most / 20}
+
+
 @pytest.fixture(scope="module")
 def accelerated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
@@ -116,12 +129,49 @@ def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
     name: str, accelerated: Path, tmp_path: Path
 ) -> None:
     run_experiment(load_config(written(tmp_path, name, "here")))
-    found = ranks.differences(tmp_path / f"{name}-here", accelerated / f"{name}-there")
-    for metric in [each for each in found if each.startswith("rewards/accuracies")]:
-        del found[metric]  # the signs of numbers that are 0 at first
-    for metric in [each for each in found if each.startswith("clip_fraction")]:
-        assert found.pop(metric) < 0.02  # a token whose ratio is at the edge of the clip range
-    assert max(found.values()) < 2e-5, {k: v for k, v in found.items() if v > 1e-6}
+    assert_alike(tmp_path / f"{name}-here", accelerated / f"{name}-there", 2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+    for name in dict.fromkeys([*CASES, *NAMES])
+])  # fmt: skip
+def test_a_run_on_a_gpu_computes_what_it_computes_on_the_cpu(name: str, tmp_path: Path) -> None:
+    for place in ("cpu", "cuda"):
+        words = [f"model.device={place}", "training.precision=fp32"]
+        run_experiment(load_config(written(tmp_path, name, place), words))
+    assert_alike(tmp_path / f"{name}-cpu", tmp_path / f"{name}-cuda", 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_run_on_a_gpu_repeats_itself_bit_for_bit(precision: str, tmp_path: Path) -> None:
+    """Also one that is interrupted and resumed."""
+
+    def play(name: str, iterations: int, resume: Any = None) -> Path:
+        data: dict[str, Any] = {"output_dir": str(tmp_path / name), "grpo": {"group_size": 4}}
+        data |= {"model": {"device": "cuda"}, "generation": {"max_new_tokens": 200}}
+        data["training"] = {"algorithm": "grpo", "precision": precision, "batch_size": 2}
+        data["training"] |= {"num_iterations": iterations, "learning_rate": 1e-3, "checks": "off"}
+        shared = make_model("1M", 0, "cuda")
+        trainer = Trainer(
+            config=ExperimentConfig(experiment_name="same", **data),
+            agents=dict.fromkeys("ab", shared),
+            tokenizer=make_tokenizer("1M"),
+            environment=FixedWorld("1M", tuple("ab"), 64, 2, None),
+            share_policy=True,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return tmp_path / name
+
+    whole, again, cut = play("whole", 4), play("again", 4), play("cut", 2)
+    play("cut", 4, str(cut))
+    for other in (again, cut):
+        found = ranks.differences(whole, other)
+        assert found and not any(found.values()), {k: v for k, v in found.items() if v}
 
 
 def test_moments_on_the_host_change_no_number(accelerated: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mrlm.build.precision import use_tensor_cores
+from mrlm.build.precision import set_tf32
 from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
@@ -257,8 +257,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     kinds = {policy.device.type for policy in policies.values()}
     if kinds <= {"cpu"}:
         keep_freed_memory()
-    elif "cuda" in kinds and config.training.precision == "bf16":
-        use_tensor_cores()
+    elif "cuda" in kinds:
+        set_tf32(config.training.precision)
     return {name: policies[name] for name in plan.assignment.policies if name in policies}
 
 

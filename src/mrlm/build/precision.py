@@ -59,11 +59,11 @@ def precision_text(asked: ExperimentConfig, found: ExperimentConfig) -> str:
     return text
 
 
-def use_tensor_cores() -> None:
-    """Lets float32 products on a GPU round their inputs to TF32, for what a 16-bit run leaves in
-    float32."""
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = True
+def set_tf32(precision: str) -> None:
+    """Lets float32 products on a GPU round their inputs to TF32 in a bf16 run, for what such a run
+    leaves in float32, and in no other run, whatever was set before."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "bf16"
+    torch.backends.cudnn.allow_tf32 = precision == "bf16"
 
 
 def device_type(config: ExperimentConfig) -> str:

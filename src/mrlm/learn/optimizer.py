@@ -19,6 +19,7 @@ from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.adam_step import Moments, adam_step, moments_of
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
+from mrlm.learn.fast.repeatable import repeatable
 from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.policy import Policy
@@ -283,12 +284,13 @@ class Trainee:
 
 @contextmanager
 def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[None]:
-    """Context for training mode (dropout, gradient checkpointing) of policies with one model;
-    restores the previous mode. Of a model on the fast path, only the modules of these policies are
-    set, whatever the number of other adapters."""
+    """Context for training mode (dropout, gradient checkpointing, sums in a fixed order) of
+    policies with one model; restores the previous mode. Of a model on the fast path, only the
+    modules of these policies are set, whatever the number of other adapters."""
     model, device = policies[0].model, policies[0].device
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
+        modes.enter_context(repeatable(device))
         drops = any(lean is None or lean.dropouts for lean in passes)
         if drops and device.type != "cpu":
             modes.enter_context(GENERATORS.drawing())

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from mrlm.build.policies import LiveObjects
-from mrlm.build.precision import decided, precision_text, with_precision
+from mrlm.build.precision import decided, precision_text, set_tf32, with_precision
 from mrlm.build.run import arithmetic_of, plan_of
 from mrlm.config import ExperimentConfig, load_config
 from mrlm.core.errors import ConfigError
 from mrlm.experiment import dry_run, run_experiment
+from mrlm.learn.policy.own_forward import rounds_to_tf32
 from mrlm.planning import memory
 from mrlm.planning.memory import MemoryLoad
 from mrlm.planning.model_shape import known_shape
@@ -128,3 +129,16 @@ def test_a_gpu_computes_in_bf16(tmp_path: Path) -> None:
     run_experiment(config)
     assert load_config(tmp_path / "run" / "config.yaml").training.precision == "bf16"
     assert torch.backends.cuda.matmul.allow_tf32
+    again = config.merged(
+        {"training": {"precision": "fp32"}, "output_dir": str(tmp_path / "exact")}
+    )
+    run_experiment(again)
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_a_bf16_run_alone_rounds_products_to_tf32() -> None:
+    device = torch.device("cuda")
+    for precision, rounds in (("bf16", True), ("fp32", False)):
+        set_tf32(precision)
+        assert rounds_to_tf32(device) == torch.backends.cudnn.allow_tf32 == rounds
+        assert not rounds_to_tf32(torch.device("cpu"))

@@ -67,6 +67,8 @@ def build(family: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     config, kind, sizes = FAMILIES[family]
     model = getattr(transformers, kind)(getattr(transformers, config)(**(sizes | changes))).eval()
+    if family == "gemma2":
+        model.set_attn_implementation("eager")  # as models are loaded
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:

@@ -22,8 +22,16 @@ from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.data.trace import Trace
-from mrlm.learn.fast import attention, varlen_attention
-from mrlm.learn.fast.varlen_attention import EfficientKernel, FlashKernel, Shape, disagreement
+from mrlm.learn.fast import attention
+from mrlm.learn.fast.repeatable import repeatable
+from mrlm.learn.fast.varlen_attention import (
+    EfficientKernel,
+    FlashKernel,
+    Shape,
+    disagreement,
+    effective,
+    kernel_for,
+)
 from mrlm.learn.joint_update import Work, accumulate
 from mrlm.learn.mismatch import FirstLook
 from mrlm.learn.optimizer import training_mode
@@ -283,7 +291,37 @@ def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
     assert "differs by" in str(disagreement(Deaf(), cpu, shape))
     for kernel in (FlashKernel(), EfficientKernel()):  # which a CPU has not
         assert "NotImplementedError" in str(disagreement(kernel, cpu, shape))
-    assert varlen_attention.kernel_for(cpu, shape) is None
+    assert kernel_for(cpu, shape) is None
+
+
+def test_a_window_that_hides_nothing_is_none() -> None:
+    assert [effective(window, 8) for window in (None, 7, 8, 9)] == [None, 7, None, None]
+
+
+def test_sums_on_a_gpu_have_a_fixed_order_for_as_long_as_a_model_learns() -> None:
+    import torch.utils.deterministic as memory
+
+    def state() -> tuple[bool, bool, bool]:
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled(), warns, memory.fill_uninitialized_memory  # type: ignore
+
+    before = state()
+    assert not before[0]
+    with repeatable(torch.device("cpu")):
+        assert state() == before
+    with pytest.raises(KeyError), repeatable(torch.device("cuda")):
+        assert state() == (True, True, False)
+        with repeatable(torch.device("cuda", 1)):
+            assert state() == (True, True, False)
+        assert state() == (True, True, False)
+        raise KeyError
+    assert state() == before
+    torch.use_deterministic_algorithms(True)  # a program that insists
+    try:
+        with repeatable(torch.device("cuda")):
+            assert state() == (True, False, before[2])
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.gpu
@@ -293,7 +331,8 @@ def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
 @pytest.mark.parametrize("head", [64, 128])
 def test_kernels_of_a_gpu_agree(dtype: torch.dtype, window: int | None, head: int) -> None:
     device, shape = torch.device("cuda", 0), Shape(dtype, 8, 2, head, window)
-    kernels = [EfficientKernel(), *([FlashKernel()] if dtype == torch.bfloat16 else [])]
+    kernels = [EfficientKernel()] * (window is None) + [FlashKernel()] * (dtype == torch.bfloat16)
+    assert type(kernel_for(device, shape)) is (type(kernels[-1]) if kernels else type(None))
     assert {type(x).__name__: disagreement(x, device, shape) for x in kernels} == {
         type(x).__name__: None for x in kernels
     }

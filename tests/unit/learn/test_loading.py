@@ -181,6 +181,12 @@ def test_how_a_model_is_loaded(tiny_path: str) -> None:
     assert next(moved.parameters()).device.type == "meta"
 
 
+def test_a_model_with_soft_caps_computes_them(tmp_path: Path) -> None:
+    """Some versions of transformers leave them out of sdpa."""
+    family("gemma2").save_pretrained(tmp_path)
+    assert load_model(str(tmp_path)).config._attn_implementation == "eager"
+
+
 def piece(start: int, end: int) -> dict[str, Any]:
     """Bytes of a weight file, as its header names them."""
     return {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}

@@ -22,6 +22,7 @@ from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
 from mrlm.learn.policy.digest import digest
+from mrlm.learn.policy.own_forward import rounds_to_tf32
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weights import AUTOCAST
 from mrlm.play.engine import Request
@@ -202,6 +203,8 @@ class LeanEngine(HFEngine):
             return True
         names = sorted({request.policy for request in requests})
         limit = AGREE[torch.int8 if self.int8 else base.decoder.stored]
+        if rounds_to_tf32(base.decoder.device):
+            limit = max(limit, AGREE[torch.bfloat16])
         try:
             gap = max(self._gap(base, name) for name in names)
             reason = f"log-probs differ by {gap:.2g} from those of its own forward"

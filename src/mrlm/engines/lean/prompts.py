@@ -12,7 +12,7 @@ from mrlm.engines.lean.decoder import Attend, Decoder
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefill import Prefill, Queries
 from mrlm.learn.fast.kept import Kept, PromptActivations
-from mrlm.learn.fast.varlen_attention import Shape, kernel_for
+from mrlm.learn.fast.varlen_attention import Shape, effective, kernel_for
 
 PIECE = 8192
 """Tokens of one prompt that are prefilled at once on an accelerator."""
@@ -175,7 +175,8 @@ class Prompts:
             kernel = None
             if decoder.attention.softcap is None:
                 size = decoder.heads, decoder.kv_heads, decoder.head_dim
-                kernel = kernel_for(queries.device, Shape(queries.dtype, *size, window))
+                hides = effective(window, stop)
+                kernel = kernel_for(queries.device, Shape(queries.dtype, *size, hides))
             if kernel is not None:
                 last = at == len(self.blocks) - 1
                 asking = (queries[prefill.last] if last else queries).contiguous()

@@ -24,6 +24,7 @@ from mrlm.learn.critics.critic import CentralCritic
 from mrlm.learn.critics.mixers import Mixing, TeamValue, best_of, counterfactuals
 from mrlm.learn.critics.text_features import FeatureReader, FeatureRows
 from mrlm.learn.data.own_loop_ranks import Across
+from mrlm.learn.fast.repeatable import repeatable
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.randomness import seeded
@@ -158,10 +159,11 @@ class MixedCritic(CentralCritic):
         (kept, returns), rate, history = found, self.stepper.begin(step), []
         for _ in range(self.mixing.epochs):
             self.stepper.clear()
-            with span("forward", self.title):
-                loss = self._loss(kept, returns / self.scale)
-            with span("backward", self.title):
-                self.stepper.backward(loss)
+            with repeatable(returns.device):
+                with span("forward", self.title):
+                    loss = self._loss(kept, returns / self.scale)
+                with span("backward", self.title):
+                    self.stepper.backward(loss)
             number = float(loss.detach())
             with span("optimizer", self.title):
                 history.append((number, self.finish_step({"loss": number})[0]))

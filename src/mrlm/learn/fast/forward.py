@@ -36,13 +36,7 @@ from mrlm.learn.fast.piece_attention import (
 )
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.row_blocks import known_linears, linears_in_blocks, padded
-from mrlm.learn.fast.varlen_attention import (
-    Kernel,
-    KeyPaths,
-    Shape,
-    attend,
-    kernel_for,
-)
+from mrlm.learn.fast.varlen_attention import Kernel, KeyPaths, Shape, attend, effective, kernel_for
 
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 
@@ -138,7 +132,7 @@ class LeanForward:
 
     def _shared(self, tokens: PackedTokens, owned: Owners, direct: bool) -> _Pass:
         device, anatomy = tokens.ids.device, self.anatomy
-        kernels = self._kernels(device)
+        kernels = self._kernels(tokens)
         rotary = anatomy.rotary(padded(tokens.positions), self.dtype)
         masks: Masks = {}
         heads: list[HeadRows] = []
@@ -161,14 +155,17 @@ class LeanForward:
             direct,
         )
 
-    def _kernels(self, device: torch.device) -> dict[int | None, Kernel]:
+    def _kernels(self, tokens: PackedTokens) -> dict[int | None, Kernel]:
         """Kernels for attention along paths, by window; none if one of them is missing."""
-        anatomy = self.anatomy
+        anatomy, device = self.anatomy, tokens.ids.device
         if device.type == "cpu" or anatomy.attention_softcap is not None:
             return {}
         sizes = anatomy.heads, anatomy.kv_heads, anatomy.head_dim
-        windows = {layer.window for layer in anatomy.layers}
-        found = {each: kernel_for(device, Shape(self.dtype, *sizes, each)) for each in windows}
+        reach = tokens.paths.longest[1]
+        found = {
+            window: kernel_for(device, Shape(self.dtype, *sizes, effective(window, reach)))
+            for window in {layer.window for layer in anatomy.layers}
+        }
         known = {window: kernel for window, kernel in found.items() if kernel is not None}
         return known if len(known) == len(found) else {}
 

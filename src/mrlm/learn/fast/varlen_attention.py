@@ -111,7 +111,8 @@ class FlashKernel:
 
 class EfficientKernel:
     """Memory-efficient attention (arXiv 2112.05682), also in float32; keys and values are repeated
-    for the queries that share them."""
+    for the queries that share them. No window hides a key: with one, torch's kernel is wrong where
+    a path is longer than its chunk."""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
@@ -119,7 +120,7 @@ class EfficientKernel:
         k, v = self._repeated(k, q), self._repeated(v, q)
         out, total, seed, offset, _, _ = torch.ops.aten._efficient_attention_forward(
             q[None], k[None], v[None], None, paths.ends_q, paths.ends_k, *paths.longest, 0.0,
-            FROM_LAST, True, scale=scale, window_size=window,
+            FROM_LAST, True, scale=scale,
         )  # fmt: skip
         return out[0], total, seed, offset
 
@@ -138,8 +139,7 @@ class EfficientKernel:
         wide_k, wide_v = self._repeated(k, q), self._repeated(v, q)
         dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
             grad[None], q[None], wide_k[None], wide_v[None], None, out[None], paths.ends_q,
-            paths.ends_k, *paths.longest, total, 0.0, seed, offset, FROM_LAST, False,
-            scale=scale, window_size=window,
+            paths.ends_k, *paths.longest, total, 0.0, seed, offset, FROM_LAST, False, scale=scale,
         )  # fmt: skip
         heads = k.shape[1]
         dk, dv = (x[0].unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
@@ -161,13 +161,18 @@ class Shape:
     window: int | None
 
 
+def effective(window: int | None, reach: int) -> int | None:
+    """A window, if it hides any of so many keys."""
+    return None if window is None or window >= reach else window
+
+
 @functools.cache
 def kernel_for(device: torch.device, shape: Shape) -> Kernel | None:
     """The kernel for a device, once it has computed a small example right; `None` if there is
     none."""
     if device.type != "cuda" or shape.head_dim % 8:
         return None
-    kernels: list[Kernel] = [EfficientKernel()]
+    kernels: list[Kernel] = [EfficientKernel()] if shape.window is None else []
     flash = shape.dtype in (torch.bfloat16, torch.float16) and shape.head_dim <= WIDEST_HEAD
     if flash and torch.cuda.get_device_capability(device) >= (8, 0):
         kernels.insert(0, FlashKernel())

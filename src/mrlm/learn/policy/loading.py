@@ -75,10 +75,13 @@ def load_model(
                 path,
                 dtype=DTYPES[dtype],
                 trust_remote_code=trust_remote_code,
-                attn_implementation=attn_implementation,
+                # by default sdpa if the model has it, without an error if not
+                attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
+    if getattr(model.config, "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
     return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
 
 

@@ -102,9 +102,18 @@ def checked_pass(
     found = LeanPass(model, adapter, dtype)
     probe = _probe(model.config.vocab_size, found.anatomy.embedding.device)
     gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())
-    if gap > AGREEMENT[found.forward.dtype]:
+    limit = AGREEMENT[found.forward.dtype]
+    if rounds_to_tf32(found.anatomy.embedding.device):
+        limit = max(limit, AGREEMENT[torch.bfloat16])
+    if gap > limit:
         raise Disagrees(f"log-probs of the fast path differ by {gap:.2g}")
     return found
+
+
+def rounds_to_tf32(device: torch.device) -> bool:
+    """Whether a GPU rounds the inputs of float32 products, as torch is set: two exact ways to
+    compute a log-prob then differ by hundredths."""
+    return device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _probe(vocabulary: int, device: torch.device) -> Batch:

@@ -15,7 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
-from mrlm.learn.policy.own_forward import OwnForward
+from mrlm.learn.policy.own_forward import OwnForward, rounds_to_tf32
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
 from mrlm.learn.policy.storage import Storage
 from mrlm.learn.policy.wrapped_modules import interface_of, modules_of, output_layer, unwrap
@@ -92,7 +92,7 @@ class PolicyWeights:
         exact ways to compute a log-prob then differ by hundredths."""
         if self.precision != "fp32" or self.model.dtype in (torch.bfloat16, torch.float16):
             return True
-        return self.device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
+        return rounds_to_tf32(self.device)
 
     @property
     def max_context(self) -> int:

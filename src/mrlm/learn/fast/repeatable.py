@@ -1,0 +1,34 @@
+"""Sums on a GPU in the same order every time, so that a resumed or repeated run computes the same
+bits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""Environment variable without which torch warns of every matrix product."""
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Context in which torch adds up in a fixed order on a GPU, as in gradients of attention and
+    sums by index; an operation that has no such order warns. Nothing is changed if the program has
+    chosen this itself."""
+    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    os.environ.setdefault(WORKSPACE, ":4096:8")
+    memory: Any = torch.utils.deterministic
+    filled, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = filled
