@@ -23,7 +23,7 @@ from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.data.trace import Trace
 from mrlm.learn.fast import attention
-from mrlm.learn.fast.repeatable import repeatable
+from mrlm.learn.fast.repeatable import repeatable, strictly
 from mrlm.learn.fast.varlen_attention import (
     EfficientKernel,
     FlashKernel,
@@ -314,8 +314,13 @@ def test_sums_on_a_gpu_have_a_fixed_order_for_as_long_as_a_model_learns() -> Non
         with repeatable(torch.device("cuda", 1)):
             assert state() == (True, True, False)
         assert state() == (True, True, False)
+        with strictly():
+            assert state() == (True, False, False)
+        assert state() == (True, True, False)
         raise KeyError
     assert state() == before
+    with strictly():
+        assert state() == before
     torch.use_deterministic_algorithms(True)  # a program that insists
     try:
         with repeatable(torch.device("cuda")):

@@ -32,3 +32,18 @@ def repeatable(device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(False)
         memory.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Context inside `repeatable` for gradients of attention: torch takes their fixed order only
+    where an operation without one would be an error."""
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    if not (torch.are_deterministic_algorithms_enabled() and warns):
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mrlm.learn.fast.repeatable import strictly
+
 log: logging.Logger = logging.getLogger("mrlm")
 
 FROM_LAST = 2
@@ -271,5 +273,6 @@ class _Attention(torch.autograd.Function):
         q, k, v, *kept = ctx.saved_tensors
         paths, kernel, *rest = ctx.how
         near = paths.gathered(k), paths.gathered(v)
-        dq, dk, dv = kernel.backward(grads[0].contiguous(), q, *near, kept, paths, *rest)
+        with strictly():
+            dq, dk, dv = kernel.backward(grads[0].contiguous(), q, *near, kept, paths, *rest)
         return dq, paths.scattered(dk, k), paths.scattered(dv, v), None, None, None, None
