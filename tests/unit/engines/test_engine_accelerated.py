@@ -3,6 +3,7 @@ step, no tensor of the square of a prompt, and keys and values within a budget."
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,9 +23,10 @@ from forking import Launcher
 from mrlm.core.errors import EngineError
 from mrlm.core.types import SamplingParams
 from mrlm.engines.hf import HFEngine
-from mrlm.engines.lean import attention, decoder, fixed_batch, prompts
+from mrlm.engines.lean import attention, decoder, fixed_batch, fixed_blocks, flash_decode, prompts
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.engine import LeanEngine
+from mrlm.engines.lean.flash_decode import Sequences
 from mrlm.engines.lean.memory import Fresh, Lasting
 from mrlm.engines.lean.prompts import Prompts
 from mrlm.engines.shared.sampling import BLOCK, sample, sample_in_blocks
@@ -70,7 +73,7 @@ def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_pa
         assert step["bytes"] < 8 * 4 * 4 * (4 * 192 + 16 * 64), found
 
 
-@pytest.mark.parametrize("size", [1, 5, BLOCK, BLOCK + 1, 5000])
+@pytest.mark.parametrize("size", [1, 5, BLOCK, BLOCK + 1, 5000, 3 * 128])
 def test_sampling_in_blocks_draws_the_same_tokens(size: int) -> None:
     """Also at both ends of the uniform numbers, and never a token that is masked."""
     logits = torch.randn(300, size) * 5
@@ -86,6 +89,94 @@ def test_sampling_in_blocks_draws_the_same_tokens(size: int) -> None:
         torch.testing.assert_close(logprobs, theirs, atol=1e-5, rtol=1e-5)
     _, logprobs = sample_in_blocks(logits, torch.full_like(uniforms, 1 - 2**-53))
     assert torch.isfinite(logprobs).all()
+
+
+def test_logits_in_16_bits_are_sampled_as_they_are() -> None:
+    logits = (torch.randn(50, 999) * 5).bfloat16()
+    uniforms = torch.rand(50, dtype=torch.float64)
+    tokens, logprobs = sample_in_blocks(logits, uniforms)
+    expected, theirs = sample(logits.float(), uniforms)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(logprobs, theirs, atol=1e-5, rtol=1e-5)
+
+
+# -- flash attention of a step -------------------------------------------------------------------
+
+
+def written_out(
+    queries: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+) -> tuple[Tensor, Tensor]:
+    """What the kernel computes, sequence by sequence."""
+    ends, starts, used = (each.tolist() for each in sequences[:3])
+    assert len(ends) == len(starts) == len(used) + 1 and ends[-1] == len(queries)
+    assert keys.shape[1:] == values.shape[1:] == (1, queries.shape[-1])
+    found, totals = torch.zeros_like(queries), torch.zeros(queries.shape[1], len(queries))
+    for number, (first, size) in enumerate(zip(starts, used, strict=False)):
+        here, there = slice(*ends[number : number + 2]), slice(first, first + size)
+        assert ends[number + 1] - ends[number] <= sequences.longest[0] and first + size <= len(keys)
+        assert size <= sequences.longest[1]
+        if not size:  # a place without a prompt
+            totals[:, here] = torch.inf
+            continue
+        scores = queries[here].float() @ keys[there, 0].float().t() * scale
+        found[here] = (scores.softmax(-1) @ values[there, 0].float()).to(queries.dtype)
+        totals[:, here] = scores.logsumexp(-1).t()
+    return found, totals
+
+
+WIDE = {"sliding_window": 4096}
+
+
+@pytest.mark.parametrize(("family", "sizes", "uses", "rows"), [
+    ("llama", {}, True, 256), ("llama", {}, True, 5), ("mistral", WIDE, True, 5),
+    ("mistral", {}, False, 256), ("gemma2", WIDE, False, 256),
+])  # fmt: skip
+def test_a_step_with_flash_attention_samples_the_same(
+    family: str,
+    sizes: dict[str, Any],
+    uses: bool,
+    rows: int,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With prompts that rows share or not, and rows that begin later. It has no soft cap, and no
+    window that hides something."""
+    calls: list[int] = []
+
+    def look(*given: Any) -> tuple[Tensor, Tensor]:
+        calls.append(len(given[0]))
+        return written_out(*given)
+
+    policy = Policy("policy", build(family, **sizes), tokenizer)
+    requests = [*mixed(), *(ask([7, 8, 9], seed, max_new_tokens=30) for seed in range(7))]
+    expected = generate(LeanEngine({"policy": policy}), requests)
+    monkeypatch.setattr(decoder, "PROCESSORS", set())
+    monkeypatch.setattr(fixed_blocks, "serves", lambda *_: True)
+    monkeypatch.setattr(fixed_blocks, "look", look)
+    engine = LeanEngine({"policy": policy}, batch_size=rows)
+    for _ in range(2):
+        assert_same(generate(engine, requests), expected)
+    assert_lean(engine)
+    assert (len(calls) > 100) == uses
+
+
+def test_an_example_tells_whether_flash_attention_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, half = torch.device("cpu"), torch.bfloat16
+    assert not flash_decode.serves(cpu, half, 2, 16)
+    assert "Error" in str(flash_decode.disagreement(cpu, half, 2, 16))
+    monkeypatch.setattr(flash_decode, "look", written_out)
+    assert flash_decode.disagreement(cpu, half, 2, 16) is None
+
+    def other_order(*given: Any) -> tuple[Tensor, Tensor]:
+        found, total = written_out(*given)
+        return found, total.flip(1)
+
+    def one_key_more(*given: Any) -> tuple[Tensor, Tensor]:
+        return written_out(*given[:3], given[3]._replace(used=given[3].used + 1), given[4])
+
+    for wrong in (other_order, one_key_more):
+        monkeypatch.setattr(flash_decode, "look", wrong)
+        assert "differs by" in str(flash_decode.disagreement(cpu, half, 2, 16))
 
 
 # -- prefill ---------------------------------------------------------------------------------------
@@ -368,6 +459,43 @@ def test_recorded_steps_say_what_the_cpu_says(family: str, rows: int, tokenizer:
 
 @pytest.mark.gpu
 @HERE
+@pytest.mark.parametrize("group", [1, 7])
+@pytest.mark.parametrize("head", [64, 128, 256])
+def test_flash_attention_of_a_step_agrees(head: int, group: int) -> None:
+    device = torch.device("cuda", 0)
+    assert flash_decode.disagreement(device, torch.bfloat16, group, head) is None
+    assert flash_decode.serves(device, torch.bfloat16, group, head)
+
+
+@pytest.mark.gpu
+@HERE
+@pytest.mark.parametrize(("family", "sizes"), [("llama", {}), ("mistral", WIDE)])
+@pytest.mark.parametrize("rows", [256, 5])
+def test_steps_in_16_bits_are_those_without_flash_attention(
+    family: str,
+    sizes: dict[str, Any],
+    rows: int,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Log-probs of one text by either way, up to rounding of bfloat16."""
+    policy = Policy("policy", build(family, **sizes).to("cuda", torch.bfloat16), tokenizer)
+    requests = [*mixed(), *(ask([7, 8, 9], seed, max_new_tokens=60) for seed in range(40))]
+    found = [generate(LeanEngine({"policy": policy}, batch_size=rows), requests)]
+    monkeypatch.setattr(fixed_blocks, "serves", lambda *_: False)
+    engine = LeanEngine({"policy": policy}, batch_size=rows)
+    found.append(generate(engine, requests))
+    assert_lean(engine)
+    for one, other in zip(*found, strict=True):
+        pairs = zip(one.token_ids, other.token_ids, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        assert one.logprobs[:same] == pytest.approx(other.logprobs[:same], abs=0.1)
+    alike = [one.token_ids[:4] == other.token_ids[:4] for one, other in zip(*found, strict=True)]
+    assert np.mean(alike) > 0.8
+
+
+@pytest.mark.gpu
+@HERE
 @pytest.mark.parametrize("rows", [256, 5])
 def test_the_general_engine_says_on_a_gpu_what_the_cpu_says(rows: int, tokenizer: Any) -> None:
     expected = generate(HFEngine({"policy": Policy("policy", build("llama"), tokenizer)}), mixed())
@@ -450,9 +578,10 @@ def test_a_long_prompt_fits_on_a_gpu(dtype: torch.dtype, tokenizer: Any) -> None
 
 @pytest.mark.gpu
 @HERE
-def test_nothing_waits_for_a_gpu_between_looks(tokenizer: Any) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_nothing_waits_for_a_gpu_between_looks(dtype: torch.dtype, tokenizer: Any) -> None:
     """Torch itself fails on a wait inside of a step."""
-    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
+    policy = Policy("policy", build("llama").to("cuda", dtype), tokenizer)
     engine = LeanEngine({"policy": policy})
     step = fixed_batch.FixedBatch.step
 

@@ -280,10 +280,13 @@ class Decoder:
         return x if self._embed_scale == 1.0 else x * self._embed_scale
 
     def logits(self, x: Tensor) -> Tensor:
-        """Compute logits (N, V) in float32 from hidden states (N, hidden)."""
-        y = matmul.linear(self._norm(x, self._final_norm), self._head).float()
+        """Compute logits (N, V) from hidden states (N, hidden): in float32 on a CPU or with a soft
+        cap, else in the type of the products."""
+        y = matmul.linear(self._norm(x, self._final_norm), self._head)
         cap = self.anatomy.final_softcap
-        return y if cap is None else (y / cap).tanh_().mul_(cap)
+        if cap is None:
+            return y.float() if self.on_processor else y
+        return (y.float() / cap).tanh_().mul_(cap)
 
     def forward(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
+from mrlm.engines.lean.flash_decode import Sequences, look, serves
 from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.prompts import halves
 
@@ -54,13 +55,29 @@ class FixedBlocks(Blocks):
         padded = np.zeros(self._prefixes, dtype=np.int64)
         padded[: len(lengths)] = lengths
         self._own_length = self._lasting("own_length", padded[prefixes])
+        self._locate_prompts(padded)
         self.locate()
 
     def locate(self) -> None:
         """Write the next column, and the first one of each row, to where steps read them."""
-        count = len(self._own_length)
+        count, kv = len(self._own_length), self.decoder.kv_heads
         self._now = self._lasting("column", np.array([self.column]))
         self._since = self._lasting("since", self.since[:count])
+        starts = np.arange(count * kv) * self.room + self.since[:count].repeat(kv)
+        self._own_starts = self._lasting32("own_starts", np.append(starts, 0))
+        self._own_ends = self._lasting32("own_ends", np.arange(count * kv + 1))
+        self._masked = {each for each in self.decoder.windows if not self._flashes(each)}
+
+    def _locate_prompts(self, lengths: np.ndarray) -> None:
+        """Write where the prompts of these lengths (P,) lie to where steps read it."""
+        kv, sequences = self.decoder.kv_heads, len(lengths) * self.decoder.kv_heads
+        starts = np.arange(sequences + 1) * self.prompts.size[1]
+        self._to_prompts = Sequences(
+            self._lasting32("prompt_ends", np.arange(sequences + 1) * self._most),
+            self._lasting32("prompt_starts", starts),
+            self._lasting32("prompt_used", lengths.repeat(kv)),
+            (self._most, self._longest),
+        )
 
     @property
     def form(self) -> tuple[int, ...]:
@@ -83,25 +100,54 @@ class FixedBlocks(Blocks):
     def fixed_step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
         """As `step`, but only with operations on memory at fixed addresses: it may be recorded."""
         decoder, count = self.decoder, len(ids)
-        kv, size, late = decoder.kv_heads, decoder.head_dim, self.room
         masks = self._fixed_masks(positions)
+        own = self._to_own()
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            own = self.own[at][:, :count]
-            own.index_copy_(3, self._now, halves(pairs)[:, :, :, None])
-            keys, values = own
-            block = self.prompts.blocks[at][:, : self._prefixes, :, : self._longest]
-            asked = queries.reshape(count, kv, -1, size)
-            early = self._by_row(self._by_prompt(asked) @ block[0].transpose(2, 3))
-            scores = self._joined(asked @ keys.transpose(2, 3), early)
-            shares = decoder.attention.shares(scores, masks[decoder.windows[at]], values.dtype)
-            found = shares[..., :late] @ values
-            early = self._by_row(self._by_prompt(shares[..., late:]) @ block[1])
-            return (found.view(early.shape) + early).reshape(count, -1)
+            self.own[at][:, :count].index_copy_(3, self._now, halves(pairs)[:, :, :, None])
+            asked = queries.reshape(count, decoder.kv_heads, -1, decoder.head_dim)
+            mask = masks.get(decoder.windows[at])
+            found = self._flash(at, asked, own) if mask is None else self._whole(at, asked, mask)
+            return found.reshape(count, -1)
 
         found = decoder.forward(decoder.embed(ids), positions, self.reach, attend, adapters)
         self._now += 1
         return found
+
+    def _whole(self, at: int, asked: Tensor, mask: Tensor) -> Tensor:
+        """Attention of queries (N, kv_heads, G, D) with scores of all columns."""
+        decoder, late = self.decoder, self.room
+        keys, values = self.own[at][:, : len(asked)]
+        block = self.prompts.blocks[at][:, : self._prefixes, :, : self._longest]
+        early = self._by_row(self._by_prompt(asked) @ block[0].transpose(2, 3))
+        scores = self._joined(asked @ keys.transpose(2, 3), early)
+        shares = decoder.attention.shares(scores, mask, values.dtype)
+        found = shares[..., :late] @ values
+        early = self._by_row(self._by_prompt(shares[..., late:]) @ block[1])
+        return found.view(early.shape) + early
+
+    def _flash(self, at: int, asked: Tensor, to_own: Sequences) -> Tensor:
+        """The same with a kernel that reads only what rows see, and stores no scores."""
+        kv, group, size = asked.shape[1:]
+        scale, most = self.decoder.attention.scale, self._most
+        grid = asked.reshape(-1, group, size)
+        keys, values = self.own[at].view(2, -1, 1, size)
+        late, late_sum = look(grid, keys, values, to_own, scale)
+        if most > 1 or not self._even:
+            grid = self._by_prompt(asked).view(-1, group, size)
+        keys, values = self.prompts.blocks[at].view(2, -1, 1, size)
+        early, early_sum = look(grid, keys, values, self._to_prompts, scale)
+        early = self._by_row(early.view(-1, kv, most * group, size))
+        early_sum = self._by_row(early_sum.t().reshape(-1, kv, most * group, 1))
+        late, late_sum = late.view(early.shape), late_sum.t().reshape(early_sum.shape)
+        return torch.lerp(late, early, torch.sigmoid(early_sum - late_sum).to(late.dtype))
+
+    def _to_own(self) -> Sequences:
+        """The own columns of the rows of a step, of which those from the first to the new one are
+        seen."""
+        used = (self._now + 1 - self._since).to(torch.int32)
+        used = used.repeat_interleave(self.decoder.kv_heads)
+        return Sequences(self._own_ends, self._own_starts, used, (1, self.room))
 
     def _by_prompt(self, x: Tensor) -> Tensor:
         """Rows (N, kv_heads, G, n) by shared prompt, (P, kv_heads, M * G, n)."""
@@ -120,15 +166,27 @@ class FixedBlocks(Blocks):
         """Scores (N, kv_heads, G, T) of the own columns and of those of the prompts."""
         return torch.cat([late.view(*early.shape[:-1], -1), early], -1).view(*late.shape[:-1], -1)
 
+    def _flashes(self, window: int | None) -> bool:
+        """Whether layers of a window use flash attention, which has neither soft caps nor windows
+        that hide a key of a prompt."""
+        decoder = self.decoder
+        if decoder.attention.softcap is not None or not (window is None or self.reach <= window):
+            return False
+        group = decoder.heads // decoder.kv_heads
+        return serves(decoder.device, decoder.dtype, group, decoder.head_dim)
+
     def _fixed_masks(self, positions: Tensor) -> dict[int | None, Tensor]:
-        """For each window, the mask (N, 1, 1, T) of the own columns and those of the prompts."""
+        """For each window that needs one, the mask (N, 1, 1, T) of the own columns and those of the
+        prompts."""
         device = self.decoder.device
+        if not self._masked:
+            return {}
         columns = torch.arange(self.room, device=device)[None]
         places = torch.arange(self._longest, device=device)
         gone = (columns < self._since[:, None]) | (columns > self._now)
         short = places >= self._own_length[:, None]
         masks: dict[int | None, Tensor] = {}
-        for window in set(self.decoder.windows):
+        for window in self._masked:
             own, early = gone, short
             if window is not None and self.reach > window:
                 own = gone | (self._now - columns >= window)
@@ -136,7 +194,10 @@ class FixedBlocks(Blocks):
             masks[window] = hidden(torch.cat([own, early], 1), torch.float32)[:, None, None]
         return masks
 
-    def _lasting(self, name: str, numbers: np.ndarray) -> Tensor:
+    def _lasting(self, name: str, numbers: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
         """Numbers at a fixed address."""
-        place = self.memory.take(name, len(numbers), dtype=torch.int64)
+        place = self.memory.take(name, len(numbers), dtype=dtype)
         return place.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
+
+    def _lasting32(self, name: str, numbers: np.ndarray) -> Tensor:
+        return self._lasting(name, numbers, torch.int32)

@@ -3,10 +3,12 @@ stop conditions. Independent of models."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.core.types import Completion, SamplingParams
@@ -20,7 +22,9 @@ be a single byte, so a longer stop string takes as many tokens as it has bytes."
 
 
 BLOCK = 512
-"""Tokens of the vocabulary whose probabilities are added up together on an accelerator."""
+"""Most tokens of the vocabulary whose probabilities are added up together on an accelerator."""
+LEAST_BLOCK = 64
+"""Fewest of them; a vocabulary that no such number divides is padded."""
 BELOW = 1 - 2**-50
 """Factor that keeps a number below a sum of float64."""
 
@@ -89,9 +93,10 @@ class Columns:
         """Sample tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
         scaled = logits if self.plain else logits / self.temperature[:, None]
         if self.truncates:
-            scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
-        drawn = sample if logits.device.type == "cpu" else sample_in_blocks
-        return drawn(scaled, uniforms, self.greedy)
+            scaled = truncated(scaled.float(), self.top_p, self.top_k, self.min_p)
+        if logits.device.type == "cpu":
+            return sample(scaled.float(), uniforms, self.greedy)
+        return sample_in_blocks(scaled, uniforms, self.greedy)
 
 
 def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -119,30 +124,31 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tu
 def sample_in_blocks(
     logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `sample`, for accelerators: only the sums of `BLOCK` probabilities, and the probabilities
-    of one block, are added up in float64. The sums are exact to rounding of float32, so that a
-    token differs only if a uniform number is that close to its border."""
+    """As `sample`, for accelerators, from logits of any type in few passes over them: only the sums
+    of blocks of probabilities, and the probabilities of one block, are added up in float64. The
+    sums are exact to rounding of float32, so that a token differs only if a uniform number is that
+    close to its border."""
     rows, size = logits.shape
-    highest = logits.amax(-1, keepdim=True)
-    blocks = -(-size // BLOCK)
-    weights = logits.new_zeros(rows, blocks * BLOCK)
-    torch.sub(logits, highest, out=weights[:, :size])
-    weights[:, :size].exp_()
-    weights = weights.view(rows, blocks, BLOCK)
+    width = math.gcd(size, BLOCK)
+    if width < LEAST_BLOCK:
+        width = BLOCK
+        logits = F.pad(logits, (0, -size % BLOCK), value=-torch.inf)
+    flat = logits.softmax(-1, dtype=torch.float32)
+    weights = flat.view(rows, -1, width)
     cumulative = weights.sum(-1).cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     targets = uniforms[:, None].double() * total
     block = torch.searchsorted(cumulative, torch.minimum(targets, total * BELOW), right=True)
     before = cumulative.gather(1, (block - 1).clamp_(min=0)).masked_fill_(block == 0, 0.0)
-    chosen = weights.gather(1, block[..., None].expand(rows, 1, BLOCK))[:, 0]
+    chosen = weights.gather(1, block[..., None].expand(rows, 1, width))[:, 0]
     inside = chosen.cumsum(-1, dtype=torch.float64)
     whole = inside[:, -1:]
     place = (targets - before) * (whole / (cumulative.gather(1, block) - before))
     place = torch.minimum(place, whole * BELOW)
-    tokens = block * BLOCK + torch.searchsorted(inside, place, right=True)
+    tokens = block * width + torch.searchsorted(inside, place, right=True)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
-    logprobs = (logits.gather(1, tokens) - highest).double() - total.log()
+    logprobs = flat.gather(1, tokens).double().log_() - total.log()
     return tokens[:, 0], logprobs[:, 0].float()
 
 
