@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import random
 import zlib
 from collections.abc import Sequence
@@ -84,6 +85,7 @@ class FixedWorld(Environment):
         }
 
 
+@functools.lru_cache(4096)
 def prompt_text(shape: str, length: int, seed: int, agent: str, said: str = "") -> str:
     """The prompt of `length` tokens that an agent reads: another one for every seed and agent, and
     for what all agents said last."""
