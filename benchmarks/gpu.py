@@ -29,6 +29,8 @@ MARK = "pytest.mark.gpu"
 NO_DEVICE = 3
 """Exit status without an accelerator."""
 GIB = 1 << 30
+ALWAYS = {"hf_peer"}
+"""Peers that are there wherever this library is."""
 
 
 def rollouts(
@@ -38,6 +40,8 @@ def rollouts(
 
     def measure(bench: Bench) -> Result:
         device = bench.accelerator()
+        if peer not in ALWAYS:
+            bench.peer(peer)  # without it, the row would be another one again
         return long_tail(shape, read, lengths, rows, device, torch.bfloat16, peer)(bench)
 
     return measure
@@ -148,9 +152,11 @@ def everything(rows: Sequence[Row], to: Path, repeats: int, quick: bool) -> int:
 
 
 def _tests(folder: Path) -> int:
-    """The exit status of the tests with the mark `gpu`; they skip themselves without a device."""
+    """The exit status of the tests with the mark `gpu` that are not slow; they skip themselves
+    without a device."""
     marked = [path for path in sorted(folder.rglob("test_*.py")) if MARK in path.read_text()]
-    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu and not slow"]
+    words += ["-p", "no:cacheprovider"]
     done = subprocess.run([*words, *map(str, marked)], cwd=ROOT, stdout=sys.stderr)
     return done.returncode
 

@@ -34,7 +34,7 @@ FOREIGN: dict[str, set[str]] = {
     },
     "learn/fast/packed_pass.py": {"each"},
     "learn/mismatch.py": {"model", "getattr(model, 'config', None)"},
-    "learn/policy/loading.py": {"model"},
+    "learn/policy/loading.py": {"model", "model.config"},
     "learn/policy/own_forward.py": {"model"},
     "learn/policy/policy.py": {"model"},
     "learn/policy/saved_model.py": {"model"},

@@ -170,7 +170,7 @@ GRPO_LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss_type": "dr_grpo"},
     ),
     "gspo": (
-        {"loss_type": "gspo"},
+        {"loss_type": "gspo", "clip_range": 0.2, "clip_range_high": 0.2},
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     ),
     "cispo": (

@@ -78,6 +78,8 @@ class WandB(Tracker):
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
+        titles: list[Any]
+        rows: list[Any]
         titles, rows = payoffs.table()
         self._run.log({"payoffs": wandb.Table(columns=titles, data=rows)}, step=step)
 

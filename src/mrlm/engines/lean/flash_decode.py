@@ -74,9 +74,9 @@ def disagreement(device: torch.device, dtype: torch.dtype, group: int, head_dim:
         queries = torch.randn(sum(counts), group, head_dim, generator=make).to(device, dtype)
         keys, values = torch.randn(2, 32, 1, head_dim, generator=make).to(device, dtype).unbind()
         ends = torch.tensor([0, *counts]).cumsum(0)
-        numbers = [torch.tensor(each, dtype=torch.int32) for each in ([*starts, 32], used)]
-        arrays = (each.to(device, torch.int32) for each in (ends, *numbers))
-        sequences = Sequences(*arrays, (max(counts), 10))
+        places, sizes = (torch.tensor(x).to(device, torch.int32) for x in ([*starts, 32], used))
+        longest = (max(counts), 10)
+        sequences = Sequences(ends.to(device, torch.int32), places, sizes, longest)
         parts: list[Tensor] = []
         totals: list[Tensor] = []
         at = ends.tolist()
