@@ -143,6 +143,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/python -m scripts.faces --check
 	$(BIN)/python -m scripts.pages --check
 	$(BIN)/python -m scripts.figures --check
+	$(BIN)/python -m scripts.borders --check
 
 # One thread by default, on the clock of the process: what else runs disturbs that least.
 bench: $(VENV)/.installed-bench
