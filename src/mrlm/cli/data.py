@@ -22,14 +22,18 @@ def data(
     """Prepare a data set in a local folder, or list the known ones."""
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import MARKER, data_folder
+    from mrlm.learn.policy.gguf import SHORT_NAMES
 
     if preset is None:
         if out or split or limit or source:
             raise ConfigError("no data set is given; name one of those that mrlm data lists")
         print(_listed())
         return
+    if preset in SHORT_NAMES:
+        _prepare_model(preset, source, bool(out or split or limit))
+        return
     if preset not in PRESETS:
-        raise ConfigError(unknown(preset, list(PRESETS), "data"))
+        raise ConfigError(unknown(preset, [*PRESETS, *SHORT_NAMES], "data"))
     from mrlm.data.prepare import prepare
     from mrlm.learn.checkpoint import write_folder
 
@@ -66,9 +70,19 @@ def data(
     print(f"use it as dataset: {preset if found else folder}")
 
 
+def _prepare_model(name: str, source: str | None, others: bool) -> None:
+    """Brings a model with a short name into the cache and prints its folder."""
+    from mrlm.learn.policy.gguf import prepare_model
+
+    if others:
+        raise ConfigError(f"{name} is a model: only --source applies to it")
+    print(f"{name}: {prepare_model(name, source)}\nuse it as model.model_name_or_path: {name}")
+
+
 def _listed() -> str:
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import preset_source
+    from mrlm.learn.policy.gguf import SHORT_NAMES, is_complete, prepared_folder
 
     lines = []
     for name, preset in PRESETS.items():
@@ -77,4 +91,8 @@ def _listed() -> str:
         lines.append(f"{name:<14} {preset.about}")
         found = preset_source(preset).note
         lines.append(f"{'':<14} {place}, {splits}{'; ' + found if found else ''}")
+    for name, model in SHORT_NAMES.items():
+        lines.append(f"{name:<14} A model: {model.about}.")
+        ready = "; prepared" if is_complete(prepared_folder(name)) else ""
+        lines.append(f"{'':<14} {model.hub}, or {model.package} from PyPI{ready}")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,9 @@ def default_model() -> str:
     name, cache = _folder_name(), cache_folder()
     if cache is not None and _is_complete(cache / name):
         return str(cache / name)
-    root = _writable(cache)
+    root = writable_cache(cache)
     if not _is_complete(root / name):
-        _build_into(root, name)
+        build_folder(root / name, _write, _is_complete)
     return str(root / name)
 
 
@@ -113,7 +114,7 @@ def cache_folder() -> Path | None:
         return None
 
 
-def _writable(cache: Path | None) -> Path:
+def writable_cache(cache: Path | None) -> Path:
     """`cache`, created if needed; a temporary folder, with a warning, if it cannot be written."""
     if cache is None:
         reason = "no home folder exists"
@@ -150,20 +151,28 @@ def _is_complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in _FILES)
 
 
-def _build_into(root: Path, name: str) -> None:
-    """Build in a temporary folder and rename it, so that no process reads an incomplete model."""
-    target = root / name
-    with tempfile.TemporaryDirectory(dir=root, prefix=".building-") as work:
-        built = Path(work) / name
+def build_folder(
+    target: Path, write: Callable[[Path], None], complete: Callable[[Path], bool]
+) -> None:
+    """Builds a folder under a temporary name and renames it, so that no process reads an incomplete
+    one.
+
+    Args:
+        target: the folder; its parent exists.
+        write: writes the files into an empty folder.
+        complete: whether a folder has all its files.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as work:
+        built = Path(work) / target.name
         built.mkdir()
-        _write(built)
-        if target.exists() and not _is_complete(target):  # files were deleted by hand
+        write(built)
+        if target.exists() and not complete(target):  # files were deleted by hand
             with contextlib.suppress(FileNotFoundError):
                 target.rename(Path(work) / "damaged")
         try:
             built.rename(target)
         except OSError:
-            if not _is_complete(target):
+            if not complete(target):
                 raise
             # another process was faster; its folder contains the same model
 

@@ -16,6 +16,7 @@ from mrlm.config import LoraConfig
 from mrlm.config.errors import did_you_mean
 from mrlm.core import tiny_model
 from mrlm.core.errors import ConfigError
+from mrlm.learn.policy.gguf import local_name
 
 _SAME = {"qwen2-": "qwen2.5-", "qwen1.5-": "qwen2.5-", "meta-llama-": "llama-"}
 _INSIDE = re.compile(r"-(math|coder|it|instruct|base|chat)(?=-|$)")
@@ -69,7 +70,7 @@ def shape_of(name: str) -> ModelShape | None:
     not looked up, and for folders of an unusual format."""
     if name == tiny_model.NAME:
         return _shape(tiny_model.ARCHITECTURE | {"vocab_size": 259})
-    path = Path(name).expanduser() / "config.json"
+    path = Path(local_name(name)).expanduser() / "config.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
-from mrlm.core.tiny_model import resolve_model
+from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -32,7 +32,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     that of its base model); a `ModelError` if none was found."""
     from transformers import AutoTokenizer
 
-    path = run_model(resolve_model(name))
+    path = run_model(local_name(name))
     _require_folder(path)
     if Path(path).is_dir() and not any((Path(path) / file).is_file() for file in TOKENIZER_FILES):
         base = adapter_base(path)
@@ -62,7 +62,7 @@ def load_model(
 
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    path = run_model(resolve_model(name))
+    path = run_model(local_name(name))
     _require_folder(path)
     base = adapter_base(path)
     if base is not None:
@@ -88,6 +88,11 @@ def load_model(
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
     """The message about a model or tokenizer; names a damaged file of its folder."""
     if not Path(path).is_dir():
+        if name in SHORT_NAMES:
+            return (
+                f"{name}: the model is not in the cache and cannot be had from the hub"
+                + how_to_prepare(name)
+            )
         hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
         offline = "could not be asked" in (why := first_line(error)) or "connect" in why
         return (
