@@ -47,6 +47,7 @@ class Counted:
 
 _counted: list[Counted] = []
 _library: list[torch.library.Library] = []
+_without_float64: list[bool] = []
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -76,8 +77,14 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def register() -> torch.device:
-    """Make the device known to torch, once in a process."""
+def register(float64: bool = True) -> torch.device:
+    """Make the device known to torch, once in a process.
+
+    Args:
+        float64: whether the device has it; the GPU of a Mac does not.
+    """
+    if not float64:
+        _without_float64.append(True)
     if not _library:
         torch.__future__.set_swap_module_params_on_conversion(True)  # ties stay ties
         backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
@@ -150,6 +157,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         else:
             with _kind_of(op, given):
                 _measure(op, result)
+                _narrow(op, result)
                 ours.append(pytree.tree_map_only(Tensor, lambda x: _moved(x, EXTENSION), result))
     if not isinstance(found, tuple):
         return ours[0] if ours else None
@@ -240,6 +248,12 @@ def _measure(op: Any, result: Any) -> None:
         for found in _counted:
             found.largest = max(found.largest, result.nbytes)
             found.made += result.nbytes
+
+
+def _narrow(op: Any, result: Any) -> None:
+    """Fail where a device without float64 would."""
+    if _without_float64 and isinstance(result, Tensor) and result.dtype == torch.float64:
+        raise TypeError(f"{op}: the device has no float64: {_line()}")
 
 
 def _line() -> str:

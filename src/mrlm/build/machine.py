@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import socket
@@ -14,6 +13,7 @@ import psutil
 import torch
 
 from mrlm.core.errors import MRLMError
+from mrlm.core.operating_system import processors
 from mrlm.doctor.check import Check
 from mrlm.sandbox import open_sandbox
 
@@ -62,10 +62,10 @@ def _gpu() -> Check:
 
 def _threads() -> Check:
     """More threads than cores slow every step down."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = processors()
     threads = torch.get_num_threads()
     text = f"{threads} threads of torch on {cores} cores"
-    if cores is not None and threads > cores:
+    if threads > cores:
         return Check("threads", "warn", f"{text}; set OMP_NUM_THREADS or training.threads")
     return Check("threads", "ok", text)
 

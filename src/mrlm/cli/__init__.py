@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from mrlm.cli._options import Verbose, Version, with_options
-from mrlm.core.parent_process import end_with_launcher
+from mrlm.core.operating_system import end_with_launcher
 from mrlm.core.registry import search
 
 COMMANDS = (

@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from mrlm.core.errors import ConfigError, MRLMError, PeerError
-from mrlm.core.parent_process import end_with_launcher
+from mrlm.core.operating_system import end_with_launcher
 from mrlm.core.process_group import Peers
 from mrlm.core.sync_async import in_thread
 from mrlm.distributed import buckets

@@ -18,6 +18,7 @@ from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.engines.shared.sampling import Columns, Draft
 from mrlm.engines.shared.transfer import Transfer
 from mrlm.engines.shared.uniforms import uniforms_of
+from mrlm.learn.fast.double import double, double_dtype
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
@@ -151,7 +152,8 @@ class _Rows:
         self.drafts = [Draft(request, policy, ends) for request in requests]
         self.live = list(self.drafts)
         width = max(request.sampling.max_new_tokens for request in requests)
-        self.uniforms: Tensor = torch.as_tensor(uniforms_of(requests, width), device=self.device)
+        drawn = torch.as_tensor(uniforms_of(requests, width))
+        self.uniforms: Tensor = drawn.to(self.device, double_dtype(self.device))
         last = [len(r.prompt_ids) + r.sampling.max_new_tokens - 1 for r in requests]
         self.last: Tensor = torch.tensor(last, device=self.device)[:, None]
         """Last position of each row; finished rows that are still computed stay there."""
@@ -216,7 +218,7 @@ class _Rows:
         """Start to copy what was sampled to the host, and judge all but the last copies."""
         tokens, logprobs = map(torch.stack, zip(*self.sampled, strict=True))
         self.sampled = []
-        both = torch.stack([tokens.double(), logprobs.double()])  # which holds both exactly
+        both = torch.stack([double(tokens), double(logprobs)])  # which holds both exactly
         self.looks.append((self.live, Transfer.of(both)))
         while len(self.looks) > behind:
             drafts, transfer = self.looks.popleft()

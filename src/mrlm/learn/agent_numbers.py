@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mrlm.core.owners import agent_label
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 
@@ -55,14 +56,14 @@ class AgentNumbers:
         agents, seen = tuple(batch.agents), max(1, batch.totals.seen)
         columns = {name: x.detach() for name, x in loss.tokens.items()}
         ones = torch.ones_like(next(iter(columns.values())))
-        stacked = torch.stack([ones, *columns.values()]).double()
+        stacked = double(torch.stack([ones, *columns.values()]))
         divisors = np.array([[1.0 if x == PART else seen] for x in (_SHARE, *columns)])
         stacked /= to_device(divisors, stacked.device)
         sums = stacked.new_zeros(len(stacked), len(agents)).index_add_(1, batch.agent, stacked)
         key = ((_SHARE, *columns), agents)
         self._sums[key] = self._sums[key] + sums if key in self._sums else sums
         for name in PEAKS.keys() & columns.keys():
-            x = columns[name].double()
+            x = double(columns[name])
             peak = x.new_full((len(agents),), -math.inf)
             peak = peak.scatter_reduce_(0, batch.agent, x, "amax")
             known = self._peaks.get((name, agents))

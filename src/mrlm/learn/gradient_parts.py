@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mrlm.learn.agent_numbers import BY_AGENT
 from mrlm.learn.data.batch import Batch, Loss, Outputs
+from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 
 Gradient = Sequence[Tensor | None]
@@ -77,4 +78,4 @@ def _dot(one: Gradient | None, two: Gradient | None) -> float:
         for a, b in zip(one, two, strict=True)
         if a is not None and b is not None
     ]
-    return float(torch.stack(products).double().sum()) if products else 0.0
+    return float(double(torch.stack(products)).sum()) if products else 0.0

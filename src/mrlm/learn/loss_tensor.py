@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrlm.learn.fast.double import double
+
 
 class LossTensor(Tensor):
     """A scalar tensor with `metrics`: name -> detached number. All PyTorch operations on scalars
@@ -77,6 +79,6 @@ def host_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
     found = {key: x for key, x in values.items() if not isinstance(x, Tensor) or x.is_cpu}
     rest = {key: x for key, x in values.items() if isinstance(x, Tensor) and not x.is_cpu}
     if rest:
-        together = torch.stack([x.detach().double().reshape(()) for x in rest.values()])
+        together = torch.stack([double(x.detach()).reshape(()) for x in rest.values()])
         found |= dict(zip(rest, together.tolist(), strict=True))
     return {key: float(found[key]) for key in values}

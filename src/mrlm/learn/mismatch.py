@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.digest import digest
@@ -85,7 +86,7 @@ def raw(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
     """`r - 1 - log r` (N,) in float64, from the log-probs (N,) of both."""
-    gap = trainer.detach().double() - sampler.double()
+    gap = double(trainer.detach()) - double(sampler)
     return torch.nan_to_num(torch.expm1(gap) - gap, nan=MOST).clamp(max=MOST)
 
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from mrlm.core.operating_system import processors
 from mrlm.sandbox.base import CheckedSandbox, FramedSession, tried_twice, unfit
 from mrlm.sandbox.tiers import Tier
 from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SessionEnded, Status
@@ -48,7 +49,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         self.tier = tier
         self.name: str = tier.name
         self.reuse = reuse
-        self.workers: int = workers or len(os.sched_getaffinity(0))
+        self.workers: int = workers or processors()
         self._free: list[SandboxWorker] = []
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, "mrlm-sandbox")

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.operating_system import is_linux
 from mrlm.core.registry import unknown
 from mrlm.sandbox import docker, remote
 from mrlm.sandbox.local import LocalSandbox
@@ -98,6 +100,11 @@ def opened() -> list[dict[str, str]]:
 
 
 def _first_that_holds(isolation: str) -> LocalSandbox:
+    if isolation != "none-i-understand" and not is_linux():
+        raise SandboxUnavailableError(
+            f"programs can be isolated on Linux only, not on {sys.platform}, so none is run; set "
+            "isolation: docker, or remote with a server on Linux"
+        )
     wanted = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
     reasons = []
     python()  # where it is missing, no tier can be used

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from families import FAMILIES, family
+from mrlm.core import operating_system
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
@@ -777,7 +778,7 @@ def test_which_processors_it_is_quick_on(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(cpu_backends, "_vendor", lambda: vendor)
+    monkeypatch.setattr(cpu_backends, "processor_vendor", lambda: vendor)
     monkeypatch.setattr(cpu_backends, "exact", lambda _: asked.append(precision()) or exact)
     usual = precision()
     if torch.backends.mkldnn.is_available():
@@ -792,16 +793,18 @@ def test_which_processors_it_is_quick_on(
 
 def test_whose_processor_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel\t: 1\nvendor_id\t: Other\n"
-    monkeypatch.setattr(cpu_backends, "Path", lambda _: SimpleNamespace(read_text=lambda **_: text))
-    assert cpu_backends._vendor() == "AuthenticAMD"
+    monkeypatch.setattr(
+        operating_system, "Path", lambda _: SimpleNamespace(read_text=lambda **_: text)
+    )
+    assert operating_system.processor_vendor() == "AuthenticAMD"
     text = "processor : 0"
-    assert cpu_backends._vendor() == ""
+    assert operating_system.processor_vendor() == ""
 
     def missing(**_: Any) -> str:
         raise FileNotFoundError
 
-    monkeypatch.setattr(cpu_backends, "Path", lambda _: SimpleNamespace(read_text=missing))
-    assert cpu_backends._vendor() == ""
+    monkeypatch.setattr(operating_system, "Path", lambda _: SimpleNamespace(read_text=missing))
+    assert operating_system.processor_vendor() == ""
 
 
 def test_what_counts_as_exact() -> None:

@@ -20,6 +20,7 @@ from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft
 from mrlm.engines.shared.uniforms import uniforms_of
+from mrlm.learn.fast.double import double_dtype
 from mrlm.learn.fast.kept import Kept, StepActivations
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -128,7 +129,8 @@ class DecodingBatch:
         )
         self.position, self.count = zeros("position", rows), zeros("count", rows)
         self.limit, self.policy = zeros("limit", rows), zeros("policy", rows)
-        self.uniforms: Tensor = zeros("uniforms", rows, wide, dtype=torch.float64)
+        widest = double_dtype(self.memory.device)
+        self.uniforms: Tensor = zeros("uniforms", rows, wide, dtype=widest)
         self.tokens: Tensor = zeros("tokens", rows, wide)
         self.logprobs: Tensor = zeros("logprobs", rows, wide, dtype=torch.float32)
         self.ends: Tensor = zeros("ends", len(self.names), vocabulary, dtype=torch.bool)
@@ -283,7 +285,7 @@ class DecodingBatch:
         self.policy[at] = column([self.names.index(request.policy) for request in requests])
         self.count[at] = 0
         uniforms = uniforms_of(requests, self._columns)
-        self.uniforms[at] = torch.as_tensor(uniforms, device=self.device)
+        self.uniforms[at] = torch.as_tensor(uniforms).to(self.device, self.uniforms.dtype)
 
     def _compact(self) -> Tensor:
         """Move the running rows to the front; returns their old indices."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.shared.calls import cut
+from mrlm.learn.fast.double import double, double_dtype
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -25,8 +26,6 @@ BLOCK = 512
 """Most tokens of the vocabulary whose probabilities are added up together on an accelerator."""
 LEAST_BLOCK = 64
 """Fewest of them; a vocabulary that no such number divides is padded."""
-BELOW = 1 - 2**-50
-"""Factor that keeps a number below a sum of float64."""
 
 
 @dataclass(slots=True)
@@ -111,13 +110,13 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tu
         Tokens (B,) and their log-probs (B,) under `softmax(logits)`.
     """
     highest = logits.amax(-1, keepdim=True)
-    cumulative = (logits - highest).exp_().cumsum(-1, dtype=torch.float64)
+    cumulative = (logits - highest).exp_().cumsum(-1, dtype=double_dtype(logits.device))
     total = cumulative[:, -1:]
-    targets = uniforms[:, None].double() * total
+    targets = double(uniforms[:, None]) * total
     tokens = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
-    logprobs = (logits.gather(1, tokens) - highest).double() - total.log()
+    logprobs = double(logits.gather(1, tokens) - highest) - total.log()
     return tokens[:, 0], logprobs[:, 0].float()
 
 
@@ -135,20 +134,22 @@ def sample_in_blocks(
         logits = F.pad(logits, (0, -size % BLOCK), value=-torch.inf)
     flat = logits.softmax(-1, dtype=torch.float32)
     weights = flat.view(rows, -1, width)
-    cumulative = weights.sum(-1).cumsum(-1, dtype=torch.float64)
+    cumulative = weights.sum(-1).cumsum(-1, dtype=double_dtype(logits.device))
     total = cumulative[:, -1:]
-    targets = uniforms[:, None].double() * total
-    block = torch.searchsorted(cumulative, torch.minimum(targets, total * BELOW), right=True)
+    targets = double(uniforms[:, None]) * total
+    # the factor keeps a number below a sum
+    below = 1 - max(2**-50, torch.finfo(total.dtype).eps)
+    block = torch.searchsorted(cumulative, torch.minimum(targets, total * below), right=True)
     before = cumulative.gather(1, (block - 1).clamp_(min=0)).masked_fill_(block == 0, 0.0)
     chosen = weights.gather(1, block[..., None].expand(rows, 1, width))[:, 0]
-    inside = chosen.cumsum(-1, dtype=torch.float64)
+    inside = chosen.cumsum(-1, dtype=double_dtype(logits.device))
     whole = inside[:, -1:]
     place = (targets - before) * (whole / (cumulative.gather(1, block) - before))
-    place = torch.minimum(place, whole * BELOW)
+    place = torch.minimum(place, whole * below)
     tokens = block * width + torch.searchsorted(inside, place, right=True)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
-    logprobs = flat.gather(1, tokens).double().log_() - total.log()
+    logprobs = double(flat.gather(1, tokens)).log() - total.log()
     return tokens[:, 0], logprobs[:, 0].float()
 
 

@@ -89,7 +89,7 @@ class MixedCritic(CentralCritic):
             self.rows = self.reader.rows(groups)
             if self.rows is None:
                 return
-            values = self._targets(self.rows).double().cpu().numpy()
+            values = self._targets(self.rows).cpu().double().numpy()
         for step, value in zip(self.rows.steps, values, strict=True):
             for turn in step.turns:
                 turn.values = float(value)
@@ -138,7 +138,7 @@ class MixedCritic(CentralCritic):
         return [(*entry, number) for entry, number in zip(found, chosen, strict=True)]
 
     def _spread(self, rows: FeatureRows, table: Tensor) -> Iterator[tuple[str, list[Turn], float]]:
-        numbers = table.double().cpu().numpy()
+        numbers = table.cpu().double().numpy()
         for row, taken in enumerate(rows.slots):
             for slot in sorted(taken):
                 yield self.agents[slot], taken[slot], float(numbers[row, slot])
@@ -211,7 +211,7 @@ class MixedCritic(CentralCritic):
             scale.copy_(returns.square().mean().sqrt())
         with torch.no_grad():
             known = self._mixed(self.team, kept) * self.scale
-        self.fit = (returns.double().cpu().numpy(), known.double().cpu().numpy())
+        self.fit = (returns.cpu().double().numpy(), known.cpu().double().numpy())
         return kept, returns
 
     def _loss(self, rows: FeatureRows, returns: Tensor) -> Tensor:

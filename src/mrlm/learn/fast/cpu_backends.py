@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from mrlm.core.operating_system import processor_vendor
 
 WORTHWHILE = 1 << 31
 """Parameters times tokens from which preparing oneDNN for every shape is worthwhile."""
@@ -107,7 +108,7 @@ def onednn_serves() -> bool:
     they would round to bfloat16.)"""
     if not torch.backends.mkldnn.is_available():
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or _vendor() != "AuthenticAMD":
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or processor_vendor() != "AuthenticAMD":
         return False
     with _precision("bf16"):
         return exact(lambda a, b: a @ b.t())
@@ -125,15 +126,6 @@ def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
         except (AttributeError, NotImplementedError, RuntimeError):
             return False
     return float((found - wanted).abs().max() / wanted.abs().max()) < EXACT
-
-
-def _vendor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    found = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
-    return next(found, "")
 
 
 def limit_kept_kernels() -> None:

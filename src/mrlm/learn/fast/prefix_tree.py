@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.core.prefixes import shared_prefix
+from mrlm.learn.fast.double import double_dtype
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 WASTE = 1.25
@@ -154,7 +155,10 @@ class PrefixTree(PackedTokens):
 
 def to_device(array: np.ndarray, device: Any) -> Tensor:
     """An array as a tensor of the device; the host does not wait for what the device computes."""
-    return torch.as_tensor(array).to(device, non_blocking=True)
+    tensor = torch.as_tensor(array)
+    if tensor.dtype == torch.float64:
+        tensor = tensor.to(double_dtype(torch.device(device)))
+    return tensor.to(device, non_blocking=True)
 
 
 def plant(

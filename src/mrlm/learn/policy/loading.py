@@ -143,9 +143,11 @@ def quietly() -> Iterator[None]:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called `name` (`auto`: CUDA if available); a `ModelError` if it is missing."""
+    """The device called `name` (`auto`: CUDA, else the GPU of a Mac, else the CPU); a `ModelError`
+    if it is missing."""
+    mps = torch.backends.mps.is_available()
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -156,6 +158,10 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(
             f"model.device={name!r}, but torch finds no CUDA device; use 'cpu' or 'auto'"
+        )
+    if device.type == "mps" and not mps:
+        raise ModelError(
+            f"model.device={name!r}, but this is no Mac with a GPU; use 'cpu' or 'auto'"
         )
     return device
 

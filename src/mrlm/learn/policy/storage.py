@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mrlm.learn.fast.double import double
+
 Whole = TypeVar("Whole")
 
 
@@ -63,7 +65,7 @@ class Storage(Generic[Whole]):
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when any weight changes: the sums of weights and of their squares."""
         with torch.no_grad():
-            values = [value.detach().double() for value in self._own()]
+            values = [double(value.detach()) for value in self._own()]
             sums = torch.stack([value.sum() for value in values]).sum()
             squares = torch.stack([value.square().sum() for value in values]).sum()
             return (float(sums), float(squares))

@@ -10,7 +10,6 @@ import argparse
 import hmac
 import http.server
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -23,6 +22,7 @@ from typing import Any
 
 from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.operating_system import processors
 from mrlm.sandbox.remote import wire
 from mrlm.sandbox.remote.calling import SHORTEST_TOKEN, token_in
 from mrlm.sandbox.remote.hosted import Hosted, SandboxRefusal
@@ -290,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sandbox = open_sandbox(words.isolation)
         hosted = Hosted(
             sandbox,
-            words.max_runs or len(os.sched_getaffinity(0)),
+            words.max_runs or processors(),
             words.max_sessions,
             words.lease,
             words.max_wall,
