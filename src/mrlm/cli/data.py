@@ -72,7 +72,7 @@ def data(
 
 def _prepare_model(name: str, source: str | None, others: bool) -> None:
     """Brings a model with a short name into the cache and prints its folder."""
-    from mrlm.learn.policy.gguf import prepare_model
+    from mrlm.learn.policy.short_names import prepare_model
 
     if others:
         raise ConfigError(f"{name} is a model: only --source applies to it")

