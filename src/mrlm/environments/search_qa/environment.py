@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import OPENED, stated_text, without_thoughts
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers
@@ -201,7 +202,7 @@ class SearchQAEnvironment(RowTasks):
         text = _whole(message)
         last = len(self._said) == self.rounds
         self._said = (*self._said, text)
-        action, body = _action(text)
+        action, body = _action(without_thoughts(text))
         if action == "answer" or last:
             return self._paid()
         if action is None:
@@ -223,7 +224,7 @@ class SearchQAEnvironment(RowTasks):
         assert expert is not None
         counted = self._tokens.get(expert.name, 0) + tokens_of(message)
         self._tokens = {**self._tokens, expert.name: counted}
-        return self._shows(information(message.content, self.max_observation))
+        return self._shows(information(stated_text(message), self.max_observation))
 
     def _searched(self, question: str) -> str:
         assert self.search is not None
@@ -295,8 +296,11 @@ class SearchQAEnvironment(RowTasks):
 
 
 def _whole(message: Message) -> str:
-    """The message, completed by the closing tag that a stop string has cut off."""
+    """The message, completed by the opening tag that its prompt ends in, and by the closing tag
+    that a stop string has cut off."""
     text, turn = message.content, message.turn
+    if OPENED in message.metadata:
+        text = f"<think>{text}"  # written by the chat template
     if turn is None or turn.finish_reason != "stop":
         return text
     ends = (f"</{tag}>" for tag in TAGS if f"</{tag}>" in turn.sampling.stop)
