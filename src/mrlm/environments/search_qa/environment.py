@@ -3,6 +3,7 @@ and answers. Queries go to agents of the episode, or to a search engine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.core.thoughts import OPENED, stated_text, without_thoughts
+from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers
@@ -202,7 +203,7 @@ class SearchQAEnvironment(RowTasks):
         text = _whole(message)
         last = len(self._said) == self.rounds
         self._said = (*self._said, text)
-        action, body = _action(without_thoughts(text))
+        action, body = _action(text)
         if action == "answer" or last:
             return self._paid()
         if action is None:
@@ -308,8 +309,13 @@ def _whole(message: Message) -> str:
     return text + next(cut, "")
 
 
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""Thoughts in a transcript, which may have several; one that is open lasts to the end."""
+
+
 def _action(text: str) -> tuple[str | None, str]:
-    """The first `<search>` or `<answer>` of a message, and its content."""
+    """The first `<search>` or `<answer>` of a message outside its thoughts, and its content."""
+    text = _THOUGHTS.sub("", text)
     found: list[tuple[int, str, str]] = []
     for tag in ("search", "answer"):
         start = text.find(f"<{tag}>")
