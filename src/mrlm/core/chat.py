@@ -26,7 +26,7 @@ from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import alternating, plain, without_system
-from mrlm.core.thoughts import MARKS, mark_ids, opened_by, text_of_ids
+from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -41,8 +41,6 @@ PLAIN_TEMPLATE = (
 
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
-END = 16
-"""Tokens at the end of a prompt that may open a thought."""
 KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
@@ -96,9 +94,8 @@ class Chat:
         self._knows_tools = "tool" in template
         self._takes_tools = bool(TAKES_TOOLS.search(template))
         self._ids = lru_cache(KEPT)(lambda text: tuple(self.control.encode(text)))
-        marks = mark_ids(tokenizer)
-        self._words = lru_cache(KEPT)(lambda ids: text_of_ids(tokenizer, ids, marks))
-        self._opens = any(mark in template for mark in MARKS)
+        self.thoughts: ThoughtMarks = ThoughtMarks(tokenizer, template)
+        self._words = lru_cache(KEPT)(self.thoughts.decode)
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
@@ -116,10 +113,6 @@ class Chat:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without special tokens other than marks of thoughts."""
         return self._words(tuple(ids))
-
-    def opened_thought(self, prompt: Sequence[int]) -> str | None:
-        """The mark of a thought that a prompt's end leaves open; `None` for none."""
-        return opened_by(self.tokenizer.decode(list(prompt[-END:]))) if self._opens else None
 
     def render(self, messages: Sequence[Message], generate: bool = True) -> str:
         """Text of a conversation, for `encode`: control tokens spelled in messages are guarded.

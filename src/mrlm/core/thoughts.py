@@ -34,6 +34,8 @@ OPENED = "opened_thought"
 """Keys of a message's metadata: `length` for a completion that was cut off; the opening mark at the
 end of its prompt."""
 
+END = 16
+"""Tokens at the end of a prompt that may open a thought."""
 _OPENS = re.compile("|".join(map(re.escape, MARKS)))
 _CLOSES = re.compile("|".join(map(re.escape, MARKS.values())))
 
@@ -51,25 +53,37 @@ def opened_by(prompt: str) -> str | None:
     return marks[-1][0] if not prompt[marks[-1].end() :].strip() else None
 
 
-def mark_ids(tokenizer: Any) -> frozenset[int]:
-    """The special tokens of a tokenizer that are marks of thoughts, or parts of one: a completion's
-    text keeps them, unlike other special tokens."""
-    marks = [*MARKS, *MARKS.values()]
-    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
-    return frozenset(
-        number
-        for number, token in added
-        if token.special and len(token.content) > 3 and any(token.content in m for m in marks)
-    )
+class ThoughtMarks:
+    """The marks of thoughts of one tokenizer and template.
 
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        template: its chat template.
+    """
 
-def text_of_ids(tokenizer: Any, ids: Sequence[int], marks: frozenset[int]) -> str:
-    """The text of sampled ids without special tokens, but with the marks of thoughts."""
-    if marks.isdisjoint(ids):
-        return tokenizer.decode(list(ids), skip_special_tokens=True)
-    added = tokenizer.added_tokens_decoder
-    spoken = [i for i in ids if i in marks or i not in added or not added[i].special]
-    return tokenizer.decode(spoken, skip_special_tokens=False)
+    def __init__(self, tokenizer: Any, template: str) -> None:
+        self.tokenizer = tokenizer
+        marks = [*MARKS, *MARKS.values()]
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = {number: token.content for number, token in added.items() if token.special}
+        self._silent = {
+            number
+            for number, text in special.items()
+            if len(text) <= 3 or not any(text in mark for mark in marks)
+        }
+        self._spoken = special.keys() - self._silent
+        self._opens = any(mark in template for mark in MARKS)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids without special tokens, but with the marks of thoughts."""
+        if self._spoken.isdisjoint(ids):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        spoken = [each for each in ids if each not in self._silent]
+        return self.tokenizer.decode(spoken, skip_special_tokens=False)
+
+    def opened(self, prompt: Sequence[int]) -> str | None:
+        """The mark that the end of a prompt leaves open; `None` if it leaves none."""
+        return opened_by(self.tokenizer.decode(list(prompt[-END:]))) if self._opens else None
 
 
 def without_thoughts(text: str, opened: bool = False) -> str:

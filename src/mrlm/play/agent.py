@@ -198,7 +198,7 @@ class Agent:
         metadata: JSON = {} if completion.usage is None else {"usage": completion.usage}
         if completion.finish_reason == "length":
             metadata[CUT] = "length"
-        if self.settings.chat and (mark := self.settings.chat.opened_thought(turn.prompt_ids)):
+        if self.settings.chat and (mark := self.settings.chat.thoughts.opened(turn.prompt_ids)):
             metadata[OPENED] = mark
         return completion.text, metadata
 

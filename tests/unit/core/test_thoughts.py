@@ -81,5 +81,5 @@ def test_a_prompt_that_opens_a_thought_is_noticed(tokenizer: PreTrainedTokenizer
     ) + "{% if add_generation_prompt %}<think>\n{% endif %}"
     chat = Chat(other)
     prompt = chat.prompt([Message("2+3?")])
-    assert chat.opened_thought(prompt.ids) == "<think>"
-    assert Chat(tokenizer).opened_thought(prompt.ids) is None  # a template without marks
+    assert chat.thoughts.opened(prompt.ids) == "<think>"
+    assert Chat(tokenizer).thoughts.opened(prompt.ids) is None  # a template without marks
