@@ -26,6 +26,7 @@ from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import alternating, plain, without_system
+from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -93,9 +94,8 @@ class Chat:
         self._knows_tools = "tool" in template
         self._takes_tools = bool(TAKES_TOOLS.search(template))
         self._ids = lru_cache(KEPT)(lambda text: tuple(self.control.encode(text)))
-        self._words = lru_cache(KEPT)(
-            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True)
-        )
+        self.thoughts: ThoughtMarks = ThoughtMarks(tokenizer, template)
+        self._words = lru_cache(KEPT)(self.thoughts.decode)
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
@@ -111,7 +111,7 @@ class Chat:
         return self.encode(self.control.guard(text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of sampled ids, without special tokens."""
+        """Text of sampled ids, without special tokens other than marks of thoughts."""
         return self._words(tuple(ids))
 
     def render(self, messages: Sequence[Message], generate: bool = True) -> str:

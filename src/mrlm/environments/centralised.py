@@ -10,6 +10,7 @@ from typing import Any
 
 from mrlm.core.board import stacked
 from mrlm.core.environment import Environment
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.wrapped import Wrapped, known_rewards, mean
 
@@ -58,7 +59,7 @@ class CentralisedEnvironment(Wrapped):
     async def step(self, actions: dict[str, Message]) -> StepResult:
         """Step the wrapped environment with the part of each role, and join its observations."""
         (message,) = actions.values()
-        parts = self.parts(message.content, self._speakers)
+        parts = self.parts(stated_text(message), self._speakers)
         messages = {role: Message(text, message.role, agent=role) for role, text in parts.items()}
         return self._joined(await self.step_underneath(messages))
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.rows import RowTasks, agent_names
 
@@ -69,7 +70,7 @@ class LengthEnvironment(RowTasks):
         return StepResult(dict(zip(self.agents, (short, long), strict=True)))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [actions[agent].content.split() if agent in actions else [] for agent in self.agents]
+        said = [stated_by(actions, agent).split() for agent in self.agents]
         short, long = said
         self._counts = tuple((len(own), sum(w in self.words for w in own)) for own in said)
         real = min(sum(word in self.words for word in words) / max(1, len(words)) for words in said)

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_number, one_of
 from mrlm.environments.shared.text import only_word
@@ -111,7 +112,7 @@ class MatrixEnvironment(RowTasks):
         return StepResult(self._shown())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [actions[agent].content if agent in actions else "" for agent in self.agents]
+        said = [stated_by(actions, agent) for agent in self.agents]
         joint = [self.action(agent, text) for agent, text in zip(self.agents, said, strict=True)]
         legal = tuple(index for index in joint if index is not None)
         paid = self.payoffs[legal] if len(legal) == len(joint) else self.illegal

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
@@ -94,7 +95,7 @@ class QASolverEnv(QuestionEnvironment):
             raise ConfigError(f"environment qa: task {task.id!r} has no answer")
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = _stated(next(iter(actions.values())).content)
+        said = _stated(stated_text(next(iter(actions.values()))))
         self.note(said, bool(exact_match(said, self._accepted)))
         scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)

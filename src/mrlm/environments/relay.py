@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from mrlm.core.board import Html, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, one_of
 
@@ -117,7 +118,7 @@ class RelayEnvironment(RowTasks):
     def step(self, actions: dict[str, Message]) -> StepResult:
         place = len(self._messages)
         agent = self.agents[place]
-        text = actions[agent].content if agent in actions else ""
+        text = stated_by(actions, agent)
         if place < len(self.agents) - 1:
             text = " ".join(text.split())[: self.max_message]
             self._messages.append(text)

@@ -12,6 +12,7 @@ from typing import get_args
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_of, penalty
@@ -115,7 +116,7 @@ class SignallingEnvironment(RowTasks):
     def step(self, actions: dict[str, Message]) -> StepResult:
         place = len(self._sent)
         agent = self.agents[place]
-        text = actions[agent].content if agent in actions else ""
+        text = stated_by(actions, agent)
         last = place == len(self.agents) - 1
         named = only_word(text, self.states if last else self.signals)
         self._sent.append(named)

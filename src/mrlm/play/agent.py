@@ -15,6 +15,7 @@ import numpy as np
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import EpisodeError, MRLMError
+from mrlm.core.thoughts import CUT, OPENED
 from mrlm.core.timing import count, span
 from mrlm.core.types import JSON, Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
@@ -194,7 +195,12 @@ class Agent:
         count("sampled", self.name, len(completion.token_ids))
         turn.completion_ids, turn.logprobs = completion.token_ids, completion.logprobs
         turn.version, turn.finish_reason = completion.policy_version, completion.finish_reason
-        return completion.text, {} if completion.usage is None else {"usage": completion.usage}
+        metadata: JSON = {} if completion.usage is None else {"usage": completion.usage}
+        if completion.finish_reason == "length":
+            metadata[CUT] = "length"
+        if self.settings.chat and (mark := self.settings.chat.thoughts.opened(turn.prompt_ids)):
+            metadata[OPENED] = mark
+        return completion.text, metadata
 
     def _key(self, turn: Turn) -> Key:
         """The source of randomness of a turn."""

@@ -10,6 +10,7 @@ from typing import Any
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
@@ -137,7 +138,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         self._verdicts: list[GradingVerdict] = []
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        code = extract_code(next(iter(actions.values())).content)
+        code = extract_code(stated_text(next(iter(actions.values()))))
         reason = refusal(code)
         self._verdicts = []
         if reason:

@@ -13,6 +13,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.registry import unknown
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.judging import (
@@ -355,7 +356,7 @@ def judge_of(given: Any) -> Judge:
 
 
 def _text(actions: Mapping[str, Message], agent: str) -> str:
-    return actions[agent].content if agent in actions else ""
+    return stated_by(actions, agent)
 
 
 def _opponents(given: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, Any]:

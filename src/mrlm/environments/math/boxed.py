@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Role, Rollout
 from mrlm.data.final_answer import boxed
 from mrlm.environments.math.answers import gold_of, stated
@@ -65,8 +66,8 @@ class BoxedReward:
         return [self._one(rollout, gold) for rollout, gold in zip(rollouts, golds, strict=True)]
 
     def _one(self, rollout: Rollout, gold: str) -> float:
-        said = [m.content for m in rollout.messages if m.role is Role.ASSISTANT]
-        said = said or [turn.message.content for turn in rollout.turns if turn.message is not None]
+        said = [stated_text(m) for m in rollout.messages if m.role is Role.ASSISTANT]
+        said = said or [stated_text(turn.message) for turn in rollout.turns]
         if not said:
             return self.rewards[None]
         asked = [m.content for m in rollout.messages if m.role is Role.USER]

@@ -11,6 +11,7 @@ from typing import Any
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
@@ -123,7 +124,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         return f"{question}\n{wanted}".strip()
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        text = next(iter(actions.values())).content
+        text = stated_text(next(iter(actions.values())))
         self._attempts += 1
         gold = gold_of(self._task.answer)
         answer = stated(text)

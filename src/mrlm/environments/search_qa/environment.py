@@ -3,6 +3,7 @@ and answers. Queries go to agents of the episode, or to a search engine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers
@@ -223,7 +225,7 @@ class SearchQAEnvironment(RowTasks):
         assert expert is not None
         counted = self._tokens.get(expert.name, 0) + tokens_of(message)
         self._tokens = {**self._tokens, expert.name: counted}
-        return self._shows(information(message.content, self.max_observation))
+        return self._shows(information(stated_text(message), self.max_observation))
 
     def _searched(self, question: str) -> str:
         assert self.search is not None
@@ -295,8 +297,11 @@ class SearchQAEnvironment(RowTasks):
 
 
 def _whole(message: Message) -> str:
-    """The message, completed by the closing tag that a stop string has cut off."""
+    """The message, completed by the opening tag that its prompt ends in, and by the closing tag
+    that a stop string has cut off."""
     text, turn = message.content, message.turn
+    if OPENED in message.metadata:
+        text = f"<think>{text}"  # written by the chat template
     if turn is None or turn.finish_reason != "stop":
         return text
     ends = (f"</{tag}>" for tag in TAGS if f"</{tag}>" in turn.sampling.stop)
@@ -304,8 +309,13 @@ def _whole(message: Message) -> str:
     return text + next(cut, "")
 
 
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""Thoughts in a transcript, which may have several; one that is open lasts to the end."""
+
+
 def _action(text: str) -> tuple[str | None, str]:
-    """The first `<search>` or `<answer>` of a message, and its content."""
+    """The first `<search>` or `<answer>` of a message outside its thoughts, and its content."""
+    text = _THOUGHTS.sub("", text)
     found: list[tuple[int, str, str]] = []
     for tag in ("search", "answer"):
         start = text.find(f"<{tag}>")

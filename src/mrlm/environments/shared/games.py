@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.rows import RowTasks, agent_names, one_of
 
@@ -122,7 +123,7 @@ class TurnGame(RowTasks):
     def step(self, actions: dict[str, Message]) -> StepResult:
         assert self.mover is not None, "the game is over"
         name = self._who[self.mover]
-        self._take(actions[name].content if name in actions else "")
+        self._take(stated_by(actions, name))
         return self._asked()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
+from mrlm.core.thoughts import stated_text, without_thoughts
 from mrlm.core.types import Message, Role
 from mrlm.environments.shared.rows import SharedByCopies, at_least, built
 
@@ -31,7 +32,7 @@ async def answer_of(ask: Ask | None, conversation: list[Message]) -> str:
     blocking = not inspect.iscoroutinefunction(call)
     said = await in_thread(lambda: call(list(conversation))) if blocking else call(conversation)
     said = await said if inspect.isawaitable(said) else said
-    return said.content if isinstance(said, Message) else str(said)
+    return stated_text(said) if isinstance(said, Message) else without_thoughts(str(said))
 
 
 def quoted(text: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Task
 
 P = ParamSpec("P")
@@ -103,7 +104,7 @@ def finite(value: Any, where: str) -> float:
 def said(message: Message | None) -> str:
     """An agent's message in a form safe for a library: its end, without unencodable characters and
     excessively long numbers."""
-    text = "" if message is None else message.content[-MOST_TEXT:]
+    text = stated_text(message)[-MOST_TEXT:]
     text = _SURROGATES.sub("?", text).replace("\x00", "?")
     return _DIGITS.sub(lambda found: found[0][:MOST_DIGITS], text)
 

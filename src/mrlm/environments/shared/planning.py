@@ -11,6 +11,7 @@ from mrlm.core.board import Html, stacked
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.generators import first_of
@@ -216,7 +217,7 @@ class PlanningEnvironment(Puzzle):
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         agent = self.agents[self.acting]
-        text = actions[agent].content if agent in actions else ""
+        text = stated_by(actions, agent)
         found = tagged(text) or text
         moves = self.read(found.strip()) if len(found) <= MAX_TEXT else None
         given = tuple((moves or ())[: self.moves])

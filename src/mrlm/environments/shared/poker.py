@@ -9,6 +9,7 @@ from mrlm.core.board import Cell, Html, table
 from mrlm.core.environment import Split
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Role, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
 from mrlm.environments.shared.rows import at_least, penalty
@@ -245,7 +246,7 @@ def played_policy(
         game.reset(episode.task)
         for turn in sorted(episode.turns, key=lambda each: each.step):
             assert turn.message is not None and game.mover is not None
-            move = only_word(turn.message.content, game.words())
+            move = only_word(stated_text(turn.message), game.words())
             if move is not None and policy in (None, turn.policy):
                 moves[game.seen][game.words().index(move)] += 1
             game.step({game.agents[game.mover]: turn.message})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
 from mrlm.environments.shared.generators import attempts, chosen
@@ -164,7 +165,7 @@ class Writers(RowTasks, Generic[S]):
     async def step(self, actions: dict[str, Message]) -> StepResult:
         if self._advised:
             return self._pass_on(actions)
-        said = [actions[name].content if name in actions else "" for name in self.writers]
+        said = [stated_by(actions, name) for name in self.writers]
         codes = [extract_code(text) for text in said]
         self._score = found = await self.judged(codes)
         self._attempts += 1
@@ -181,7 +182,7 @@ class Writers(RowTasks, Generic[S]):
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
         assert self.adviser is not None
         self._advised = False
-        said = actions[self.adviser].content if self.adviser in actions else ""
+        said = stated_by(actions, self.adviser)
         return StepResult(self._to_all(f"Advice:\n{said[:MAX_SHOWN]}"))
 
     def _to_all(self, words: str) -> dict[str, Observation]:

@@ -10,6 +10,7 @@ from typing import Any
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
@@ -150,7 +151,7 @@ class TextEnvironment(RowTasks):
     async def step(self, actions: dict[str, Message]) -> StepResult:
         judge = self.judge
         if self._tries < 0:
-            said = actions[self.writer].content if self.writer in actions else ""
+            said = stated_by(actions, self.writer)
             self._text, self._tries = said if len(said) <= MAX_TEXT else "", 0
             if judge is None:
                 return self._paid(None)
@@ -159,7 +160,7 @@ class TextEnvironment(RowTasks):
             question = judge.question(self._shown, self._text)
             return StepResult({judge.agent: Observation([Message(question)])})
         assert judge is not None and judge.agent is not None
-        grade = read(actions[judge.agent].content if judge.agent in actions else "")
+        grade = read(stated_by(actions, judge.agent))
         self._tries += 1
         if grade is None and self._tries <= judge.retries:
             return StepResult({judge.agent: Observation([Message(UNREAD + ASKED)])})

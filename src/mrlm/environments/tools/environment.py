@@ -10,6 +10,7 @@ from typing import Any
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionTable
@@ -216,7 +217,7 @@ class ToolUseEnvironment(RowTasks):
         if self._box is None:
             raise ConfigError("environment tools: call reset before step")
         try:
-            result = await self._answered(next(iter(actions.values())).content, self._box)
+            result = await self._answered(stated_text(next(iter(actions.values()))), self._box)
         except BaseException:
             await self._box.close()
             raise

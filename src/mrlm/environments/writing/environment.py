@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mrlm.core.board import Cell, Html, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
@@ -141,7 +142,7 @@ class WritingEnvironment(RowTasks):
         return StepResult({agent: Observation([message]) for agent, message in shown.items()})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [actions[agent].content if agent in actions else "" for agent in self.agents]
+        said = [stated_by(actions, agent) for agent in self.agents]
         texts = [text if len(text) <= MAX_TEXT else "" for text in said]
         measured = [self._measured(texts, place) for place in range(len(texts))]
         if self.rewards == "individual":
