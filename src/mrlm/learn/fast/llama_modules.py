@@ -242,6 +242,13 @@ def anatomy_of(model: Any) -> Anatomy:
     )
 
 
+def refuse_unnamed_adapter(model: nn.Module, adapter: str | None) -> None:
+    """Raises `NotLean` if a model has adapters, and none is named: only its own forward knows which
+    one is active. `""` names the base alone."""
+    if adapter is None and any(hasattr(each, "lora_A") for each in model.modules()):
+        raise NotLean("an adapter was put into it, and only its own forward knows which is active")
+
+
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
     """Reads a linear module and the update of `adapter`; `None` and `""` add none."""
     base = _base_of(module)
@@ -272,15 +279,24 @@ def _family(inner: Any) -> str:
     if family is None or not kind.__module__.startswith(f"transformers.models.{family}."):
         raise NotLean(f"{kind.__name__} is not one of {', '.join(FAMILIES)}")
     embedding = inner.model.embed_tokens
-    known = type(embedding) is nn.Embedding or hasattr(embedding, "scalar_embed_scale")
+    known = type(embedding) is nn.Embedding or type(embedding).__module__ == kind.__module__
     if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
         raise NotLean("its embedding or its head was replaced")
     modules = modules_of(inner)
+    other = next((type(each) for each in modules if _is_other_adapter(each)), None)
+    if other is not None:
+        raise NotLean(f"an adapter of a kind that is not plain LoRA: {other.__name__}")
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
         raise NotLean("one of its modules has a forward hook, which would not be called")
     if any(is_replaced(module) for module in modules):
         raise NotLean("its forward was compiled or replaced, and would not be called")
     return family
+
+
+def _is_other_adapter(module: nn.Module) -> bool:
+    """Whether a module of PEFT is something else than LoRA on a linear map (which `_base_of`
+    inspects), such as a copy of a norm that is trained whole."""
+    return type(module).__module__.startswith("peft.") and not hasattr(module, "lora_A")
 
 
 def _check_config(config: Any) -> None:

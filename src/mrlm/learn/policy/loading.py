@@ -161,12 +161,17 @@ def run_model(path: str) -> str:
     return str(final) if final.is_dir() else path
 
 
+def adapter_settings(path: str) -> dict[str, Any]:
+    """The config of an adapter folder; empty for any other folder."""
+    file = Path(path) / ADAPTER_CONFIG
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
 def adapter_base(path: str) -> str | None:
     """The base model of an adapter folder; `None` for any other folder."""
-    config = Path(path) / ADAPTER_CONFIG
-    if not config.is_file():
+    base = adapter_settings(path).get("base_model_name_or_path")
+    if base is None:
         return None
-    base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
     beside = os.path.normpath(Path(path).resolve() / base)
     if base and Path(beside).is_dir():
         return beside
