@@ -12,10 +12,9 @@ from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core import registry
-from mrlm.core.tiny_model import NAME
+from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.teams.policies import PolicyFolder
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 CARD = "README.md"
 TRAIN = "train.yaml"
 """The config of the run that trained the team, without secrets and paths of its machine."""
@@ -177,7 +176,7 @@ def _origin(card: Card, name: str) -> str:
     """The base of an adapter; of a whole model, the one that its training began with."""
     found = card.policies[name]
     if found.adapter:
-        return str(found.adapter["base_model_name_or_path"])
+        return portable_name(found.base)
     return str(card.facts.get("origins", {}).get(name) or "a model of its own")
 
 
@@ -261,7 +260,8 @@ def _serve(card: Card, names: Sequence[str]) -> str:
         else:
             lines.append(f"vllm serve {found.folder} --served-model-name {name}")
     for base, group in adapters.items():
-        model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if base == NAME else base
+        tiny = portable_name(base) == NAME
+        model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if tiny else base
         largest = max(card.policies[name].rank for name in group)
         rank = next(each for each in (8, 16, 32, 64, 128, 256, 512, largest) if each >= largest)
         modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
-from mrlm.core.tiny_model import resolve_model
+from mrlm.core.tiny_model import NAME, portable_name, resolve_model
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -24,6 +24,8 @@ DTYPES: dict[str, Any] = {
 }
 
 ADAPTER_CONFIG = "adapter_config.json"
+BASES = "bases"
+"""Folder of a team with the bases of its adapters."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -179,7 +181,13 @@ def adapter_base(path: str) -> str | None:
 
 
 def _moved_base(folder: Path, base: str) -> str:
-    """An adapter's base in a run folder that was moved with it, from the config of the run."""
+    """An adapter's base that was moved with it: the embedded model, one that is beside it in the
+    folder of a team, or from the config of the run."""
+    if portable_name(base) == NAME:
+        return NAME
+    for parent in folder.absolute().parents[:3]:
+        if (parent / BASES / Path(base).name).is_dir():
+            return str(parent / BASES / Path(base).name)
     files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
