@@ -89,7 +89,7 @@ def test_a_pulled_team_plays_as_in_the_last_evaluation_of_its_run(
     monkeypatch.setenv("OTHER_API_KEY", SECRET)
     options = ["--private", "--page", page, "--endpoint", hub.url]
     done = run("push", adders / "run", "me/adders", *options)
-    assert done.code == 2 and "which nobody else has; give --base ID" in done.err
+    assert done.code == 2 and "which is not on the Hub; give --base ID" in done.err
     small = adders / "models" / "small"
     hub.repositories["me/small"] = {each.name: each.read_bytes() for each in small.iterdir()}
     done = run("push", adders / "run", "me/adders", *options, "--base", "me/small")

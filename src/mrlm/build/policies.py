@@ -85,22 +85,6 @@ class PolicyAssignment:
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
         return PolicyAssignment(self.policy_of | moved, self.policies)
 
-    def __str__(self) -> str:
-        lines = []
-        for policy, settings in self.policies.items():
-            agents = [agent for agent, name in self.policy_of.items() if name == policy]
-            kind = (
-                f"{settings.endpoint.model} at {settings.endpoint.base_url}"
-                if settings.endpoint is not None
-                else "frozen"
-                if not settings.trainable
-                else "LoRA adapter"
-                if settings.lora
-                else "own weights"
-            )
-            lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
-        return "; ".join(lines)
-
 
 @dataclass(kw_only=True)
 class PlayPlan:
@@ -221,6 +205,24 @@ def _check_agents(
                     f"({', '.join(agents)}), but the workflow {name!r} does not decide whose "
                     "answer counts; use a workflow that does, or one agent"
                 )
+
+
+def assignment_text(plan: PlayPlan) -> str:
+    """The policies of a plan, with what each is and whose it is."""
+    lines = []
+    for policy, settings in plan.assignment.policies.items():
+        agents = [agent for agent, name in plan.assignment.policy_of.items() if name == policy]
+        kind = (
+            f"{settings.endpoint.model} at {settings.endpoint.base_url}"
+            if settings.endpoint is not None
+            else "frozen"
+            if not settings.trainable
+            else "LoRA adapter"
+            if _adapted(plan, policy)
+            else "own weights"
+        )
+        lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
+    return "; ".join(lines)
 
 
 def load_policies(plan: PlayPlan) -> dict[str, Policy]:

@@ -184,4 +184,6 @@ def lora_of(model: ModelConfig, policy: PolicyConfig) -> LoraConfig | Literal[Fa
     if not policy.trainable:
         return None
     own = policy.lora
-    return own if own is False or (own and own.model_fields_set) else model.lora or own
+    if own is False or (own and own.model_fields_set):
+        return own
+    return own if model.lora is None else model.lora

@@ -13,7 +13,7 @@ from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core.errors import ConfigError
-from mrlm.core.tiny_model import resolve_model
+from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.loading import (
     BASES,
@@ -133,9 +133,9 @@ def _bases(
     for name, base in local.items():
         if published.base is None:
             raise ConfigError(
-                f"policy {name!r} is an adapter on {base or 'a base without a name'}, which nobody "
-                "else has; give --base ID, the hub id of the same weights, or --merge, to publish "
-                "whole models"
+                f"policy {name!r} is an adapter on {portable_name(base) or 'a base without a name'}"
+                ", which is not on the Hub; give --base ID, the hub id of the same weights, or "
+                "--merge, to publish whole models"
             )
         found[name] = published.base
     return found

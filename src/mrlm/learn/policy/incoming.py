@@ -179,8 +179,8 @@ def check_kind(config: Any, what: str) -> None:
     kind = getattr(config.peft_type, "value", config.peft_type)
     if kind != "LORA":
         raise ModelError(
-            f"{what}: its adapter is {kind}; LORA is trained: use a peft.LoraConfig, or merge the "
-            "adapter (model.merge_and_unload()) and give the whole model"
+            f"{what}: its adapter is {kind}; LORA is trained: use a peft.LoraConfig, or give the "
+            "whole model: model.merge_and_unload().requires_grad_(True)"
         )
     start, usual = config.init_lora_weights, type(config)()
     if start not in (*STARTS, *CHANGES_BASE):
