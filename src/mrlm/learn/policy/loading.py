@@ -69,7 +69,8 @@ def load_model(
     base = adapter_base(path)
     if base is not None:
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
-        return import_peft().PeftModel.from_pretrained(loaded, path).merge_and_unload()
+        adapted = import_peft().PeftModel.from_pretrained(loaded, path)
+        return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
@@ -185,7 +186,8 @@ def _moved_base(folder: Path, base: str) -> str:
     folder of a team, or from the config of the run."""
     if portable_name(base) == NAME:
         return NAME
-    for parent in folder.absolute().parents[:3]:
+    place = folder.absolute()
+    for parent in (place, *place.parents[:2]):
         if (parent / BASES / Path(base).name).is_dir():
             return str(parent / BASES / Path(base).name)
     files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
