@@ -13,9 +13,9 @@ from typing import Any
 from mrlm.build.async_play import describe
 from mrlm.build.folder import run_folder, set_aside
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
-from mrlm.build.policies import LiveObjects, assignment_text
+from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
-from mrlm.build.preview import defaults_that_matter, first_prompts, settings_set
+from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
 from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize

@@ -15,6 +15,7 @@ import pytest
 
 from adapters import KINDS, ROWS, peft_model, tokenizer
 from mrlm import ExperimentConfig, Team, default_model, read_run
+from mrlm.algorithms.magrpo import MAGRPOTrainer
 from mrlm.algorithms.sft import SFTTrainer
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -194,3 +195,36 @@ def test_a_pipeline_and_what_is_published_of_it(
     base.rename(tmp_path / "gone")
     said = Team.from_pretrained(tmp_path / "moved").play(seed=0)
     assert list(said.turns[0].completion_ids) == turns[0][1]
+
+
+def longer(row: dict[str, Any]) -> str:
+    return row["prompt"] + " Long."
+
+
+def test_what_agents_read_is_published_too(tmp_path: Path) -> None:
+    """Templates travel; a function is named as missing, and refused until it is given. The
+    tokenizer's own template decides what was read."""
+    rewards = {"reward_func": lambda one, two: [0.0] * len(one)}
+    trainer = MAGRPOTrainer(
+        "mrlm/tiny",
+        [{"prompt": "a"}, {"prompt": [{"role": "user", "content": "b"}]}],
+        num_agents=2,
+        formatters=["Short: {prompt}", longer],
+        output_dir=str(tmp_path / "run"),
+        **rewards,
+        **{"num_iterations": 1, "batch_size": 1, "num_generations": 2, "max_new_tokens": 3},
+    )
+    trainer.train()
+    pack(tmp_path / "run" / "final", tmp_path / "team", published=Published("me/team"))
+    text = (tmp_path / "team" / "README.md").read_text()
+    assert "Short: {prompt}" in text and "Python function `longer`, **which is missing" in text
+    team = Team.from_pretrained(tmp_path / "team")
+    with pytest.raises(ConfigError, match=r"formatters=\{'agent_1': longer\}"):
+        team.play("hello")
+    played = Team.from_pretrained(tmp_path / "team", formatters={"agent_1": longer}).play("hello")
+    for turn, content in zip(played.turns, ("Short: hello", "hello Long."), strict=True):
+        asked = [{"role": "user", "content": content}]
+        ids = tokenizer().apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+        assert list(turn.prompt_ids) == ids
+    with pytest.raises(ConfigError, match="names no column of a row"):
+        Team.from_pretrained(tmp_path / "team", formatters="Short")

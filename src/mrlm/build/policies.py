@@ -207,24 +207,6 @@ def _check_agents(
                 )
 
 
-def assignment_text(plan: PlayPlan) -> str:
-    """The policies of a plan, with what each is and whose it is."""
-    lines = []
-    for policy, settings in plan.assignment.policies.items():
-        agents = [agent for agent, name in plan.assignment.policy_of.items() if name == policy]
-        kind = (
-            f"{settings.endpoint.model} at {settings.endpoint.base_url}"
-            if settings.endpoint is not None
-            else "frozen"
-            if not settings.trainable
-            else "LoRA adapter"
-            if _adapted(plan, policy)
-            else "own weights"
-        )
-        lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
-    return "; ".join(lines)
-
-
 def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     """All policies that have weights here; those of one base share one copy of it."""
     config, section = plan.config, plan.config.model
@@ -242,7 +224,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             given[id(live)] = live
         lent = None if live is None else live_adapter(model)
         sections = plan.assignment.policies
-        order = sorted(names, key=lambda x: (not _adapted(plan, x), not sections[x].trainable))
+        order = sorted(names, key=lambda x: (not is_adapter(plan, x), not sections[x].trainable))
         for place, name in enumerate(order):
             _, _, tokenizer, source = origin_of(plan, name)
             if tokenizer is None and source not in tokenizers:
@@ -250,7 +232,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
             seed = seed_of((config.training.seed, "adapter", name)) >> 1
             model, adapter = take_adapter(model, _incoming(plan, name), lent, place > 0, seed)
-            if adapter is None and _adapted(plan, order[0]):
+            if adapter is None and is_adapter(plan, order[0]):
                 adapter = BASE
             chat = Chat(tokenizer, section.chat_template_kwargs)
             chat.check()
@@ -288,13 +270,13 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
     every = plan.assignment.policies
     here = [name for name, section in every.items() if section.endpoint is None]
     paths = {name: _base_of(plan, name) or origin_of(plan, name)[1] for name in here}
-    bases = {paths[name] for name in here if _adapted(plan, name)}
+    bases = {paths[name] for name in here if is_adapter(plan, name)}
     found: dict[Any, list[str]] = {}
     for name in here:
         live = origin_of(plan, name)[0]
         kind = "path" if paths[name] in bases else "frozen"
         key = ("live", id(live)) if live is not None else (kind, paths[name])
-        shares = _adapted(plan, name) or not every[name].trainable
+        shares = is_adapter(plan, name) or not every[name].trainable
         if shares and changes_base(_start_of(plan, name)):
             shares = False
         found.setdefault(key if shares else ("own", name), []).append(name)
@@ -312,7 +294,7 @@ def _incoming(plan: PlayPlan, name: str) -> Incoming:
     return Incoming(name, section.trainable, lora.model_dump(), explicit, folder)
 
 
-def _adapted(plan: PlayPlan, name: str) -> bool:
+def is_adapter(plan: PlayPlan, name: str) -> bool:
     """Whether a policy is an adapter: a new one, a saved one, or that of a live PEFT model."""
     lora = lora_of(plan.config.model, plan.assignment.policies[name])
     live = is_peft(origin_of(plan, name)[0])

@@ -31,11 +31,11 @@ from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import (
     LiveObjects,
     assign,
-    assignment_text,
     load_policies,
     make_settings,
 )
 from mrlm.build.precision import device_type, precision_text, with_precision
+from mrlm.build.preview import assignment_text
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps

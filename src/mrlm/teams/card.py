@@ -137,6 +137,13 @@ def _agents(card: Card, agents: Sequence[str]) -> str:
         text = f"- **{agent}** uses the policy `{policy}`{frozen}"
         prompt = section.get("system_prompt")
         parts.append(text + (f"; its system prompt:\n\n{_fenced(prompt)}" if prompt else "."))
+        if section.get("formatter"):
+            parts.append(f"\n  It reads a text as:\n\n{_fenced(section['formatter'])}")
+        if function := section.get("formatter_function"):
+            parts.append(
+                f"\n  What it read was written by the Python function `{function}`, **which is "
+                "missing here**: give it to `Team.from_pretrained(..., formatters=...)`."
+            )
     settings = "".join(f", `{key}: {value}`" for key, value in workflow.items())
     parts.append(f"\nWorkflow: `{name}`{settings}. {about}".rstrip())
     environments = [each["env_type"] for each in card.team.get("environments") or ()]
@@ -255,8 +262,13 @@ def _serve(card: Card, names: Sequence[str]) -> str:
     adapters: dict[str, list[str]] = {}
     for name in names:
         found = card.policies[name]
-        if found.adapter:
+        if found.adapter and found.plain:
             adapters.setdefault(found.base, []).append(name)
+        elif found.adapter:  # vLLM has no such adapters
+            place = "merged" if found.folder == "." else f"merged/{found.folder}"
+            export = "mrlm export . --format hf --merge --output merged"
+            lines += [] if export in lines else [export]
+            lines.append(f"vllm serve {place} --served-model-name {name}")
         else:
             lines.append(f"vllm serve {found.folder} --served-model-name {name}")
     for base, group in adapters.items():

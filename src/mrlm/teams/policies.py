@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mrlm.learn.policy.incoming import changes_base
 from mrlm.learn.policy.loading import adapter_base, adapter_settings, is_model
 
 
@@ -27,6 +28,13 @@ class PolicyFolder:
     def rank(self) -> int:
         """The rank of the adapter."""
         return int(self.adapter["r"])
+
+    @property
+    def plain(self) -> bool:
+        """Whether the adapter is low-rank updates alone, on an unchanged base."""
+        more = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices")
+        start = self.adapter.get("init_lora_weights", True)
+        return not changes_base(start) and not any(self.adapter.get(key) for key in more)
 
     @property
     def base(self) -> str:

@@ -70,7 +70,13 @@ def load_model(
     if base is not None:
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
         adapted = import_peft().PeftModel.from_pretrained(loaded, path)
-        return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
+        try:
+            return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise ModelError(
+                f"{name}: the adapter cannot be merged into its base: {first_line(error)}; use it "
+                "as an adapter (train it further without lora: false, publish it with --base)"
+            ) from error
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
