@@ -82,7 +82,7 @@ def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
 
 
 def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
-    """What an agent read of a row: its template, or the name of a function. An environment of one
+    """The formatter of an agent: its template, or the name of a function. An environment of one
     agent has one for all."""
     for env in plan.environments:
         known: Mapping[str, Any] = getattr(env.template, "formatters", None) or {}

@@ -30,7 +30,7 @@ class LoraConfig(Section):
     lora_bias: bool = False
     """Train a bias in every update."""
     init_lora_weights: bool | Literal["gaussian", "orthogonal", "pissa", "olora"] = True
-    """How the update begins; `true` is zero. `pissa` and `olora` change the base, which is then not
+    """The initial update; `true` is zero. `pissa` and `olora` change the base, which is then not
     shared."""
     rank_pattern: dict[str, Count] = Field(default_factory=dict)
     """Module name or pattern -> its rank."""

@@ -14,8 +14,8 @@ COLUMN = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A text in which `{prompt}`, or the name of another column, stands for that of a row. Where
-    the prompt is a conversation, the text replaces its last message.
+    """A text in which `{prompt}`, or the name of another column, is replaced by that of a row. In a
+    conversation the result takes the place of the last message.
 
     Args:
         text: the template; it has at least one column.

@@ -36,7 +36,7 @@ class Conversation(Environment):
         return StepResult({agent: Observation(self._read(agent, prompt)) for agent in self.agents})
 
     def _read(self, agent: str, prompt: list[Message]) -> list[Message]:
-        """What an agent reads of the task."""
+        """The messages of the task for an agent."""
         formatter = self._formatters.get(agent)
         if formatter is None or not prompt:
             return list(prompt)

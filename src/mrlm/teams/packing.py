@@ -38,7 +38,7 @@ PAGE = "run.html"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How a team is called elsewhere.
+    """The names of a team on the Hub.
 
     Args:
         repository: its name on the Hub.

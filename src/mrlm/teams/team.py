@@ -205,8 +205,8 @@ class Team:
 
 
 def _formatters(config: ExperimentConfig, given: Any) -> dict[str, Any]:
-    """What writes the texts that agents read: the team's own templates, and what is `given`, which
-    may be for some agents only."""
+    """Agent -> its formatter: the team's own template, or the one that is `given`, which may be for
+    some agents only."""
     agents = list(config.agents)
     some = isinstance(given, Mapping) and set(given) < set(agents)
     found = dict(given) if some else by_agent(given, agents)

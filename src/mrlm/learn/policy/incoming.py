@@ -46,7 +46,7 @@ ABOUT = {
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What a policy is to be on a model.
+    """The adapter that a policy requires.
 
     Args:
         name: of the policy; the name of an adapter that is added.
@@ -64,14 +64,14 @@ class Incoming:
 
 
 def take_adapter(
-    model: Any, asked: Incoming, lent: str | None = None, copied: bool = False, seed: int = 0
+    model: Any, incoming: Incoming, lent: str | None = None, copied: bool = False, seed: int = 0
 ) -> tuple[Any, str | None]:
     """Puts the adapter of a policy on a model: that of its folder, or that of a live PEFT model,
     or a new one.
 
     Args:
         model: the model, with the adapters of other policies.
-        asked: the policy.
+        incoming: the policy.
         lent: the adapter of a live PEFT model.
         copied: whether the policy gets a copy of `lent`, which another policy has.
         seed: of the weights of a new adapter.
@@ -82,22 +82,22 @@ def take_adapter(
     Raises:
         ModelError: the adapter is of a kind that is not trained, or not the one of `lora`.
     """
-    name = asked.name
+    name = incoming.name
     if lent is not None:
         if copied:
             name = unused_name(model, name, "-") if name in model.peft_config else name
-            copy_adapter(model, lent, name, trainable=asked.trained)
+            copy_adapter(model, lent, name, trainable=incoming.trained)
         else:
             name = lent
-    elif asked.folder is not None:
-        model = load_adapter(model, name, asked.folder, asked.trained)
-    elif asked.lora is None:
+    elif incoming.folder is not None:
+        model = load_adapter(model, name, incoming.folder, incoming.trained)
+    elif incoming.lora is None:
         return model, None
     else:
         with seeded(seed, next(model.parameters()).device):
-            return add_adapter(model, name, asked.lora), name
-    if asked.lora is not None:
-        _check_same(model, name, asked)
+            return add_adapter(model, name, incoming.lora), name
+    if incoming.lora is not None:
+        _check_same(model, name, incoming)
     return model, name
 
 
@@ -203,10 +203,10 @@ def changes_base(start: Any) -> bool:
     return start in CHANGES_BASE
 
 
-def _check_same(model: Any, name: str, asked: Incoming) -> None:
+def _check_same(model: Any, name: str, incoming: Incoming) -> None:
     """Checks that an adapter which is trained further has the settings of the section `lora`."""
     config = model.peft_config[name]
-    for key, value in asked.explicit.items():
+    for key, value in incoming.explicit.items():
         has = getattr(config, FROM_PEFT.get(key, key))
         if key == "target_modules":
             same = value == has or _targets(model, value) == _targets(model, has)
@@ -215,8 +215,8 @@ def _check_same(model: Any, name: str, asked: Incoming) -> None:
             same = _plain(has) == _plain(value)
         if not same:
             raise ModelError(
-                f"policy {asked.name!r} begins with an adapter that has {key}={_plain(has)!r}, and "
-                f"lora.{key}={_plain(value)!r} is set; an adapter is trained further as it is: "
+                f"policy {incoming.name!r} begins with an adapter that has {key}={_plain(has)!r}, "
+                f"and lora.{key}={_plain(value)!r} is set; an adapter is trained further as it is: "
                 f"remove lora.{key}, or merge the adapter first (merge_and_unload of PEFT) and "
                 "begin with that model"
             )

@@ -38,7 +38,8 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         ModelError: they do not fit the model.
     """
     peft = import_peft()
-    words = {FROM_PEFT.get(key, key): value for key, value in settings.items() if value is not None}
+    named = {FROM_PEFT.get(key, key): settings[key] for key in settings}
+    words = {key: value for key, value in named.items() if value is not None}
     check_targets(model, name, settings.get("target_modules"))
     try:
         config = peft.LoraConfig(**words, task_type="CAUSAL_LM")
