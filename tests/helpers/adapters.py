@@ -50,7 +50,11 @@ def tokenizer() -> Any:
 
 
 def config(kind: str, **more: Any) -> LoraConfig:
-    settings = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+    settings: dict[str, Any] = {
+        "r": 4,
+        "lora_alpha": 6,
+        "target_modules": ["q_proj", "v_proj", "down_proj"],
+    }
     return LoraConfig(**(settings | KINDS[kind] | {"task_type": "CAUSAL_LM"} | more))
 
 

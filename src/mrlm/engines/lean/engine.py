@@ -173,7 +173,7 @@ class LeanEngine(HFEngine):
         try:
             anatomy = anatomy_of(model)
             dtype = AUTOCAST.get(policy.precision, anatomy.embedding.dtype)
-            refuse_unnamed_adapter(model, policy.adapter)
+            refuse_unnamed_adapter(anatomy, policy.adapter)
             if dtype not in AGREE:
                 raise NotLean(f"it computes in {dtype}")
         except NotLean as error:

@@ -40,7 +40,7 @@ class LeanPass:
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
-        refuse_unnamed_adapter(model, adapter)
+        refuse_unnamed_adapter(self.anatomy, adapter)
         self._structure = Structure(self.anatomy.model, adapter)
         self._training = False
         dtype = dtype or self.anatomy.embedding.dtype
@@ -54,8 +54,7 @@ class LeanPass:
         if self._training or self._structure.same():
             return
         model = self.anatomy.model
-        anatomy_of(model)
-        refuse_unnamed_adapter(model, self.adapter)
+        refuse_unnamed_adapter(anatomy_of(model), self.adapter)
         self._structure = Structure(model, self.adapter)
 
     @contextmanager

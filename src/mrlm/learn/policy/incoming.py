@@ -30,6 +30,8 @@ STARTS = (True, False, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the base as it is."""
 CHANGES_BASE = ("pissa", "olora")
 """Those that change it, always in the same way: PEFT does so again when it loads the adapter."""
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Files of the weights of a saved adapter."""
 USED = {
     *("r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "use_rslora"),
     *("use_dora", "lora_bias", "modules_to_save", "alpha_pattern", "rank_pattern"),
@@ -156,6 +158,8 @@ def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> 
         ModelError: it does not fit the model, or is of a kind that is not trained.
     """
     peft = import_peft()
+    if not any((folder / name).is_file() for name in WEIGHTS):  # PEFT would ask the hub
+        raise ModelError(f"{folder}: {WEIGHTS[0]} is missing; copy the folder again")
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
         check_kind(config, str(folder))
