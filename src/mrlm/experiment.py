@@ -15,7 +15,7 @@ from mrlm.build.folder import run_folder, set_aside
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
-from mrlm.build.preview import defaults_that_matter, first_prompts, settings_set
+from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
 from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
@@ -140,7 +140,7 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
         try:
             plan = plan_of(stage, LiveObjects())
             text += defaults_that_matter(plan, shown)
-            text.append(f"{title}{plan.assignment}\nschedule: {plan.schedule}")
+            text.append(f"{title}{assignment_text(plan)}\nschedule: {plan.schedule}")
             text.append(precision_text(stage, plan.config))
             text += describe(plan)
             counts = arithmetic_of(plan)

@@ -346,12 +346,12 @@ def test_the_arguments_of_their_trainers(tiny_path):
     lora = adapted.config.model.lora
     assert lora is not None
     assert (lora.r, lora.alpha, lora.target_modules) == (2, 4, ["q_proj"])
-    with pytest.raises(ConfigError, match="use_rslora"):
+    with pytest.raises(ConfigError, match="bias"):
         GRPOTrainer(
             tiny_path,
             train_dataset=ROWS,
             reward_funcs=_ones,
-            peft_config=LoraConfig(use_rslora=True),
+            peft_config=LoraConfig(bias="all"),
         )
 
 

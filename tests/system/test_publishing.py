@@ -89,11 +89,15 @@ def test_a_pulled_team_plays_as_in_the_last_evaluation_of_its_run(
     monkeypatch.setenv("OTHER_API_KEY", SECRET)
     options = ["--private", "--page", page, "--endpoint", hub.url]
     done = run("push", adders / "run", "me/adders", *options)
+    assert done.code == 2 and "which is not on the Hub; give --base ID" in done.err
+    small = adders / "models" / "small"
+    hub.repositories["me/small"] = {each.name: each.read_bytes() for each in small.iterdir()}
+    done = run("push", adders / "run", "me/adders", *options, "--base", "me/small")
     assert done.code == 0 and "published: http" in done.out, done.err
     assert hub.private == {"me/adders": True} and hub.commits == ["Team of MRLM"]
     files = hub.repositories["me/adders"]
-    weights = {"policies/second/model.safetensors", "bases/small/model.safetensors"}
-    assert weights < files.keys() and "policies/first/adapter_model.safetensors" in files
+    weights = {"policies/second/model.safetensors", "policies/first/adapter_model.safetensors"}
+    assert weights < files.keys() and not any(name.startswith("bases/") for name in files)
     for name, content in files.items():
         for text in (SECRET, str(adders), str(Path.home()), str(tmp_path)):
             assert text.encode() not in content, name
@@ -133,7 +137,7 @@ def test_the_card_says_how_the_team_came_to_be(adders: Path) -> None:
     assert facts["evaluation"]["rows"][0]["tasks"] == 3 and facts["seed"] == 3
     for text in (
         "````text\nAdd ``` them. [secret]\n````",
-        "trained; a LoRA adapter (rank 4, alpha 16) on ../../models/small",
+        f"trained; a LoRA adapter (rank 4, alpha 16) on {adders / 'models' / 'small'}",
         "**second** uses the policy `second` (frozen).",
         "eprint        = {2508.04652}",
         "mrlm train --config train.yaml",
@@ -141,16 +145,17 @@ def test_the_card_says_how_the_team_came_to_be(adders: Path) -> None:
     ):
         assert text in card.text, text
     saved = json.loads((final / "adapter_config.json").read_text())
-    assert saved["base_model_name_or_path"] == "../../models/small"
+    assert saved["base_model_name_or_path"] == str(adders / "models" / "small")
     text = "".join(path.read_text() for path in final.iterdir() if path.suffix != ".safetensors")
-    assert str(adders) not in text and SECRET not in text
+    assert SECRET not in text
 
 
 def test_what_is_wrong_is_one_error(adders: Path, run: Mrlm, tmp_path: Path) -> None:
     """Nothing is called without a network; the double is not running here."""
     here = adders / "run"
     cases = {
-        ("push", here, "me/adders", "--endpoint", "http://127.0.0.1:9"): (1, "HF_HUB_OFFLINE"),
+        ("push", here, "me/adders", "--merge", "--endpoint", "http://x"): (1, "HF_HUB_OFFLINE"),
+        ("push", here, "me/adders"): (2, "give --base ID, the hub id of the same weights, or"),
         ("pull", "me/adders", "-o", tmp_path / "x"): (1, "HF_HUB_OFFLINE is set"),
         ("push", here, "adders"): (2, "give owner/name"),
         ("push", adders, "me/adders"): (2, "it has no team.yaml"),
@@ -170,10 +175,11 @@ def test_a_hub_that_refuses_or_is_away_is_named(
 ) -> None:
     done = run("pull", "me/nothing", "-o", tmp_path / "x")
     assert done.code == 1 and "no such repository" in done.err
-    done = run("push", adders / "run", "me/x", "--endpoint", "http://127.0.0.1:9")
+    own = ("push", adders / "run", "me/x", "--base", "me/small")
+    done = run(*own, "--endpoint", "http://127.0.0.1:9")
     assert done.code == 1 and "http://127.0.0.1:9 cannot be reached" in done.err
     monkeypatch.setenv("HF_TOKEN", "hf_another")
-    done = run("push", adders / "run", "me/x")
+    done = run(*own)
     assert done.code == 1 and "refused it (401)" in done.err and not hub.repositories
 
 

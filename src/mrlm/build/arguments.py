@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mrlm.config import LoraConfig
 from mrlm.config.aliases import WORDS
 from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.normalize import SECTIONS, known_fields, section_key
@@ -17,6 +18,8 @@ from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
+from mrlm.learn.policy.incoming import ABOUT, check_kind
+from mrlm.learn.policy.lora import FROM_PEFT
 
 Sections = dict[str, dict[str, Any]]
 """Sections of a config by name."""
@@ -149,27 +152,29 @@ def refuse_unplayed(**parts: Any) -> None:
 
 
 def adapter_words(peft_config: Any) -> dict[str, Any]:
-    """Flat words for a `peft.LoraConfig`.
+    """Dotted words of the section `lora` for a `peft.LoraConfig`.
 
     Raises:
-        ConfigError: it sets something that the section `lora` does not have.
+        ConfigError: it sets something that is not trained, copied or saved as PEFT would.
     """
     if peft_config is None:
         return {}
-    usual = type(peft_config)()
+    check_kind(peft_config, "peft_config")
+    usual, known = (
+        type(peft_config)(),
+        {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields},
+    )
     words: dict[str, Any] = {"use_peft": True}
-    left = {"task_type", "inference_mode", "base_model_name_or_path", "peft_type", "runtime_config"}
-    names = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
     for name, value in vars(peft_config).items():
-        if name in names:
-            words[names[name]] = value
-        elif name == "target_modules" and value is not None:
-            words["lora_target_modules"] = value if isinstance(value, str) else sorted(value)
-        elif name not in left and value != getattr(usual, name, None):
+        always = name in ("r", "lora_alpha", "target_modules")  # whose defaults are others here
+        if name in ABOUT or not (always or value != getattr(usual, name, None)):
+            continue
+        if name not in known:
             raise ConfigError(
-                f"peft_config.{name}={value!r}: the section `lora` has only r, alpha, dropout and "
-                "target_modules; pass a PEFT model as model= for others"
+                f"peft_config.{name}={value!r}: the section `lora` has only "
+                f"{', '.join(known)}; pass a PEFT model as model= for others"
             )
+        words[f"model.lora.{known[name]}"] = sorted(value) if isinstance(value, set) else value
     return words
 
 

@@ -14,15 +14,22 @@ from typing import Any
 
 from mrlm.build.precision import set_tf32
 from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
+from mrlm.config.policy_sections import lora_of
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.fast.cpu_backends import keep_freed_memory, limit_kept_kernels
-from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
-from mrlm.learn.policy.lora import BASE, add_adapter, load_adapter
+from mrlm.learn.policy.incoming import Incoming, changes_base, is_peft, live_adapter, take_adapter
+from mrlm.learn.policy.loading import (
+    adapter_base,
+    adapter_settings,
+    load_model,
+    load_tokenizer,
+    run_model,
+)
+from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
-from mrlm.learn.policy.randomness import seeded
 from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
@@ -77,22 +84,6 @@ class PolicyAssignment:
         names = [self.policy_of[role] for role in roles]
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
         return PolicyAssignment(self.policy_of | moved, self.policies)
-
-    def __str__(self) -> str:
-        lines = []
-        for policy, settings in self.policies.items():
-            agents = [agent for agent, name in self.policy_of.items() if name == policy]
-            kind = (
-                f"{settings.endpoint.model} at {settings.endpoint.base_url}"
-                if settings.endpoint is not None
-                else "frozen"
-                if not settings.trainable
-                else "LoRA adapter"
-                if settings.lora
-                else "own weights"
-            )
-            lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
-        return "; ".join(lines)
 
 
 @dataclass(kw_only=True)
@@ -226,29 +217,25 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     for names in bases_of(plan):
         live, path, *_ = origin_of(plan, names[0])
         if live is None:
-            model = load_with(section, _saved_adapter(plan, names[0]) or path)
+            model = load_with(section, _base_of(plan, names[0]) or path)
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
             taken[id(live)] = taken.get(id(live), 0) + 1
             given[id(live)] = live
-        adapted = False
-        for name in sorted(names, key=lambda each: not _adapted(plan, each)):
-            _, path, tokenizer, source = origin_of(plan, name)
+        lent = None if live is None else live_adapter(model)
+        sections = plan.assignment.policies
+        order = sorted(names, key=lambda x: (not is_adapter(plan, x), not sections[x].trainable))
+        for place, name in enumerate(order):
+            _, _, tokenizer, source = origin_of(plan, name)
             if tokenizer is None and source not in tokenizers:
                 tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
-            lora = _lora(section, plan.assignment.policies[name])
-            saved = _saved_adapter(plan, name) is not None
-            if lora is not None:
-                seed = seed_of((config.training.seed, "adapter", name)) >> 1
-                with seeded(seed, next(model.parameters()).device):
-                    model = add_adapter(model, name, lora.model_dump())
-                adapted = True
-            elif saved:
-                model, adapted = load_adapter(model, name, Path(run_model(path))), True
+            seed = seed_of((config.training.seed, "adapter", name)) >> 1
+            model, adapter = take_adapter(model, _incoming(plan, name), lent, place > 0, seed)
+            if adapter is None and is_adapter(plan, order[0]):
+                adapter = BASE
             chat = Chat(tokenizer, section.chat_template_kwargs)
             chat.check()
-            adapter = name if lora or saved else BASE if adapted else None
             same = {"precision": config.training.precision, "lean": section.lean}
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
     for key, live in given.items():
@@ -278,34 +265,60 @@ def _note_copies(model: Any, count: int) -> None:
 
 
 def bases_of(plan: PlayPlan) -> list[list[str]]:
-    """The policies that have weights here, grouped by base: LoRA policies, saved adapters and
-    frozen policies of one model share it."""
+    """The policies that have weights here, grouped by base: adapters and frozen policies of one
+    model share it, except for an adapter that changes its base."""
     every = plan.assignment.policies
     here = [name for name, section in every.items() if section.endpoint is None]
-    paths = {name: _saved_adapter(plan, name) or origin_of(plan, name)[1] for name in here}
-    bases = {paths[name] for name in here if _adapted(plan, name)}
+    paths = {name: _base_of(plan, name) or origin_of(plan, name)[1] for name in here}
+    bases = {paths[name] for name in here if is_adapter(plan, name)}
     found: dict[Any, list[str]] = {}
     for name in here:
         live = origin_of(plan, name)[0]
         kind = "path" if paths[name] in bases else "frozen"
         key = ("live", id(live)) if live is not None else (kind, paths[name])
-        shares = _adapted(plan, name) or not every[name].trainable
+        shares = is_adapter(plan, name) or not every[name].trainable
+        if shares and changes_base(_start_of(plan, name)):
+            shares = False
         found.setdefault(key if shares else ("own", name), []).append(name)
     return list(found.values())
 
 
-def _adapted(plan: PlayPlan, name: str) -> bool:
-    """Whether a policy is an adapter: a new one, or a frozen one that was saved."""
-    lora = _lora(plan.config.model, plan.assignment.policies[name])
-    return lora is not None or _saved_adapter(plan, name) is not None
+def _incoming(plan: PlayPlan, name: str) -> Incoming:
+    """The adapter that a policy is to be."""
+    section = plan.assignment.policies[name]
+    lora = lora_of(plan.config.model, section)
+    folder = None if _base_of(plan, name) is None else Path(run_model(origin_of(plan, name)[1]))
+    if not lora:
+        return Incoming(name, section.trainable, folder=folder)
+    explicit = lora.model_dump(include=lora.model_fields_set)
+    return Incoming(name, section.trainable, lora.model_dump(), explicit, folder)
 
 
-def _saved_adapter(plan: PlayPlan, name: str) -> str | None:
-    """The base of a frozen policy whose model is the folder of an adapter, else `None`. A trained
-    one begins with the adapter merged into its base."""
+def is_adapter(plan: PlayPlan, name: str) -> bool:
+    """Whether a policy is an adapter: a new one, a saved one, or that of a live PEFT model."""
+    lora = lora_of(plan.config.model, plan.assignment.policies[name])
+    live = is_peft(origin_of(plan, name)[0])
+    return bool(lora) or live or _base_of(plan, name) is not None
+
+
+def _base_of(plan: PlayPlan, name: str) -> str | None:
+    """The base of a policy whose model is the folder of an adapter, else `None`. With `lora: false`
+    all weights are trained, and the adapter is merged into its base."""
     live, path, *_ = origin_of(plan, name)
-    frozen = live is None and not plan.assignment.policies[name].trainable
-    return adapter_base(run_model(path)) if frozen else None
+    section = plan.assignment.policies[name]
+    whole = lora_of(plan.config.model, section) is False
+    return adapter_base(run_model(path)) if live is None and not whole else None
+
+
+def _start_of(plan: PlayPlan, name: str) -> Any:
+    """`init_lora_weights` of the adapter of a policy."""
+    live, path, *_ = origin_of(plan, name)
+    if live is not None and (adapter := live_adapter(live)):
+        return live.peft_config[adapter].init_lora_weights
+    if live is None and _base_of(plan, name) is not None:
+        return adapter_settings(run_model(path)).get("init_lora_weights")
+    lora = lora_of(plan.config.model, plan.assignment.policies[name])
+    return lora.init_lora_weights if lora else True
 
 
 def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
@@ -337,10 +350,6 @@ def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
     if policy.model:
         return path, policy.tokenizer or path
     return path, policy.tokenizer or model.tokenizer_name_or_path or path
-
-
-def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
-    return (policy.lora or model.lora) if policy.trainable else None
 
 
 def make_settings(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrlm.build.ineffective import facts_of
-from mrlm.build.policies import make_settings
+from mrlm.build.policies import PlayPlan, is_adapter, make_settings
 from mrlm.build.run_plan import RunPlan
 from mrlm.build.sources import play_of, source_of
 from mrlm.config import ExperimentConfig, normalize, yaml
@@ -234,3 +234,21 @@ def _short(text: str) -> str:
     half = LONGEST // 2
     left = len(text) - LONGEST
     return text if left <= 0 else f"{text[:half]} [... {left:,} characters ...] {text[-half:]}"
+
+
+def assignment_text(plan: PlayPlan) -> str:
+    """The policies of a plan, with what each is and whose it is."""
+    lines = []
+    for policy, settings in plan.assignment.policies.items():
+        agents = [agent for agent, name in plan.assignment.policy_of.items() if name == policy]
+        kind = (
+            f"{settings.endpoint.model} at {settings.endpoint.base_url}"
+            if settings.endpoint is not None
+            else "frozen"
+            if not settings.trainable
+            else "LoRA adapter"
+            if is_adapter(plan, policy)
+            else "own weights"
+        )
+        lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
+    return "; ".join(lines)

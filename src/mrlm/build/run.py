@@ -28,8 +28,14 @@ from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
-from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
+from mrlm.build.policies import (
+    LiveObjects,
+    assign,
+    load_policies,
+    make_settings,
+)
 from mrlm.build.precision import device_type, precision_text, with_precision
+from mrlm.build.preview import assignment_text
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
@@ -78,7 +84,7 @@ def build(
     plan = plan_of(config, parts or LiveObjects(), peers)
     if checked and resume is None:
         refuse_idle(verdicts(plan))
-    log.info("%s", plan.assignment)
+    log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))

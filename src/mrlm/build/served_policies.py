@@ -13,9 +13,9 @@ from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
+from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import (
     adapter_base,
-    import_peft,
     load_model,
     load_tokenizer,
     run_model,
@@ -132,7 +132,7 @@ class HostedPolicies:
                 "only to a server with exactly one"
             )
         base = bases[0]
-        model = with_adapter(base.model, name, folder)
+        model = load_adapter(base.model, name, folder)
         if base.adapter is None:
             self.policies[base.name] = _twin(base, base.name, model, BASE)
         self.policies[name] = _twin(base, name, model, name)
@@ -143,24 +143,6 @@ class HostedPolicies:
 def _twin(policy: Policy, name: str, model: Any, adapter: str) -> Policy:
     same = {"precision": policy.precision, "chat": policy.chat, "lean": policy.lean}
     return Policy(name, model, policy.tokenizer, adapter=adapter, **same)
-
-
-def with_adapter(model: Any, name: str, folder: Path) -> Any:
-    """A model with the adapter of a folder, as a PEFT model.
-
-    Raises:
-        ModelError: the folder has no adapter, or it does not fit.
-    """
-    peft = import_peft()
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise ModelError(f"{folder}: adapter_model.safetensors is missing")
-    try:
-        if isinstance(model, peft.PeftModel):
-            model.load_adapter(str(folder), adapter_name=name)
-            return model
-        return peft.PeftModel.from_pretrained(model, str(folder), adapter_name=name)
-    except (RuntimeError, ValueError, OSError, KeyError) as error:
-        raise ModelError(f"{folder}: the adapter does not fit: {error}") from error
 
 
 def house_of(
@@ -191,7 +173,7 @@ def house_of(
             continue
         if base not in bases:
             bases[base] = load_model(base, dtype, device=device)
-        bases[base] = with_adapter(bases[base], name, Path(folder))
+        bases[base] = load_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
     return HostedPolicies(policies, named)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from mrlm.build.policies import PlayPlan, origin_of
@@ -35,7 +36,10 @@ def team_config(plan: PlayPlan) -> dict[str, Any]:
         "training": training,
         "model": {key: value for key, value in given.get("model", {}).items() if key in MODEL},
         "policies": {name: _policy(plan, name) for name in _named(plan)},
-        "agents": {agent: _agent(plan, agent) for agent in plan.assignment.policy_of},
+        "agents": {
+            agent: _agent(plan, agent) | _formatter(plan, agent)
+            for agent in plan.assignment.policy_of
+        },
         **{key: given[key] for key in SECTIONS if key in given},
         **({"evaluation": {"environments": held_out}} if held_out else {}),
     }
@@ -75,6 +79,21 @@ def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
     if section and section.generation:
         found["generation"] = dict(section.generation)
     return found
+
+
+def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
+    """The formatter of an agent: its template, or the name of a function. An environment of one
+    agent has one for all."""
+    for env in plan.environments:
+        known: Mapping[str, Any] = getattr(env.template, "formatters", None) or {}
+        given = known.get(agent, next(iter(known.values())) if len(known) == 1 else None)
+        if given is None:
+            continue
+        if isinstance(given, str) and not (":" in given and "{" not in given):
+            return {"formatter": given}
+        name = given if isinstance(given, str) else getattr(given, "__qualname__", repr(given))
+        return {"formatter_function": name.replace(":", ".")}
+    return {}
 
 
 def _workflow(workflow: Workflow) -> dict[str, Any]:

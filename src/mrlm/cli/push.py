@@ -13,6 +13,7 @@ def push(
     private: bool = False,
     dry_run: bool = False,
     merge: bool = False,
+    base: str | None = None,
     page: Path | None = None,
     endpoint: str | None = None,
 ) -> None:
@@ -27,6 +28,7 @@ def push(
         private=private,
         dry_run=dry_run,
         merge=merge,
+        base=base,
         endpoint=endpoint,
         page=page,
     )

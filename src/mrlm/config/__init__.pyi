@@ -112,6 +112,10 @@ class FlatWords:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_dropout: float | None = None
+    lora_modules_to_save: str | list[str] | None = None
+    use_rslora: bool | None = None
+    lora_use_rslora: bool | None = None
+    use_dora: bool | None = None
     lora_target_modules: str | list[str] | None = None
     shuffle_dataset: bool | None = None
     streaming: bool | None = None

@@ -82,6 +82,17 @@ class AgentConfig(Section):
     """System prompt of every conversation of this agent."""
     generation: dict[str, Any] = Field(default_factory=dict)
     """Fields of `generation` that differ for this agent."""
+    formatter: str | None = None
+    """In `team.yaml`, the template of what the agent reads of a text: `Short: {prompt}`."""
+    formatter_function: str | None = None
+    """In `team.yaml`, the name of the Python function instead, which is no part of the team."""
+
+    matters: ClassVar[Mapping[str, Matters]] = each_of(
+        "formatter formatter_function",
+        lambda s, run: False,
+        "it is used where a team reads a text (`Team.play`); give the environment `reward` "
+        "formatters, or remove it",
+    )
 
     @field_validator("generation")
     @classmethod

@@ -19,16 +19,41 @@ class LoraConfig(Section):
     alpha: Positive = 16
     """Scale: the update is multiplied by `alpha / r`."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    target_modules: Any = "all-linear"
-    """`all-linear`, or a list of module names."""
+    target_modules: str | list[str] | None = "all-linear"
+    """`all-linear`, module names, a pattern, or `null` for PEFT's choice for the model."""
+    exclude_modules: str | list[str] | None = None
+    """Module names, or a pattern, that are left out."""
+    use_rslora: bool = False
+    """Multiply the update by `alpha / sqrt(r)` instead."""
+    use_dora: bool = False
+    """Train the norm of each weight's columns too (DoRA)."""
+    lora_bias: bool = False
+    """Train a bias in every update."""
+    init_lora_weights: bool | Literal["gaussian", "orthogonal", "pissa", "olora"] = True
+    """The initial update; `true` is zero. `pissa` and `olora` change the base, which is then not
+    shared."""
+    rank_pattern: dict[str, Count] = Field(default_factory=dict)
+    """Module name or pattern -> its rank."""
+    alpha_pattern: dict[str, Positive] = Field(default_factory=dict)
+    """Module name or pattern -> its alpha."""
+    layers_to_transform: list[Whole] | None = None
+    """Numbers of the blocks with an update; by default all."""
+    modules_to_save: list[str] | None = None
+    """Modules that are trained whole and saved with the adapter."""
+    trainable_token_indices: list[Whole] | None = None
+    """Tokens whose embeddings are trained."""
 
     @field_validator("target_modules")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        listed = isinstance(value, list | tuple) and bool(value)
-        if value != "all-linear" and not (listed and all(isinstance(each, str) for each in value)):
-            raise ValueError(f"must be 'all-linear' or a list of module names, not {value!r}")
-        return value if isinstance(value, str) else list(value)
+        if value == [] or value == "":
+            raise ValueError("must be 'all-linear' or a list of module names, not empty")
+        return value
+
+    @field_validator("modules_to_save", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
 
 class ModelConfig(Section):
@@ -49,14 +74,16 @@ class ModelConfig(Section):
     their own."""
     device: str = "auto"
     """`auto` is the first CUDA device, else the CPU."""
-    lora: LoraConfig | None = None
-    """An adapter for every trained policy that does not set its own."""
+    lora: LoraConfig | Literal[False] | None = None
+    """An adapter for every trained policy that does not set its own. An adapter that a policy
+    begins with is trained further, with or without this; with `false` it is merged, and all weights
+    are trained."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Additional variables for the chat template."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "lora": Matters(
-            lambda s, run: any(p.trainable and not p.lora for p in run.policies.values()),
+            lambda s, run: any(lora_of(s, p) is s.lora for p in run.policies.values()),
             "every trained policy has an adapter of its own; remove it, or policies.<name>.lora",
         ),
         **each_of(
@@ -113,7 +140,7 @@ class PolicyConfig(Section):
     tokenizer: str | None = None
     trainable: bool = True
     """A policy that is not trained is frozen: a judge, an opponent."""
-    lora: LoraConfig | None = None
+    lora: LoraConfig | Literal[False] | None = None
     learning_rate: Positive | None = None
     max_grad_norm: Positive | None = None
     weight_decay: NotNegative | None = None
@@ -149,3 +176,14 @@ class PolicyConfig(Section):
             if getattr(self, key) is not None:
                 return key, "a policy behind an endpoint has no weights here; remove it"
         return None
+
+
+def lora_of(model: ModelConfig, policy: PolicyConfig) -> LoraConfig | Literal[False] | None:
+    """The adapter of a policy: its own section, or that of `model` where it sets nothing itself;
+    `None` for a frozen policy."""
+    if not policy.trainable:
+        return None
+    own = policy.lora
+    if own is False or (own and own.model_fields_set):
+        return own
+    return own if model.lora is None else model.lora

@@ -36,6 +36,8 @@ ARCHITECTURE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+"""The name of a repository of the hub."""
 _RECIPE = 1  # increase it when the code below changes the files
 _SNAPSHOT = re.compile(r"[/\\]models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+[/\\]?$")
 """The folder of a model in the cache of the hub's client."""

@@ -4,12 +4,14 @@ and scored by the user's own function."""
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.matters import Matters
+from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
@@ -19,6 +21,8 @@ from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessor
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
 Formatter = Callable[..., Any]
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""`module:name`."""
 
 
 class RewardEnvironment(RowTasks):
@@ -41,8 +45,9 @@ class RewardEnvironment(RowTasks):
         dataset: the rows; anything `read_rows` accepts.
         reward_func: one function, a list whose values are added (each is logged by its name), or
             `module:name`.
-        formatters: row -> the agent's prompt (text or messages): one for all, a list in the order
-            of the agents, or a dictionary by agent. The row's `prompt` when `None`.
+        formatters: row -> the agent's prompt (text or messages), a function, `module:name`, or a
+            template such as `"Short: {prompt}"`: one for all, a list in the order of the agents, or
+            a dictionary by agent. The row's `prompt` when `None`.
         agents: names of the agents.
         num_agents: number of agents `agent_0`, `agent_1`, ..., instead of `agents`.
         reward_processor: number -> number, applied to the sum of the functions' values, or
@@ -115,7 +120,9 @@ class RewardEnvironment(RowTasks):
                 f"environment reward: {missing} is missing; set dataset, and reward_func or "
                 "reward_model"
             )
-        self._formatters = _formatters(formatters, self.agents)
+        self.formatters: dict[str, Any] = by_agent(formatters, self.agents)
+        """Agent -> its formatter as it was given."""
+        self._formatters = {name: _formatter(each) for name, each in self.formatters.items()}
         self._scorers = Scorers(reward_func, self.agents)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
@@ -254,6 +261,8 @@ class RewardEnvironment(RowTasks):
             more["external_prompts"] = external
         try:
             return formatter(dict(row), **more)
+        except DataError:
+            raise
         except Exception as error:  # a user's function may raise anything
             raise DataError(
                 f"formatter of agent {agent!r}, task {name!r}: it raised {error!r}"
@@ -269,29 +278,14 @@ def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> 
     return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
 
 
-def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
-    """Agent -> its formatter; empty if the row's prompt is shown unchanged."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        unknown = [name for name in [*given, *agents] if name not in agents or name not in given]
-        if unknown:
-            raise ConfigError(
-                f"formatters must have one entry per agent ({', '.join(agents)}); {unknown[0]!r} "
-                f"does not match"
-            )
-        listed = [given[agent] for agent in agents]
-    else:
-        listed = list(given) if isinstance(given, list | tuple) else [given] * len(agents)
-    if len(listed) != len(agents):
-        raise ConfigError(
-            f"formatters has {len(listed)} entries for {len(agents)} agents ({', '.join(agents)})"
-        )
-    found = [user_function(each, "formatters (row -> prompt)") for each in listed]
-    functions = [each for each in found if each is not None]
-    if len(functions) < len(found):
+def _formatter(given: Any) -> Formatter:
+    """A formatter from a setting: a function, its `module:name`, or a template."""
+    if isinstance(given, str) and not REFERENCE.fullmatch(given):
+        return PromptTemplate(given)
+    found = user_function(given, "formatters (row -> prompt)")
+    if found is None:
         raise ConfigError("formatters: one of them is None; give a function row -> prompt")
-    return dict(zip(agents, functions, strict=True))
+    return found
 
 
 PLUGIN = RewardEnvironment

@@ -19,7 +19,6 @@ from torch import Tensor
 from mrlm.core.errors import CheckpointError, TrainingError
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.policy.saved_model import make_bases_portable
 from mrlm.learn.policy.storage import is_cut
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -57,7 +56,6 @@ def write_checkpoint(
         for learner in learners:
             learner.weights_of.save(temporary / "policies" / learner.policy)
             learner.weights_of.save_reference(temporary / "references" / learner.policy)
-        make_bases_portable(temporary)
         for critic in critics:
             critic.save(temporary / "critics" / critic.name)
         for kind, name, owner, file in _owners(temporary, learners, critics):

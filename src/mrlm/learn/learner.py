@@ -33,6 +33,7 @@ from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
+from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
@@ -83,6 +84,8 @@ class Learner(Trainee):
         if algorithm is None:
             raise ConfigError("Learner needs an algorithm: Learner(model, tokenizer, GRPO())")
         policy = as_policy("policy", model, tokenizer, reference)
+        if policy.adapter:
+            make_trainable(policy.model, policy.adapter)
         super().__init__(policy, settings or LearnerSettings(), f"policy {policy.name!r}")
         self.weights_of: Policy = policy
         self.algorithm = algorithm

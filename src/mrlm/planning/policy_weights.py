@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrlm.config import ExperimentConfig, LoraConfig, PolicyConfig
+from mrlm.config.policy_sections import lora_of
 from mrlm.planning.model_shape import ModelShape, find_shape
 
 
@@ -85,7 +86,7 @@ def weights_of(
                 "is known by name; mrlm plan takes --params"
             )
             continue
-        lora = (section.lora or config.model.lora) if section.trainable else None
+        lora = lora_of(config.model, section) or None
         shares = lora is not None or not section.trainable
         base = bases.setdefault(path, name) if shares else name
         if lora is not None and shape is None:

@@ -12,10 +12,9 @@ from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core import registry
-from mrlm.core.tiny_model import NAME
+from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.teams.policies import PolicyFolder
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 CARD = "README.md"
 TRAIN = "train.yaml"
 """The config of the run that trained the team, without secrets and paths of its machine."""
@@ -138,6 +137,13 @@ def _agents(card: Card, agents: Sequence[str]) -> str:
         text = f"- **{agent}** uses the policy `{policy}`{frozen}"
         prompt = section.get("system_prompt")
         parts.append(text + (f"; its system prompt:\n\n{_fenced(prompt)}" if prompt else "."))
+        if section.get("formatter"):
+            parts.append(f"\n  It reads a text as:\n\n{_fenced(section['formatter'])}")
+        if function := section.get("formatter_function"):
+            parts.append(
+                f"\n  What it read was written by the Python function `{function}`, **which is "
+                "missing here**: give it to `Team.from_pretrained(..., formatters=...)`."
+            )
     settings = "".join(f", `{key}: {value}`" for key, value in workflow.items())
     parts.append(f"\nWorkflow: `{name}`{settings}. {about}".rstrip())
     environments = [each["env_type"] for each in card.team.get("environments") or ()]
@@ -177,7 +183,7 @@ def _origin(card: Card, name: str) -> str:
     """The base of an adapter; of a whole model, the one that its training began with."""
     found = card.policies[name]
     if found.adapter:
-        return str(found.adapter["base_model_name_or_path"])
+        return portable_name(found.base)
     return str(card.facts.get("origins", {}).get(name) or "a model of its own")
 
 
@@ -256,12 +262,18 @@ def _serve(card: Card, names: Sequence[str]) -> str:
     adapters: dict[str, list[str]] = {}
     for name in names:
         found = card.policies[name]
-        if found.adapter:
+        if found.adapter and found.plain:
             adapters.setdefault(found.base, []).append(name)
+        elif found.adapter:  # vLLM has no such adapters
+            place = "merged" if found.folder == "." else f"merged/{found.folder}"
+            export = "mrlm export . --format hf --merge --output merged"
+            lines += [] if export in lines else [export]
+            lines.append(f"vllm serve {place} --served-model-name {name}")
         else:
             lines.append(f"vllm serve {found.folder} --served-model-name {name}")
     for base, group in adapters.items():
-        model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if base == NAME else base
+        tiny = portable_name(base) == NAME
+        model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if tiny else base
         largest = max(card.policies[name].rank for name in group)
         rank = next(each for each in (8, 16, 32, 64, 128, 256, 512, largest) if each >= largest)
         modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)

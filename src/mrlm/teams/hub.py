@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError, HubError
-from mrlm.learn.policy.loading import first_line, quietly, run_model
-from mrlm.teams.card import HUB_ID
-from mrlm.teams.packing import BASES, POLICIES, pack
+from mrlm.core.tiny_model import HUB_ID
+from mrlm.learn.policy.loading import BASES, first_line, quietly, run_model
+from mrlm.teams.packing import POLICIES, Published, pack
 from mrlm.teams.saving import TEAM, read_team
 
 CLIENT = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2", "requests")
@@ -38,6 +38,7 @@ def push(
     private: bool = False,
     dry_run: bool = False,
     merge: bool = False,
+    base: str | None = None,
     endpoint: str | None = None,
     page: Path | None = None,
 ) -> Upload:
@@ -50,17 +51,21 @@ def push(
         private: whether a new repository is private.
         dry_run: upload nothing.
         merge: publish adapters as whole models, merged into their bases.
+        base: hub id of the weights that the adapters were trained on, if they were loaded from a
+            folder of this machine.
         endpoint: URL of the Hub; `HF_ENDPOINT` by default.
         page: an exported run to add.
 
     Raises:
-        ConfigError: the folder is not that of a team, or the repository has no valid name.
+        ConfigError: the folder is not that of a team, the repository has no valid name, or the base
+            of an adapter is on this machine only.
         HubError: the Hub cannot be reached, or refused.
     """
     _check_name(repository)
     with tempfile.TemporaryDirectory(prefix="mrlm-push-") as work:
         source, target = Path(run_model(str(run))), Path(work) / "team"
-        pack(source, target, merge=merge, repository=repository, page=page, link=True)
+        given = Published(repository, base)
+        pack(source, target, merge=merge, published=given, page=page, link=True)
         paths = sorted(path for path in target.rglob("*") if path.is_file())
         files = {path.relative_to(target).as_posix(): path.stat().st_size for path in paths}
         if dry_run:

@@ -6,19 +6,23 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core.errors import ConfigError
+from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.loading import (
+    BASES,
     adapter_base,
     load_model,
     load_tokenizer,
     quietly,
 )
-from mrlm.learn.policy.saved_model import HEADS, rename_base
+from mrlm.learn.policy.saved_model import HEADS, hub_name, rename_base
 from mrlm.teams.card import CARD, TRAIN, write_cards
 from mrlm.teams.public import local_files, public
 from mrlm.teams.saving import FACTS, TEAM, absolute_team, card_of
@@ -28,9 +32,21 @@ log: logging.Logger = logging.getLogger("mrlm")
 OURS = (TEAM, FACTS, TRAIN, CARD, MANIFEST)
 """Files of a team beside the only policy; the others are those of the policy."""
 WEIGHTS = (".safetensors", ".bin", ".pt")
-BASES = "bases"
 POLICIES = "policies"
 PAGE = "run.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The names of a team on the Hub.
+
+    Args:
+        repository: its name on the Hub.
+        base: hub id of a base that was loaded from a folder of this machine.
+    """
+
+    repository: str
+    base: str | None = None
 
 
 def pack(
@@ -38,23 +54,25 @@ def pack(
     target: Path,
     *,
     merge: bool = False,
-    repository: str | None = None,
+    published: Published | None = None,
     page: Path | None = None,
     link: bool = False,
 ) -> Path:
     """Writes a team into a new folder. The only policy with weights is `target` itself, several are
-    `target/policies/<name>`; bases of adapters that are not of the Hub are `target/bases/<name>`.
+    `target/policies/<name>`; bases of adapters that are not of the Hub are `target/bases/<name>`,
+    unless the team is published.
 
     Args:
         source: folder of a team, such as `final/` of a run.
         target: the new folder.
         merge: write adapters as whole models, merged into their bases.
-        repository: its name on the Hub, for the cards.
+        published: its name on the Hub, where every base must be.
         page: an exported run to add.
         link: link files of weights instead of copying them.
 
     Raises:
-        ConfigError: `target` is not empty, or `source` not the folder of a team.
+        ConfigError: `target` is not empty, `source` not the folder of a team, or a base of a
+            published team on this machine only.
     """
     team = absolute_team(source)
     if target.is_dir() and any(target.iterdir()):
@@ -64,9 +82,10 @@ def pack(
     try:
         target.mkdir(parents=True, exist_ok=True)
         here = [name for name, each in team["policies"].items() if _is_folder(each.get("model"))]
+        bases = {} if merge else _bases(team, here, target, published)
         for name in here:
             place = "." if len(here) == 1 else f"{POLICIES}/{name}"
-            _add(target / place, team["policies"][name], target, merge, link)
+            _add(target / place, team["policies"][name], bases.get(name), link)
             team["policies"][name]["model"] = place
         _leave_out_local(team)
         (target / TEAM).write_text(yaml.write(public(team)), encoding="utf-8")
@@ -75,9 +94,10 @@ def pack(
                 shutil.copyfile(source / name, target / name)
         if page is not None:
             shutil.copyfile(page, target / PAGE)
-        title = repository.rsplit("/", 1)[-1] if repository else team["experiment_name"]
+        name = published.repository if published else team["experiment_name"]
         shown = None if page is None else PAGE
-        write_cards(target, card_of(target, title, repository or ".", shown))
+        own = published.repository if published else "."
+        write_cards(target, card_of(target, name.rsplit("/", 1)[-1], own, shown))
     except OSError as error:
         raise ConfigError(f"{target}: the team cannot be written: {error}") from error
     return target
@@ -87,21 +107,51 @@ def _is_folder(place: str | None) -> bool:
     return place is not None and os.path.isabs(place) and Path(place).is_dir()
 
 
-def _add(place: Path, section: dict[str, Any], target: Path, merge: bool, link: bool) -> None:
-    """Adds the policy of a section, with its tokenizer and the base of its adapter."""
+def _bases(
+    team: Mapping[str, Any], names: Sequence[str], target: Path, published: Published | None
+) -> dict[str, str]:
+    """The base of every adapter, as its folder will name it: a hub id, or a folder in `target`."""
+    found: dict[str, str] = {}
+    local: dict[str, str] = {}
+    for name in names:
+        base = adapter_base(team["policies"][name]["model"])
+        if base is None:
+            continue
+        known = hub_name(base)
+        if known is None:
+            local[name] = base
+        found[name] = known or str(target.absolute() / BASES / Path(resolve_model(base)).name)
+    if published is None:
+        for base in {resolve_model(each) for each in local.values()}:
+            _copy(Path(base), target / BASES / Path(base).name, link=False)
+        return found
+    if published.base is not None and len(set(local.values())) != 1:
+        raise ConfigError(
+            f"--base {published.base}: the team has {len(set(local.values()))} bases that are on "
+            "this machine only, and it names exactly one; use --merge, or leave it out"
+        )
+    for name, base in local.items():
+        if published.base is None:
+            raise ConfigError(
+                f"policy {name!r} is an adapter on {portable_name(base) or 'a base without a name'}"
+                ", which is not on the Hub; give --base ID, the hub id of the same weights, or "
+                "--merge, to publish whole models"
+            )
+        found[name] = published.base
+    return found
+
+
+def _add(place: Path, section: dict[str, Any], base: str | None, link: bool) -> None:
+    """Adds the policy of a section, with its tokenizer; an adapter without a `base` is merged."""
     source = Path(section["model"])
-    base = adapter_base(str(source))
-    if base is not None and merge:
+    if base is None and adapter_base(str(source)) is not None:
         with quietly():
             load_model(str(source), dtype="auto", device="cpu").save_pretrained(place)
             load_tokenizer(str(source)).save_pretrained(place)
     else:
         _copy(source, place, link)
-        if base is not None and Path(base).is_dir():
-            copied = target / BASES / Path(base).name
-            if not copied.exists():
-                _copy(Path(base), copied, link)
-            rename_base(place, os.path.relpath(copied, place))
+        if base is not None:
+            rename_base(place, base)
     tokenizer = section.pop("tokenizer", None)
     if tokenizer is not None:
         load_tokenizer(tokenizer).save_pretrained(place)

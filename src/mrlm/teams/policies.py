@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrlm.learn.policy.loading import ADAPTER_CONFIG, is_model
+from mrlm.learn.policy.incoming import changes_base
+from mrlm.learn.policy.loading import adapter_base, adapter_settings, is_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,16 @@ class PolicyFolder:
         return int(self.adapter["r"])
 
     @property
+    def plain(self) -> bool:
+        """Whether the adapter is low-rank updates alone, on an unchanged base."""
+        more = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices")
+        start = self.adapter.get("init_lora_weights", True)
+        return not changes_base(start) and not any(self.adapter.get(key) for key in more)
+
+    @property
     def base(self) -> str:
-        """The base of the adapter: a hub id, or a path relative to the team's folder."""
-        base = str(self.adapter["base_model_name_or_path"])
-        return os.path.normpath(Path(self.folder) / base) if base.startswith(".") else base
+        """The base of the adapter: a hub id, or a path, relative to the team's folder if in it."""
+        return str(self.adapter["base_model_name_or_path"])
 
 
 def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFolder]:
@@ -44,7 +50,11 @@ def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFol
         outside = os.path.isabs(place) or os.path.normpath(place).startswith("..")
         if not place or outside or not is_model(folder / place):
             continue
-        config = folder / place / ADAPTER_CONFIG
-        adapter = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-        found[name] = PolicyFolder(place, adapter)
+        adapter = adapter_settings(str(folder / place))
+        base = adapter_base(str(folder / place))
+        if base is not None and Path(base).is_relative_to(folder.resolve()):
+            base = os.path.relpath(base, folder.resolve())
+        found[name] = PolicyFolder(
+            place, adapter | ({"base_model_name_or_path": base} if base else {})
+        )
     return found

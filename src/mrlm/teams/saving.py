@@ -13,7 +13,6 @@ from typing import Any
 from mrlm.config import parse_config, paths, yaml
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import portable_name
-from mrlm.learn.policy.saved_model import make_bases_portable
 from mrlm.teams.card import TRAIN, Card, write_cards
 from mrlm.teams.facts import facts_of
 from mrlm.teams.policies import policy_folders
@@ -35,7 +34,6 @@ def write_team(run: Run, folder: Path) -> None:
         run: the run.
         folder: with the policy itself if one is trained, else with a folder for each.
     """
-    make_bases_portable(folder)
     facts = facts_of(run)
     team = without_secrets(_team_of(run, folder))
     try:

@@ -14,6 +14,7 @@ from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
+from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Task
@@ -39,6 +40,8 @@ class Team:
         agents: name -> settings of an agent.
         policies: name -> weights; adapters on one base share it.
         play: plays its environments; the last is a conversation.
+        missing: agent -> the name of a function that writes what it reads of a text, and is not
+            here.
 
     Example:
         >>> team = Team.from_pretrained("outputs/quickstart")  # doctest: +SKIP
@@ -52,11 +55,13 @@ class Team:
         agents: Mapping[str, AgentSettings],
         policies: Mapping[str, Policy],
         play: Play,
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         self.folder: Path = folder
         self.agents: Mapping[str, AgentSettings] = agents
         self.policies: Mapping[str, Policy] = policies
         self._play = play
+        self._missing: Mapping[str, str] = missing or {}
         *own, self._conversation = play.environments
         self._environments: dict[str, EnvironmentSpec] = {each.name: each for each in own}
 
@@ -66,6 +71,7 @@ class Team:
         source: str | os.PathLike[str],
         *,
         environment: Any = None,
+        formatters: Any = None,
         device: str = "auto",
         revision: str | None = None,
         endpoint: str | None = None,
@@ -78,6 +84,8 @@ class Team:
                 repository of the Hub.
             environment: an environment to play instead of the team's own: an instance, a class or a
                 function.
+            formatters: row -> what an agent reads of a text (the row's `prompt`), as for a trainer:
+                in place of those that the team was trained with.
             device: of the models, as `model.device`.
             revision: branch, tag or commit of the repository.
             endpoint: URL of the Hub; `HF_ENDPOINT` by default.
@@ -102,12 +110,17 @@ class Team:
             )
         where = f"{source}: {TEAM}"
         config = parse_config(data, {"model.device": device}, where)
-        plan = _plan(config, environment)
+        reading = _formatters(config, formatters)
+        plan = _plan(config, environment, reading)
         policies = load_policies(plan)
         settings_of = make_settings(plan, policies)
-        return cls(
-            place, settings_of, policies, play_of(plan, settings_of, make_engines(plan, policies))
-        )
+        missing = {
+            name: each.formatter_function
+            for name, each in config.agents.items()
+            if each.formatter_function and name not in reading
+        }
+        play = play_of(plan, settings_of, make_engines(plan, policies))
+        return cls(place, settings_of, policies, play, missing)
 
     def play(
         self,
@@ -148,6 +161,15 @@ class Team:
                     f"environment={environment!r}: a text is read without an environment; give a "
                     "Task, or leave the environment out"
                 )
+            if self._missing:
+                given = ", ".join(
+                    f"{agent!r}: {name.rsplit('.', 1)[-1]}" for agent, name in self._missing.items()
+                )
+                raise ConfigError(
+                    f"{self.folder}: the agents {', '.join(self._missing)} were trained with "
+                    "prompts that Python functions wrote, which are no part of the team; give "
+                    f"them: Team.from_pretrained(..., formatters={{{given}}})"
+                )
             read = Task("text", [Message(task)])
             return await self._episode(self._conversation, seed, read, greedy)
         if not self._environments:
@@ -182,16 +204,28 @@ class Team:
         return pack(self.folder, Path(folder), merge=merge)
 
 
-def _plan(config: ExperimentConfig, environment: Any) -> PlayPlan:
+def _formatters(config: ExperimentConfig, given: Any) -> dict[str, Any]:
+    """Agent -> its formatter: the team's own template, or the one that is `given`, which may be for
+    some agents only."""
+    agents = list(config.agents)
+    some = isinstance(given, Mapping) and set(given) < set(agents)
+    found = dict(given) if some else by_agent(given, agents)
+    own = {name: each.formatter for name, each in config.agents.items() if each.formatter}
+    return {
+        name: PromptTemplate(each) if isinstance(each, str) else each
+        for name, each in (own | found).items()
+    }
+
+
+def _plan(config: ExperimentConfig, environment: Any, reading: Mapping[str, Any]) -> PlayPlan:
     """The plan of a team, in its environments and in a conversation."""
     given = [] if environment is None else [environment]
-    conversation = [Conversation(("agent",))]
+    alone = Conversation(("agent",), dict(zip(["agent"], reading.values(), strict=False)))
     bare = config.merged({"environments": [], "evaluation": {"environments": []}})
-    (probe,) = make_environments(bare, LiveObjects(eval_environments=conversation))
-    alone = len(config.agents) == 1 or probe.workflow.spec.single_agent or probe.workflow.agents
-    if not alone:
-        conversation = [Conversation(tuple(config.agents))]
-    parts = LiveObjects(environments=given, eval_environments=conversation)
+    (probe,) = make_environments(bare, LiveObjects(eval_environments=[alone]))
+    single = len(config.agents) == 1 or probe.workflow.spec.single_agent or probe.workflow.agents
+    conversation = alone if single else Conversation(tuple(config.agents), reading)
+    parts = LiveObjects(environments=given, eval_environments=[conversation])
     environments = make_environments(config, parts)
     assignment = assign(config, environments, parts)
     return PlayPlan(config=config, parts=parts, environments=environments, assignment=assignment)

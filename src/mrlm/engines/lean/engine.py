@@ -20,8 +20,14 @@ from mrlm.engines.lean.fixed_batch import FixedBatch, Graphs
 from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.kept import Kept
-from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
+from mrlm.learn.fast.llama_modules import (
+    NotLean,
+    anatomy_of,
+    refuse_unnamed_adapter,
+    take_general_way,
+)
 from mrlm.learn.policy.digest import digest
+from mrlm.learn.policy.lora import with_noise
 from mrlm.learn.policy.own_forward import rounds_to_tf32
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weights import AUTOCAST
@@ -167,8 +173,7 @@ class LeanEngine(HFEngine):
         try:
             anatomy = anatomy_of(model)
             dtype = AUTOCAST.get(policy.precision, anatomy.embedding.dtype)
-            if policy.adapter is None and hasattr(model, "get_base_model"):
-                raise NotLean("a PEFT model without the name of an adapter")
+            refuse_unnamed_adapter(anatomy, policy.adapter)
             if dtype not in AGREE:
                 raise NotLean(f"it computes in {dtype}")
         except NotLean as error:
@@ -217,7 +222,15 @@ class LeanEngine(HFEngine):
         return True
 
     def _gap(self, base: _Base, name: str) -> float:
-        """The largest difference of log-probs on a few random tokens."""
+        """The largest difference of log-probs on a few random tokens, with noise in the adapter."""
+        policy = self.policies[name]
+        base.decoder.mark(policy.adapter)
+        with with_noise(policy.model, policy.adapter):
+            gap = self._gap_now(base, name)
+        base.decoder.mark(policy.adapter)
+        return gap
+
+    def _gap_now(self, base: _Base, name: str) -> float:
         policy = self.policies[name]
         rng = np.random.default_rng(0)
         vocabulary = len(base.decoder.anatomy.embedding)

@@ -152,6 +152,7 @@ class Anatomy:
         activation_name: its name in the model's configuration.
         embed_scale: factor of the embeddings.
         attention_softcap, final_softcap: `c` of `c tanh(x / c)` on scores and logits, or `None`.
+        adapted: whether linear modules have LoRA adapters.
     """
 
     model: Any
@@ -168,6 +169,7 @@ class Anatomy:
     embed_scale: float
     attention_softcap: float | None
     final_softcap: float | None
+    adapted: bool
 
     @property
     def embedding(self) -> Tensor:
@@ -215,7 +217,8 @@ def anatomy_of(model: Any) -> Anatomy:
     """Reads the parts of a causal language model, or of a PEFT model around one; `NotLean` if it is
     not one of `FAMILIES`, or has a modification that the fast path would miss."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    family = _family(inner)
+    modules = modules_of(inner)
+    family = _family(inner, modules)
     config = inner.config
     _check_config(config)
     layers = tuple(_layer(block, config, family) for block in inner.model.layers)
@@ -239,7 +242,15 @@ def anatomy_of(model: Any) -> Anatomy:
         embed_scale=float(getattr(inner.model.embed_tokens, "scalar_embed_scale", 1.0)),
         attention_softcap=getattr(config, "attn_logit_softcapping", None),
         final_softcap=getattr(config, "final_logit_softcapping", None),
+        adapted=any("lora_A" in module._modules for module in modules),
     )
+
+
+def refuse_unnamed_adapter(anatomy: Anatomy, adapter: str | None) -> None:
+    """Raises `NotLean` if a model has adapters, and none is named: only its own forward knows which
+    one is active. `""` names the base alone."""
+    if adapter is None and anatomy.adapted:
+        raise NotLean("an adapter was put into it, and only its own forward knows which is active")
 
 
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
@@ -266,21 +277,29 @@ def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | N
     return found
 
 
-def _family(inner: Any) -> str:
+def _family(inner: Any, modules: Sequence[nn.Module]) -> str:
     kind = type(inner)
     family = FAMILIES.get(kind.__name__)
     if family is None or not kind.__module__.startswith(f"transformers.models.{family}."):
         raise NotLean(f"{kind.__name__} is not one of {', '.join(FAMILIES)}")
     embedding = inner.model.embed_tokens
-    known = type(embedding) is nn.Embedding or hasattr(embedding, "scalar_embed_scale")
+    known = type(embedding) is nn.Embedding or type(embedding).__module__ == kind.__module__
     if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
         raise NotLean("its embedding or its head was replaced")
-    modules = modules_of(inner)
+    other = next((type(each) for each in modules if _is_other_adapter(each)), None)
+    if other is not None:
+        raise NotLean(f"an adapter of a kind that is not plain LoRA: {other.__name__}")
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
         raise NotLean("one of its modules has a forward hook, which would not be called")
     if any(is_replaced(module) for module in modules):
         raise NotLean("its forward was compiled or replaced, and would not be called")
     return family
+
+
+def _is_other_adapter(module: nn.Module) -> bool:
+    """Whether a module of PEFT is something else than LoRA on a linear map (which `_base_of`
+    inspects), such as a copy of a norm that is trained whole."""
+    return type(module).__module__.startswith("peft.") and "lora_A" not in module._modules
 
 
 def _check_config(config: Any) -> None:

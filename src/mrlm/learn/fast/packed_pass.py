@@ -14,7 +14,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.kept import Kept, Text
-from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
+from mrlm.learn.fast.llama_modules import Anatomy, anatomy_of, refuse_unnamed_adapter
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
 from mrlm.learn.fast.row_blocks import full
 from mrlm.learn.policy.wrapped_modules import Structure
@@ -40,6 +40,7 @@ class LeanPass:
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
+        refuse_unnamed_adapter(self.anatomy, adapter)
         self._structure = Structure(self.anatomy.model, adapter)
         self._training = False
         dtype = dtype or self.anatomy.embedding.dtype
@@ -53,11 +54,7 @@ class LeanPass:
         if self._training or self._structure.same():
             return
         model = self.anatomy.model
-        anatomy_of(model)
-        if self.adapter is None and any(hasattr(each, "lora_A") for each in model.modules()):
-            raise NotLean(
-                "an adapter was put into it, and only its own forward knows which one is active"
-            )
+        refuse_unnamed_adapter(anatomy_of(model), self.adapter)
         self._structure = Structure(model, self.adapter)
 
     @contextmanager

@@ -30,7 +30,7 @@ def beside(policy: Policy) -> Policy:
     if not policy.adapter:
         return policy.over(copy.deepcopy(policy.model), policy.adapter)
     adapter = unused_name(policy.model, policy.adapter, "-critic")
-    copy_adapter(policy.model, policy.adapter, adapter)
+    copy_adapter(policy.model, policy.adapter, adapter, trainable=True)
     return policy.over(policy.model, adapter)
 
 

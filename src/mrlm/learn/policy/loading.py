@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
+from mrlm.core.tiny_model import NAME, portable_name
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 from mrlm.learn.policy.library import first_line, quietly
 
@@ -23,6 +24,8 @@ DTYPES: dict[str, Any] = {
 }
 
 ADAPTER_CONFIG = "adapter_config.json"
+BASES = "bases"
+"""Folder of a team with the bases of its adapters."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -66,7 +69,14 @@ def load_model(
     base = adapter_base(path)
     if base is not None:
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
-        return import_peft().PeftModel.from_pretrained(loaded, path).merge_and_unload()
+        adapted = import_peft().PeftModel.from_pretrained(loaded, path)
+        try:
+            return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise ModelError(
+                f"{name}: the adapter cannot be merged into its base: {first_line(error)}; use it "
+                "as an adapter (train it further without lora: false, publish it with --base)"
+            ) from error
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
@@ -157,12 +167,17 @@ def run_model(path: str) -> str:
     return str(final) if final.is_dir() else path
 
 
+def adapter_settings(path: str) -> dict[str, Any]:
+    """The config of an adapter folder; empty for any other folder."""
+    file = Path(path) / ADAPTER_CONFIG
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
 def adapter_base(path: str) -> str | None:
     """The base model of an adapter folder; `None` for any other folder."""
-    config = Path(path) / ADAPTER_CONFIG
-    if not config.is_file():
+    base = adapter_settings(path).get("base_model_name_or_path")
+    if base is None:
         return None
-    base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
     beside = os.path.normpath(Path(path).resolve() / base)
     if base and Path(beside).is_dir():
         return beside
@@ -170,7 +185,14 @@ def adapter_base(path: str) -> str | None:
 
 
 def _moved_base(folder: Path, base: str) -> str:
-    """An adapter's base in a run folder that was moved with it, from the config of the run."""
+    """An adapter's base that was moved with it: the embedded model, one that is beside it in the
+    folder of a team, or from the config of the run."""
+    if portable_name(base) == NAME:
+        return NAME
+    place = folder.absolute()
+    for parent in (place, *place.parents[:2]):
+        if (parent / BASES / Path(base).name).is_dir():
+            return str(parent / BASES / Path(base).name)
     files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
     found = next((file for file in files if file.is_file()), None)
     if found is None:

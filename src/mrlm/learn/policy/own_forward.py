@@ -14,6 +14,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Grid, Sample, pack
 from mrlm.learn.fast.llama_modules import NotLean
 from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.policy.lora import with_noise
 from mrlm.learn.policy.wrapped_modules import Interface, logits_of
 
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -101,7 +102,8 @@ def checked_pass(
     differ from `logprobs`, the model's own forward on a batch (N,)."""
     found = LeanPass(model, adapter, dtype)
     probe = _probe(model.config.vocab_size, found.anatomy.embedding.device)
-    gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())
+    with with_noise(model, adapter):
+        gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())
     limit = AGREEMENT[found.forward.dtype]
     if rounds_to_tf32(found.anatomy.embedding.device):
         limit = max(limit, AGREEMENT[torch.bfloat16])

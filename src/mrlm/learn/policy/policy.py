@@ -17,10 +17,12 @@ from mrlm.learn.fast import packed_pass
 from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
+from mrlm.learn.policy.incoming import check_kind, live_adapter
 from mrlm.learn.policy.lora import BASE, adapter_weights, changes_nothing, set_adapter_weights
 from mrlm.learn.policy.own_forward import Disagrees, checked_pass
 from mrlm.learn.policy.reference import freeze, renew, standing
 from mrlm.learn.policy.weights import AUTOCAST, PolicyWeights
+from mrlm.learn.policy.wrapped_modules import unwrap
 
 REFERENCE = "reference.safetensors"
 Which = Literal["own", "reference"]
@@ -241,6 +243,9 @@ def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = Non
     adapter = None
     if isinstance(model, tuple):
         model, tokenizer, adapter = (*model, None)[:3]
-    adapter = adapter or getattr(model, "active_adapter", None)
-    adapter = adapter if isinstance(adapter, str) else None
+    bare = unwrap(model)[0]
+    if adapter is None:
+        adapter = live_adapter(bare)
+    elif adapter in getattr(bare, "peft_config", ()):
+        check_kind(bare.peft_config[adapter], f"adapter {adapter!r}")
     return Policy(name, model, tokenizer, adapter=adapter, reference=reference)

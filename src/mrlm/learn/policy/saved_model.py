@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mrlm.core.tiny_model import portable_name
+from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.learn.policy.loading import ADAPTER_CONFIG, quietly
 from mrlm.learn.policy.lora import adapter_weights, set_adapter_weights, write_config
 
@@ -37,19 +37,19 @@ def write_model(
     config = copy.copy(model.peft_config[adapter])
     config.inference_mode = True
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config.base_model_name_or_path = config.base_model_name_or_path or causal.name_or_path
+    named = config.base_model_name_or_path or causal.name_or_path
+    config.base_model_name_or_path = hub_name(named) or (
+        os.path.abspath(named) if named and Path(named).is_dir() else named
+    )
     write_config(config, folder)
 
 
-def make_bases_portable(folder: Path) -> None:
-    """Names the bases of all adapters below a folder without absolute paths: by hub id, as
-    `mrlm/tiny`, or relative to the adapter's folder, so that run and base may be moved together."""
-    for file in sorted(folder.rglob(ADAPTER_CONFIG)):
-        known = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-        base = portable_name(known)
-        if os.path.isabs(base) and Path(base).is_dir():
-            base = os.path.relpath(os.path.realpath(base), file.parent.resolve())
-        rename_base(file.parent, base)
+def hub_name(base: str) -> str | None:
+    """The hub id of a base, also of a folder in the cache of the hub's client; `None` for other
+    folders, and for the embedded model."""
+    name = portable_name(base)
+    known = HUB_ID.fullmatch(name) and name != NAME and not Path(name).is_dir()
+    return name if known else None
 
 
 def rename_base(adapter: Path, base: str) -> None:
