@@ -16,6 +16,7 @@ import pytest
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Message, MessageType, Rollout, Task
+from mrlm.data.final_answer import boxed
 from mrlm.environments.math import (
     BoxedReward,
     MathProblemGenerator,
@@ -23,9 +24,9 @@ from mrlm.environments.math import (
     verifier,
     verify,
 )
-from mrlm.environments.math.answers import boxed, gold_of, stated
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.generator import FAMILIES
+from mrlm.environments.math.reading import gold_of, stated
 
 HANGS = r"\int_0^1 e^{e^{e^{x^{x}}}} dx"
 

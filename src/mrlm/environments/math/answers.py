@@ -1,6 +1,5 @@
-"""Answers as text: extraction of the final answer from a completion or from a data set's answer
-column, and comparison without computer algebra. Starts no process and evaluates no model-written
-text."""
+"""Answers as text, and their comparison without computer algebra. Starts no process and evaluates
+no model-written text."""
 
 from __future__ import annotations
 
@@ -8,10 +7,9 @@ import math
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-from mrlm.data.final_answer import MAX_TEXT, after_hashes, boxed
-from mrlm.environments.math.units import LEADING, Unit, factor, split
+from mrlm.data.final_answer import boxed
+from mrlm.environments.math.units import Unit, factor, split
 
 MAX_ANSWER = 400
 """Maximum number of characters of an answer that is checked."""
@@ -48,26 +46,16 @@ _SPELLINGS = {
 _SPELLING = re.compile(
     "|".join(re.escape(s) + (r"(?![a-z])" if s[-1].isalpha() else "") for s in _SPELLINGS)
 )
-_ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may be hostile
-    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?|\btherefore\b[,:]?|\\therefore)"
-    r"\s{0,5}+([^\n]{1,400})",
-    re.IGNORECASE,
-)
-_SPACED = re.compile(r" ?([/^*×÷]) ?")
-_RUN = re.compile(
-    r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
-    r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
-)
 _IRRATIONAL = re.compile(
     r"\\(?:pi|sqrt|log|ln|exp|sin|cos|tan|e)(?![A-Za-z])|(?<![A-Za-z])(?:pi|sqrt|log|ln|exp|sin|cos"
     r"|tan|e)(?![A-Za-z])|√"
 )
 _ABOUT = re.compile(r"^\s*(?:[A-Za-z]\s*)?(?:≈|~|\\(?:approx|sim|simeq)(?![A-Za-z]))\s*")
-_SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
-_EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
-_WORD = re.compile(
-    r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
+LETTER: re.Pattern[str] = re.compile(
+    r"(?:\\(?:text|textbf|mathrm|mbox)\{)?"
+    r"(?:\((?P<inside>[A-J])\)|(?P<marked>[A-J])[.:)]|(?P<alone>[A-J])(?=\}|$))\}?(?:\\?\s.{0,200})?"
 )
+"""The letter of a choice, as in `B`, `(B)` or `\\textbf{(B)}\\ 12`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,65 +67,6 @@ class Number:
     ratio: bool = False
     percent: bool = False
     unit: Unit | None = None
-
-
-# -- finding the answer ----------------------------------------------------------------------------
-
-
-def stated(text: str) -> str | None:
-    """The final answer of a completion: the last box, else the text after the last "answer is" or
-    "####", else the whole completion if it is an expression, else the last complete number (`3/8`
-    is one number).
-
-    Returns:
-        The answer's text, or `None` if none is stated.
-    """
-    text = text[-MAX_TEXT:]
-    if "\\boxed" in text or "\\fbox" in text:
-        return boxed(text)
-    anchored = [match[1] for match in _ANCHOR.finditer(text)]
-    part = anchored[-1] if anchored else text
-    whole = cleaned(part)
-    return whole if _is_expression(whole) else _number_in(part)
-
-
-def before_answer(text: str) -> str:
-    """The part of a completion before its final answer."""
-    answer = stated(text)
-    place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if place < 0 and answer is not None:
-        anchors = [match.start() for match in _ANCHOR.finditer(text)]
-        place = anchors[-1] if anchors else text.rfind(answer)
-    return text[:place] if place > 0 else ""
-
-
-def gold_of(value: Any) -> str:
-    """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), else the text
-    itself."""
-    text = str(value).strip()
-    found = after_hashes(text) if "####" in text else boxed(text)
-    return found or text
-
-
-def _is_expression(text: str) -> bool:
-    if len(text) > MAX_ANSWER:
-        return False
-    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
-    plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
-    return plain or number(text) is not None
-
-
-def _number_in(text: str) -> str | None:
-    together = _SPACED.sub(r"\1", " ".join(text.split()))
-    runs = [
-        match
-        for match in _RUN.finditer(together)
-        if match[1] is None and any(map(str.isdigit, match[0]))  # a letter makes it `2x`
-    ]
-    if not runs:
-        return None
-    unit = LEADING.match(together, runs[-1].end())
-    return runs[-1][0] + unit[0] if unit else runs[-1][0].rstrip(".,(+-*/^×÷")
 
 
 # -- reading without computer algebra --------------------------------------------------------------
@@ -160,7 +89,7 @@ def number(text: str) -> Number | None:
     text, unit = _without_unit(text)
     percent = text.endswith("%")
     text = text.removesuffix("%").strip()
-    if len(text) > 2 and text[0] + text[-1] in ("()", "{}"):
+    if len(text) > 2 and text[0] + text[-1] in ("()", "{}", "[]"):
         text = text[1:-1].strip()
     match = _SCIENTIFIC.fullmatch(text)
     if match:

@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Role, Rollout
 from mrlm.data.final_answer import boxed
-from mrlm.environments.math.answers import gold_of, stated
+from mrlm.environments.math.reading import gold_of, stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
 
 

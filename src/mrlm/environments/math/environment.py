@@ -14,8 +14,9 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.math.answers import before_answer, gold_of, number, stated
+from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
+from mrlm.environments.math.reading import before_answer, gold_of, stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
 from mrlm.environments.shared.rows import row_matters

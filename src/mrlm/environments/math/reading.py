@@ -1,0 +1,171 @@
+r"""The final answer of a completion or of a data set's answer column, as text: the last box, else
+the last stated answer, else the answer of the last line that has one. Markdown and signs are
+normalised before anything is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
+from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, number
+from mrlm.environments.math.units import LEADING
+
+Answers = Literal["boxed", "any"]
+"""Which answers count: those in a box, or also those in running text."""
+
+_SIGNS = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-"})  # noqa: RUF001
+_ITEM = re.compile(r"^\s{0,20}(?:>\s?|#{1,3}(?!#)\s*|[-*+•]\s+|\d{1,3}[.)]\s+(?=\S))+")
+_EMPHASIS = re.compile(
+    r"(?<![\\\w*`])(\*{1,3}|_{2,3}|`{1,3})(?=\S)([^*`\n]{1,400}?)(?<=\S)\1(?![\w*`])"
+)
+_DISPLAY = re.compile(r"\\[\[\]()]|(?<!\\)\${1,2}(?=[^$\n]{0,400}\$)|(?<=\S)\${1,2}(?!\d)")
+_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]{0,100}[:=])\s*\}")
+_ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may be hostile
+    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?|\btherefore\b[,:]?|\\therefore)"
+    r"\s{0,5}+([^\n]{1,400})",
+    re.IGNORECASE,
+)
+_FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
+_OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
+_SPACED = re.compile(r" ?([/^*×÷]) ?")
+_LONE_SIGN = re.compile(r"(?:(?<=[=:(,])|(?<=\bis)|^)(\s{0,3})([-+])\s{1,3}(?=[$£€]?\d)")
+_RUN = re.compile(
+    r"(?<![A-Za-z\d.\\])[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
+    r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
+)
+_SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
+_EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
+_WORD = re.compile(
+    r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
+)
+
+
+def stated(text: str, answers: Answers = "any") -> str | None:
+    r"""The final answer of a completion: the last box that is not empty, else the text after the
+    last "answer is" or "####", else the last line that is an expression or has a complete number
+    (`3/8` is one number).
+
+    Args:
+        text: the completion, without thoughts.
+        answers: with `boxed` only a box counts.
+
+    Returns:
+        The answer's text, or `None` if none is stated.
+    """
+    text = text[-MAX_TEXT:].translate(_SIGNS)
+    if "\\boxed" in text or "\\fbox" in text:
+        return last_box(text)
+    if answers == "boxed":
+        return None
+    lines = [line for line in map(unmarked, text.strip().split("\n")) if line]
+    if len(lines) == 1:  # a sign at the beginning of the only line is no bullet
+        lines = [unmarked(text.strip(), item=False)]
+    for start, part in _anchored(lines):
+        found = _answer_in(part)
+        if found is not None and _last_of(lines, start):
+            return found
+    return next((found for line in reversed(lines) if (found := _answer_in(line))), None)
+
+
+def _anchored(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Lines that announce the answer and the text after the announcement, or the line after it;
+    last first."""
+    found = []
+    for place, line in enumerate(lines):
+        matches = [*_ANCHOR.finditer(line)]
+        if matches:
+            found.append((place, matches[-1][1]))
+        elif _OPEN.search(line) and place + 1 < len(lines):
+            found.append((place + 1, lines[place + 1]))
+    return found[::-1]
+
+
+def _last_of(lines: Sequence[str], place: int) -> bool:
+    """Whether an announcement is final: another one than "the answer is" may be a step, and is one
+    if numbers follow on later lines."""
+    strong = _FINAL.search(lines[place]) or (place and _OPEN.search(lines[place - 1]))
+    return bool(strong) or not any(_answer_in(line) for line in lines[place + 1 :])
+
+
+def unmarked(line: str, item: bool = True) -> str:
+    """A line without Markdown and the marks around formulas: emphasis, headings, quotes, code, the
+    last cell of a table, and with `item` bullets and numbers of lists."""
+    line = line.strip()[-20_000:]
+    if item:
+        line = _ITEM.sub("", line)
+    if line.startswith("|") or line.endswith("|"):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        line = next((cell for cell in reversed(cells) if cell), "")
+    for _ in range(3):
+        line, count = _EMPHASIS.subn(r"\2", line)
+        if not count:
+            break
+    return _LABEL.sub(r"\1 ", _DISPLAY.sub(" ", line)).strip()
+
+
+def _answer_in(part: str) -> str | None:
+    """The answer of a line: the whole of it, or its last number."""
+    part = re.sub(r"(?<=\d)[!?.]+(?=\s|$)", ".", part)  # of the sentence
+    whole = cleaned(part.strip().rstrip("."))
+    if LETTER.fullmatch(whole):
+        return whole
+    return whole if _is_expression(whole) else _number_in(part)
+
+
+def before_answer(text: str, answers: Answers = "any") -> str:
+    """The part of a completion before its final answer."""
+    answer = stated(text, answers)
+    place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if place < 0 and answer is not None:
+        anchors = [match.start() for match in _ANCHOR.finditer(text)]
+        place = anchors[-1] if anchors else text.rfind(answer)
+    return text[:place] if place > 0 else ""
+
+
+def gold_of(value: Any) -> str:
+    """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), in a sentence
+    that states it ("The answer is 3."), else the text itself."""
+    text = str(value).strip()
+    found = after_hashes(text) if "####" in text else last_box(text)
+    if found:
+        return found
+    announced = _anchored([unmarked(line) for line in text.split("\n") if line.strip()])
+    return (_answer_in(announced[0][1]) if announced else None) or text
+
+
+def golds_of(value: Any) -> list[str]:
+    """The accepted answers in an answer column: a list has several."""
+    many = value if isinstance(value, list | tuple) else [value]
+    return [gold_of(each) for each in many if each is not None and str(each).strip()]
+
+
+def _is_expression(text: str) -> bool:
+    if len(text) > MAX_ANSWER:
+        return False
+    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
+    plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
+    return plain or number(text) is not None
+
+
+def _number_in(text: str) -> str | None:
+    together = _SPACED.sub(r"\1", " ".join(text.split()))
+    together = _LONE_SIGN.sub(r"\1\2", together)
+    runs = [
+        match
+        for match in _RUN.finditer(together)
+        if match[1] is None and any(map(str.isdigit, match[0]))  # a letter makes it `2x`
+    ]
+    if not runs:
+        return None
+    unit = LEADING.match(together, runs[-1].end())
+    run = _balanced(runs[-1][0])
+    return run + unit[0] if unit else run.rstrip(".,(+-*/^×÷")
+
+
+def _balanced(run: str) -> str:
+    """A run of digits and signs without closing brackets that were opened before it."""
+    while run.endswith((")", ".", ",")) and run.count(")") > run.count("("):
+        run = run[:-1]
+    return run
