@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -34,6 +35,11 @@ _SCIENTIFIC = re.compile(
     r"([+-]?\d{1,50}(?:\.\d{1,50})?)"
     r"\s*(?:(?:\\times|\\cdot|[*×])\s*10\s*(?:\^|\*\*)\s*|[eE])\{?([+-]?\d{1,3})\}?"
 )
+_REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
+_SEPARATOR = re.compile(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*")
+_NAME = re.compile(r"[A-Za-z]\w{0,20}(?:\(\s*[\w.,\s-]{1,20}\))?")
+_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]{0,100}[:=]\s*\}\s*")
+_DEGREES = re.compile(r"\^\{?\\circ\}?|°")
 _RELATION = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(.+)")
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _SPELLINGS = {
@@ -74,7 +80,8 @@ class Number:
 
 def cleaned(text: str) -> str:
     """A text with normalised signs, spaces, dollar marks and final full stop."""
-    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text.strip())
+    text = _DEGREES.sub(" degrees", _LABEL.sub("", text.strip()))
+    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text)
     inner = boxed(text)
     if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
         text = inner
@@ -98,6 +105,9 @@ def number(text: str) -> Number | None:
     if any(map(str.isdigit, text)) and _DECIMAL.fullmatch(text):
         value = Fraction(text.replace(",", ""))
         return Number(value, decimal="." in text, percent=percent, unit=unit)
+    match = _REPEATING.fullmatch(text)
+    if match:
+        return _repeating(*match.groups(), percent, unit)
     match = _SLASH.fullmatch(text)
     if match:
         whole, above, below = match.groups()
@@ -122,16 +132,51 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
     return text, None
 
 
-def several(text: str) -> frozenset[Fraction] | None:
-    r"""The numbers of a cleaned list such as `2, 5`, `x = 2 or x = 5` or `\{2, 5\}`; `None` if it
-    is not a list of two or more different numbers."""
+def several(text: str) -> list[tuple[str, Fraction]] | None:
+    r"""The items of a cleaned list such as `2, 5`, `x = 2, y = 5`, `3 boys, 2 girls` or `\{2, 5\}`:
+    the name or unit of each, and its number, in base units; `None` if it is not a list of two or
+    more numbers."""
     text = re.sub(r"^\\?\{(.*?)\\?\}$", r"\1", text)
-    parts = re.split(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*", text)
-    numbers = [number(part) for part in parts if part]
-    if len(numbers) < 2 or any(one is None or one.percent for one in numbers):
+    parts = _SEPARATOR.split(text)
+    items = [_item(part) for part in parts if part]
+    if len(items) < 2 or any(item is None for item in items):
         return None
-    values = frozenset(one.value for one in numbers if one is not None)
-    return values if len(values) == len(numbers) else None
+    return [item for item in items if item is not None]
+
+
+def _item(part: str) -> tuple[str, Fraction] | None:
+    name, equals, rest = part.rpartition("=")
+    if equals and not _NAME.fullmatch(name.strip()):
+        return None
+    one = number(rest.strip())
+    if one is None or one.percent:
+        return None
+    if equals or one.unit is None:
+        return "".join(name.split()), one.value
+    if one.unit.powers:
+        return str(sorted(one.unit.powers)), one.value * one.unit.factor
+    return one.unit.words.lower().removesuffix("s"), one.value
+
+
+def same_list(
+    answer: Sequence[tuple[str, Fraction]] | None, gold: Sequence[tuple[str, Fraction]]
+) -> bool:
+    """Whether two lists have the same items as often. Names and units that tell the items of the
+    right answer apart belong to them; an answer without any is in the same order."""
+    if answer is None or len(answer) != len(gold):
+        return False
+    names, others = {name for name, _ in gold}, {name for name, _ in answer}
+    if len(names) == 1:  # numbers only, or several values of one variable
+        return sorted(value for _, value in answer) == sorted(value for _, value in gold)
+    if others == {""}:
+        return [value for _, value in answer] == [value for _, value in gold]
+    return sorted(answer) == sorted(gold)
+
+
+def letter(text: str) -> str | None:
+    """The letter of a choice that a cleaned text names; `None` if it names none."""
+    found = LETTER.fullmatch(text)
+    return found and (found["inside"] or found["marked"] or found["alone"])
 
 
 def relation(text: str) -> tuple[str, str, Fraction] | None:
@@ -220,6 +265,16 @@ def _power_too_big(chain: str) -> bool:
             return True
         top = base**top
     return top > MAX_EXPONENT
+
+
+def _repeating(
+    sign: str, whole: str, fixed: str, repeated: str, percent: bool, unit: Unit | None
+) -> Number:
+    r"""`0.1\overline{6}` as the exact number that it is."""
+    scale = 10 ** len(fixed)
+    value = Fraction(int(whole + fixed or 0), scale)
+    value += Fraction(int(repeated), scale * (10 ** len(repeated) - 1))
+    return Number(-value if sign == "-" else value, percent=percent, unit=unit)
 
 
 def _ratio(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
-from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, number
+from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, number, several
 from mrlm.environments.math.units import LEADING
 
 Answers = Literal["boxed", "any"]
@@ -146,7 +146,7 @@ def _is_expression(text: str) -> bool:
         return False
     without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
     plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
-    return plain or number(text) is not None
+    return plain or number(text) is not None or several(text) is not None
 
 
 def _number_in(text: str) -> str | None:

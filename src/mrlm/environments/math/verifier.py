@@ -123,6 +123,8 @@ def verify(
 
 def _decided(said: str, wanted: str, percents: bool) -> bool | None:
     """The verdict without computer algebra; `None` if it is needed."""
+    if len(wanted) == 1 and answers.letter(wanted):
+        return answers.letter(said) == wanted
     gold = answers.number(wanted)
     if gold is not None:
         answer = answers.number(said)
@@ -134,9 +136,9 @@ def _decided(said: str, wanted: str, percents: bool) -> bool | None:
     if answers.approximates(said, wanted):
         return False
     plain = "\\" not in said and said[0] not in "([{"
-    numbers = answers.several(wanted)
-    if numbers is not None and (plain or answers.several(said) is not None):
-        return answers.several(said) == numbers
+    items = answers.several(wanted)
+    if items is not None and (plain or answers.several(said) is not None):
+        return answers.same_list(answers.several(said), items)
     condition = answers.relation(wanted)
     if condition is not None and (plain or any(sign in said for sign in "<>")):
         return answers.relation(said) == condition

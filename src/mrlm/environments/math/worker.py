@@ -20,6 +20,7 @@ REWRITES = [
     (re.compile(r"\^\(([^()]*)\)"), r"^{\1}"),
     (re.compile(r"\^(-?\d{2,}|-\d)"), r"^{\1}"),
     (re.compile(r"(?<!\\)\bsqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\?\bexp\(([^()]*)\)"), r"e^{\1}"),
     (re.compile(r"√\(?(\w+)\)?"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
