@@ -19,6 +19,8 @@ from mrlm.environments.shared.text import exact_match, f1, tagged
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
 ANSWERS = ("answer", "answers", "golden_answers")
+LONGEST = 40
+"""Words of an answer that can be matched exactly."""
 MAX_TEXT = 20_000
 """Number of characters at the end of a message that are searched for the answer."""
 _ANCHORED = re.compile(r"\banswer(?:\s{1,5}is)?\s{0,5}:\s{0,5}(.+)", re.IGNORECASE)
@@ -67,7 +69,9 @@ class QASolverEnv(QuestionEnvironment):
         self.reward = reward
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("QA data set", ANSWERS, dataset, *settings)
+            self._table = QuestionTable(
+                "QA data set", ANSWERS, dataset, *settings, problem=_problem
+            )
         self._accepted: list[str] = []
 
     def setup(self, question: str, answer: Any) -> tuple[list[Message], dict[str, Any]]:
@@ -114,6 +118,19 @@ class QASolverEnv(QuestionEnvironment):
         if self._table is None:
             raise ConfigError("environment qa: dataset is missing; give a list, a file or a hub id")
         return self._table
+
+
+def _problem(gold: Any) -> str:
+    """What is wrong with an answer column: no answer, or one that no short answer can equal."""
+    accepted = accepted_answers(gold)
+    if not accepted:
+        return "its answer is empty"
+    if all(len(answer.split()) > LONGEST for answer in accepted):
+        return (
+            f"its answer has {len(accepted[0].split())} words, which no short answer equals; give "
+            "a short one, or grade with env_type: reference or a judge"
+        )
+    return ""
 
 
 def accepted_answers(value: Any) -> list[str]:

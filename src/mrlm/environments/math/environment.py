@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
@@ -16,10 +16,10 @@ from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
-from mrlm.environments.math.reading import before_answer, gold_of, stated
+from mrlm.environments.math.reading import Answers, before_answer, golds_of, problem_of, stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import row_matters
+from mrlm.environments.shared.rows import one_of, row_matters
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -51,6 +51,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
         max_turns: alias of `max_attempts`.
         timeout: time limit of computer algebra for one answer, in seconds.
         instruction: text after the question; none if empty.
+        answers: `boxed` (only an answer in a box counts) or `any` (also one in running text, and
+            the last number of a completion that was cut off); by default `boxed` if the instruction
+            asks for a box.
         agents: name of the agent.
     """
 
@@ -76,6 +79,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         max_turns: int | None = None,
         timeout: float = TIMEOUT,
         instruction: str = INSTRUCTION,
+        answers: Answers | None = None,
         agents: str | Sequence[str] = "agent",
     ) -> None:
         made = difficulty_range is not None or families is not None
@@ -102,10 +106,14 @@ class MathReasoningEnvironment(QuestionEnvironment):
         )
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("math data set", ANSWERS, dataset, *settings)
+            name = "math data set"
+            self._table = QuestionTable(name, ANSWERS, dataset, *settings, problem=problem_of)
         self.require_solution = require_solution
         self.timeout = timeout
         self.instruction = instruction
+        if answers is not None:
+            one_of("answers", answers, get_args(Answers))
+        self.answers: Answers = answers or ("boxed" if "boxed" in instruction else "any")
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
@@ -118,7 +126,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
         found = self._table.question(seed, split)
         asked = Message(self._asked(found.text), found.messages[-1].role)
         prompt = [*found.messages[:-1], asked]
-        return Task(f"math-{split}-{found.index}", prompt, gold_of(found.gold), seed, found.info)
+        golds = golds_of(found.gold)
+        answer = golds[0] if len(golds) == 1 else golds
+        return Task(f"math-{split}-{found.index}", prompt, answer, seed, found.info)
 
     def _asked(self, question: str) -> str:
         wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
@@ -127,9 +137,12 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = stated_text(next(iter(actions.values())))
         self._attempts += 1
-        gold = gold_of(self._task.answer)
-        answer = stated(text)
-        correct = verify(answer, gold, question=self.question, timeout=self.timeout)
+        answer = stated(text, self.answers)
+        verdicts = [
+            verify(answer, gold, question=self.question, timeout=self.timeout)
+            for gold in golds_of(self._task.answer)
+        ]
+        correct = None if not verdicts or set(verdicts) == {None} else True in verdicts
         self.note(None if correct is None else answer, bool(correct))
         reward, words = self._paid(text, correct)
         over = bool(correct) or self._attempts >= self.max_attempts
@@ -144,7 +157,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            shown = correct and shows_working(before_answer(text), self.question)
+            shown = correct and shows_working(before_answer(text, self.answers), self.question)
             components["reasoning"] = REASONED * shown
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
@@ -154,12 +167,13 @@ class MathReasoningEnvironment(QuestionEnvironment):
         if agent is not None:
             return None
         return self.attempts_board(
-            gold_of(self._task.answer), self._task.info.get("solution") or ""
+            " or ".join(golds_of(self._task.answer)), self._task.info.get("solution") or ""
         )
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        gold = gold_of(self._task.answer)
-        answer = f"\\boxed{{{gold}}}" if "boxed" in self.instruction else gold
+        gold = golds_of(self._task.answer)[0]
+        boxed = self.answers == "boxed" or "boxed" in self.instruction
+        answer = f"\\boxed{{{gold}}}" if boxed else gold
         steps = self._task.info.get("solution")
         return f"{steps}\n{answer}" if self.require_solution and steps else answer
 

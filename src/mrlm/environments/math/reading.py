@@ -5,15 +5,18 @@ normalised before anything is read."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
-from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, number, several
+from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, costly, number, several
 from mrlm.environments.math.units import LEADING
 
 Answers = Literal["boxed", "any"]
 """Which answers count: those in a box, or also those in running text."""
+
+LONGEST = 12
+"""Words of a right answer in words."""
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-"})  # noqa: RUF001
 _ITEM = re.compile(r"^\s{0,20}(?:>\s?|#{1,3}(?!#)\s*|[-*+•]\s+|\d{1,3}[.)]\s+(?=\S))+")
@@ -139,6 +142,24 @@ def golds_of(value: Any) -> list[str]:
     """The accepted answers in an answer column: a list has several."""
     many = value if isinstance(value, list | tuple) else [value]
     return [gold_of(each) for each in many if each is not None and str(each).strip()]
+
+
+def problem_of(value: Any) -> str:
+    """What is wrong with the value of an answer column, for a loader: nothing, if an answer can
+    equal it."""
+    if isinstance(value, Mapping):
+        return "its answer is a mapping; give a text, a number, or a list of accepted answers"
+    golds = golds_of(value)
+    if not golds:
+        return "its answer is empty"
+    for gold in golds:
+        words = _WORD.findall(re.sub(r"\\[A-Za-z]+", " ", gold))
+        if costly(gold) or len(words) > LONGEST or last_box(f"\\boxed{{{gold}}}") != gold:
+            return (
+                f"its answer {gold[:60]!r} cannot be matched by any; give the final answer alone, "
+                r"or mark it in a solution by ####, \boxed{} or 'The answer is'"
+            )
+    return ""
 
 
 def _is_expression(text: str) -> bool:

@@ -3,7 +3,8 @@ which one agent answers them, in one or several attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mrlm.core.board import Html, shortened, stacked, table
@@ -31,10 +32,24 @@ class QuestionRow(NamedTuple):
 
 class QuestionTable(RowTable):
     """Rows with a question and an answer, in one of the columns `answers`; `title` is its name in
-    errors."""
+    errors. A row with `choices` is a question of multiple choice: they follow the question, by
+    letter, and the letter or the text of the right one is the answer.
 
-    def __init__(self, title: str, answers: tuple[str, ...], *dataset: Any) -> None:
-        self.title, self.answers = title, answers
+    Args:
+        title: name of the table in errors.
+        answers: columns that may contain the answer, in order of precedence.
+        *dataset: arguments of `RowTable`.
+        problem: what is wrong with the value of an answer column; empty for nothing.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        answers: tuple[str, ...],
+        *dataset: Any,
+        problem: Callable[[Any], str] = lambda gold: "",
+    ) -> None:
+        self.title, self.answers, self.problem = title, answers, problem
         super().__init__(*dataset, convert=self._checked)
 
     def question(self, seed: int, split: Split) -> QuestionRow:
@@ -43,6 +58,9 @@ class QuestionTable(RowTable):
         gold = next(row[name] for name in self.answers if row.get(name) is not None)
         messages = row_messages(question_of(row), where)
         text = messages[-1].content
+        if row.get("choices"):
+            text, gold = multiple_choice(text, row["choices"], gold, where)
+            messages = [*messages[:-1], Message(text, messages[-1].role)]
         return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
 
     def _checked(self, row: Row, where: str) -> Row:
@@ -60,7 +78,44 @@ class QuestionTable(RowTable):
                 else f"{where}: needs an answer ({', '.join(self.answers)}); it has "
                 f"{', '.join(row)} (rename with columns)"
             )
+        gold = next(row[name] for name in self.answers if row.get(name) is not None)
+        if row.get("choices"):
+            gold = multiple_choice("", row["choices"], gold, where)[1]
+        if problem := self.problem(gold):
+            raise DataError(f"{where}: {problem}")
         return row
+
+
+def multiple_choice(
+    question: str, choices: Any, gold: Any, where: str
+) -> tuple[str, tuple[str, str]]:
+    """A question with its choices by letter, and the accepted answers: the letter of the right
+    choice and its text.
+
+    Args:
+        question: the question.
+        choices: the texts (MMLU), or `{"text": [...], "label": [...]}` (ARC).
+        gold: the index of the right one, its letter or label, or its text.
+        where: location of the row, for errors.
+
+    Raises:
+        DataError: there are no choices, or the answer is none of them.
+    """
+    texts = choices.get("text") if isinstance(choices, Mapping) else choices
+    labels = [*choices.get("label", ())] if isinstance(choices, Mapping) else []
+    if not isinstance(texts, Sequence) or isinstance(texts, str) or len(texts) < 2:
+        raise DataError(f"{where}, column 'choices': needs a list of at least two texts")
+    letters = string.ascii_uppercase[: len(texts)]
+    shown = [str(text).strip() for text in texts]
+    index = gold if isinstance(gold, int) and not isinstance(gold, bool) else None
+    if index is None:
+        text = str(gold).strip()
+        ways = (labels, [*letters], shown, [str(each) for each in range(len(shown))])
+        index = next((way.index(text) for way in ways if text in way), None)
+    if index is None or not 0 <= index < len(shown):
+        raise DataError(f"{where}: the answer {gold!r} is none of its {len(shown)} choices")
+    lines = [f"({letter}) {text}" for letter, text in zip(letters, shown, strict=True)]
+    return "\n".join([question, *lines]), (letters[index], shown[index])
 
 
 class QuestionEnvironment(RowTasks):

@@ -22,14 +22,26 @@ def normalised(text: str) -> str:
 def exact_match(answer: str, accepted: Sequence[str]) -> float:
     """1.0 if the answer equals one of the accepted ones after normalisation and is not empty, else
     0.0."""
-    said = normalised(answer)
-    return float(bool(said) and any(said == normalised(one) for one in accepted))
+    return float(any(_same(answer, one) for one in accepted))
+
+
+def _same(answer: str, gold: str) -> bool:
+    """Whether two texts are equal after normalisation; before it, where nothing is left of the
+    right one (`The`, `+`)."""
+    left = normalised(gold)
+    if not left:
+        return bool(gold.strip()) and answer.strip().casefold() == gold.strip().casefold()
+    return normalised(answer) == left
 
 
 def f1(answer: str, accepted: Sequence[str]) -> float:
     """Best token F1 with any accepted answer, from 0 to 1; yes, no and noanswer count only as a
     whole."""
-    return max((_f1(normalised(answer), normalised(one)) for one in accepted), default=0.0)
+    scores = (
+        _f1(normalised(answer), left) if (left := normalised(one)) else float(_same(answer, one))
+        for one in accepted
+    )
+    return max(scores, default=0.0)
 
 
 def _f1(said: str, gold: str) -> float:
