@@ -13,6 +13,7 @@ from mrlm.learn.mismatch import mismatch_metrics
 from mrlm.training.checks import (
     check_first_step,
     check_mismatch,
+    check_signal,
     check_weights,
     heed_alarms,
     raise_alarm,
@@ -103,6 +104,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     own = [turn for group in everything for each in group for turn in each.own_turns]
     tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
     if checks:
+        check_signal(run, groups, metrics)
         warn_untrained(run, metrics)
     if check and checks:
         with span("checks"):

@@ -79,6 +79,7 @@ def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> Learner
         optimizer=training.optimizer,
         betas=(training.adam_beta1, training.adam_beta2),
         weight_decay=training.weight_decay if policy.weight_decay is None else policy.weight_decay,
+        master_weights=training.master_weights,
         offload=training.optimizer_offload,
         max_grad_norm=clip,
         schedule=training.lr_scheduler_type,

@@ -31,6 +31,7 @@ from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
+from mrlm.learn.no_gradient import check_gradient
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.policy import Policy, as_policy
@@ -210,6 +211,7 @@ class Learner(Trainee):
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, but a "
                 "Learner has one policy; use TeamLearner({agent: (model, tokenizer)}, algorithm)"
             )
+        self.check_trainable()
         reader = RolloutReader(self.policy, self.chat, self.agents)
         groups, sources = reader.groups(rollouts, rewards, group_by)
         groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
@@ -373,6 +375,8 @@ class Learner(Trainee):
             metrics["grad_norm"], finite = self.finish_step(metrics, samples)
         if self.weights_of.kept is not None:
             self.weights_of.kept.clear()
+        if metrics["grad_norm"] == 0.0:
+            check_gradient(self.weights_of, samples, algorithm, self.settings.max_tokens)
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
-from mrlm.planning.memory import BYTES, MemoryLoad, on_host, parts_of, peak
+from mrlm.planning.memory import BYTES, WHOLE, MemoryLoad, on_host, parts_of, peak
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes, weights_of
 from mrlm.planning.record_size import RecordSize, record_size
@@ -279,6 +279,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLo
     return MemoryLoad(
         width=width,
         computed=width if precise else 2,
+        masters=training.master_weights and width < WHOLE,
         moments=0 if training.optimizer == "sgd" else 2,
         tokens=min(training.max_tokens_per_microbatch, max(1, plan.trained_tokens)),
         checkpointing=training.gradient_checkpointing,

@@ -133,7 +133,7 @@ class Spec:
     columns: frozenset[ColumnName] = frozenset()
     critic: CriticPlan = CriticPlan()
     scalar_head: bool = False
-    unit: Literal["turn", "pair", "joint_step"] = "turn"
+    unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
     orders: tuple[Order, ...] = ("simultaneous", "alternating", "sequential")
     swap_every: int | None = None
     renew_reference: int = 0

@@ -38,7 +38,9 @@ class Sample:
 @dataclass(slots=True)
 class Totals:
     """Counts over the whole optimiser batch, on all ranks: the denominators of a loss. Each
-    micro-batch contributes its part, so the sum does not depend on the split into micro-batches."""
+    micro-batch contributes its part, so the sum does not depend on the split into micro-batches.
+    A sequence is a rollout, however many samples it is split into by a template that rewrites the
+    past; `by_rollout` has the (tokens, turns) of those on this rank."""
 
     tokens: int = 0
     sequences: int = 0
@@ -48,18 +50,22 @@ class Totals:
     seen: int = 0
     """Tokens that pass through the model: samples with zero advantages may be skipped. Metrics are
     means over these."""
+    by_rollout: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
         """Counts the trained tokens, turns and units of `samples`."""
         samples = list(samples)
         by_agent: dict[str, int] = {}
+        rollouts: dict[int, tuple[int, int]] = {}
         for sample in samples:
             for turn in sample.turns:
+                count, num_turns = rollouts.get(sample.rollout, (0, 0))
+                rollouts[sample.rollout] = (count + len(turn.completion_ids), num_turns + 1)
                 by_agent[turn.agent] = by_agent.get(turn.agent, 0) + len(turn.completion_ids)
         turns, tokens = sum(len(sample.turns) for sample in samples), sum(by_agent.values())
         units = len({sample.unit for sample in samples})
-        return cls(tokens, len(samples), turns, units, by_agent, tokens)
+        return cls(tokens, len(rollouts), turns, units, by_agent, tokens, rollouts)
 
 
 @dataclass(slots=True)
@@ -134,6 +140,12 @@ class Batch:
     @property
     def num_turns(self) -> int:
         return len(self.turns)
+
+    @cached_property
+    def whole(self) -> tuple[Tensor, int]:
+        """(N,) index of a token's rollout among those of this micro-batch, and their number."""
+        names, index = np.unique(self.host["rollout"], return_inverse=True)
+        return to_device(index, self.tokens.device), len(names)
 
     @cached_property
     def grid(self) -> Grid:
@@ -376,7 +388,7 @@ _CREDIT = (
 )
 _FLOATS = ("temperature", *_CREDIT)
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
-HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
+HOST = ("sequence", "turn", "rollout", "unit", "agent", "place", "temperature")
 
 
 def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray) -> np.ndarray:

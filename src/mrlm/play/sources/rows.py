@@ -151,7 +151,8 @@ class Grouping:
 @dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
     """Groups made of the rows of a data set in memory, epoch after epoch; if they are shuffled, in
-    a new order in every epoch, which follows from the seed.
+    a new order in every epoch, which follows from the seed. The last batch of an epoch has the rows
+    that are left, so that an epoch visits each row once.
 
     Raises:
         ConfigError: a row lacks a column or names an unknown agent.
@@ -183,8 +184,9 @@ class RowSource(EpisodeSource):
         return len(self.rows)
 
     async def take(self, count: int) -> list[Group]:
-        places = [self.place(self._taken + i) for i in range(count)]
-        self._taken += count
+        left = len(self.rows) - self._taken % len(self.rows)
+        places = [self.place(self._taken + i) for i in range(min(count, left))]
+        self._taken += len(places)
         return [self.group(place) for place in places]
 
     def state_dict(self) -> dict[str, Any]:
