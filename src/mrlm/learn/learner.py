@@ -30,11 +30,11 @@ from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
+from mrlm.learn.mismatch import FEW, FirstLook, loss_mismatch, raw
 from mrlm.learn.no_gradient import check_gradient
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
-from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.policy.policy import Policy, as_policy, random_forward
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.skipped import read_skipped
@@ -308,7 +308,7 @@ class Learner(Trainee):
         what the engine kept and so has its log-probs, in an extra one of a few samples."""
         policy, look = self.weights_of, FirstLook(self.version)
         known = policy.kept is not None and policy.kept.confirm()
-        if known or drops(policy):
+        if known or random_forward(policy):
             few = _some(samples, step) if known else samples[:FEW]
             with policy.scoring():
                 batch = self.packed(few)

@@ -23,7 +23,8 @@ from mrlm.learn.fast.repeatable import repeatable
 from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.master_weights import MASTER, MasterWeights, decayed
 from mrlm.learn.policy.loading import set_checkpointing
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.modes import update_mode
+from mrlm.learn.policy.policy import Policy, random_forward
 from mrlm.learn.policy.randomness import GENERATORS
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -46,6 +47,7 @@ class LearnerSettings:
         max_tokens: grid cells of a micro-batch.
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
+        dropout: whether the model's own dropout acts in updates; that of adapters always does.
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         gradient_shares: iterations between computations of a shared policy's gradient by agent; 0
@@ -69,6 +71,7 @@ class LearnerSettings:
     max_tokens: int = 16384
     accumulation: int = 1
     gradient_checkpointing: bool = False
+    dropout: bool = False
     max_nonfinite_steps: int = 3
     gradient_shares: int = 0
     dump_folder: Path | None = None
@@ -233,6 +236,8 @@ class Trainee:
         self.learned: Learned = learned
         self.settings: LearnerSettings = settings
         self.title: str = title
+        if isinstance(learned, Policy):
+            learned.dropout = settings.dropout
         if settings.offload and (learned.device.type == "cpu" or learned.storage.sharded):
             reason = "sharded by FSDP" if learned.storage.sharded else "on the CPU"
             raise ConfigError(
@@ -316,12 +321,11 @@ def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[N
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
         modes.enter_context(repeatable(device))
-        drops = any(lean is None or lean.dropouts for lean in passes)
+        drops = any(map(random_forward, policies))
         if drops and device.type != "cpu":
             modes.enter_context(GENERATORS.drawing())
         if None in passes:
-            modes.callback(model.train, model.training)
-            model.train()
+            modes.enter_context(update_mode(model, policies[0].dropout, checkpointing))
         for lean in passes:
             if lean is not None:
                 modes.enter_context(lean.training())

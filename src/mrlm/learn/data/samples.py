@@ -18,8 +18,8 @@ def samples_of(
 ) -> list[Sample]:
     """Merges the turns of a policy's agents into samples, with the unit that stays in one
     micro-batch: a `turn`'s sample; the samples of a `rollout`; a `pair`, the samples of one agent
-    in a group; or a `joint_step`, those of an episode. Failed episodes are skipped, and (if `credited`) turns
-    without advantages."""
+    in a group; or a `joint_step`, those of an episode. Failed episodes are skipped, and (if
+    `credited`) turns without advantages."""
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
     rollouts = count()
