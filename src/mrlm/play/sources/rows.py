@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Message, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
@@ -104,7 +104,9 @@ class Grouping:
             for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
                 if turns:
                     turns[-1].reward = paid
-                part[settings.name] = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout.tail_ids, rollout.rewritten = _tail(settings, view, turns)
+                part[settings.name] = rollout
         episodes = [
             Episode.recorded(f"{name}/{side}", Task(name), part, paid)
             for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
@@ -205,6 +207,22 @@ class RowSource(EpisodeSource):
     def group(self, index: int) -> Group:
         """The group of row number `index`."""
         return self.grouping.group(self.rows[index], index)
+
+
+def _tail(
+    settings: AgentSettings, view: Sequence[Message], turns: Sequence[Turn]
+) -> tuple[list[int], bool]:
+    """The tokens of the messages after an agent's last turn, as they are of a played episode, and
+    whether the template rewrote the turn instead."""
+    assert settings.chat is not None
+    if not turns or view[-1].role is Role.ASSISTANT:
+        return [], False
+    ids = settings.chat.prompt(view).ids
+    history = [*turns[-1].prompt_ids, *turns[-1].completion_ids]
+    if len(ids) > settings.max_prompt_tokens + settings.sampling.max_new_tokens:
+        return [], False
+    same = ids[: len(history)] == history
+    return ids[len(history) :] if same else [], not same
 
 
 def _shared(row: Mapping[str, Any]) -> list[Message]:
