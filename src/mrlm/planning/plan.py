@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
-    "during a step) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
+    "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
+    "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
     "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
     "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
