@@ -197,7 +197,7 @@ class Visits(mrlm.Callback):
         self.rows, self.steps = 0, 0
 
     def on_episodes(self, run: Any, step: int, episodes: Any) -> None:
-        self.rows += len({episode.task.id + str(step) for episode in episodes})
+        self.rows += sum(episode.id.endswith("/0") for episode in episodes)
 
     def on_step_end(self, run: Any, metrics: Any) -> None:
         self.steps += 1
@@ -366,8 +366,11 @@ def test_dropout_and_ties_beside_trl(tokenizer: Any, tmp_path: Path) -> None:
         report_to="none",
         save_strategy="no",
     )
+    folder = tmp_path / "model"
+    made("gpt2", resid_pdrop=0.2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     judge = trl.DPOTrainer(
-        made("gpt2", resid_pdrop=0.2),
+        str(folder),
         args=arguments,
         train_dataset=datasets.Dataset.from_list(PAIRS),
         processing_class=tokenizer,
