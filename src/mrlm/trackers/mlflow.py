@@ -91,7 +91,7 @@ def _name(text: str) -> str:
     """A key as MLflow takes it: letters, digits and some signs, of a path that is its own shortest
     form, at most `LONGEST_NAME` characters."""
     parts = re.sub(r"[^\w\-./ :]", "_", text).split("/")
-    parts = ["_" if part.strip(".") == "" else part for part in parts]
+    parts = [part if part.strip(".") else f"_{part}" for part in parts]
     return "/".join(parts)[:LONGEST_NAME]
 
 
