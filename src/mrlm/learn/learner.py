@@ -372,11 +372,11 @@ class Learner(Trainee):
         metrics = yield from self._backward(samples, totals, algorithm, loss_of)
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
-            metrics["grad_norm"], finite = self.finish_step(metrics, samples)
+            limit = self.settings.max_tokens
+            check = partial(check_gradient, self.weights_of, samples, algorithm, limit)
+            metrics["grad_norm"], finite = self.finish_step(metrics, samples, check)
         if self.weights_of.kept is not None:
             self.weights_of.kept.clear()
-        if metrics["grad_norm"] == 0.0:
-            check_gradient(self.weights_of, samples, algorithm, self.settings.max_tokens)
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return kept | {"nonfinite_steps": float(not finite)}
 

@@ -16,12 +16,12 @@ from mrlm.learn.policy.policy import Policy
 def check_gradient(
     policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, max_tokens: int
 ) -> None:
-    """Called after a step whose gradient was exactly 0: a loss may be flat (every ratio is clipped,
+    """Called before a step whose gradient is exactly 0: a loss may be flat (every ratio is clipped,
     a margin is reached, the policy is certain of all tokens), but one with a slope must reach the
     weights. On several ranks all of them call it with the same samples.
 
     Args:
-        policy: the policy, with unchanged weights.
+        policy: the policy, with the weights of the gradient.
         samples: those of the step.
         algorithm: its loss.
         max_tokens: limit of a micro-batch.

@@ -89,7 +89,7 @@ def token_weights(
     if mode == "sequence_mean_token_sum":
         return sequences
     if mode == "sequence_mean_token_mean":
-        return sequences / _of_rollout(batch, 0, ones)
+        return sequences / numbers(batch.of_rollout(0), ones)[batch.turn]
     if mode == "turn_mean_token_sum":
         return ones / totals.turns
     if mode == "constant":
@@ -103,14 +103,7 @@ def token_weights(
     in_turn = _counts(ones, batch.turn, batch.num_turns)[batch.turn]
     if mode == "turn_mean":
         return ones / in_turn / totals.turns
-    return sequences / in_turn / _of_rollout(batch, 1, ones)
-
-
-def _of_rollout(batch: Batch, which: int, like: Tensor) -> Tensor:
-    """The tokens (`which` is 0) or turns (1) of each token's whole rollout (N,)."""
-    counts = batch.totals.by_rollout
-    per_turn = [float(counts[s.rollout][which]) for s in batch.samples for _ in s.turns]
-    return numbers(per_turn, like)[batch.turn]
+    return sequences / in_turn / numbers(batch.of_rollout(1), ones)[batch.turn]
 
 
 def numbers(values: Sequence[float], like: Tensor) -> Tensor:

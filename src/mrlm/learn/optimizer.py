@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +110,7 @@ class Stepper:
             for weight, copy in zip(self.weights, self.masters.optimized, strict=True)
         }
         self.own: list[nn.Parameter] = [optimized[id(weight)] for weight in own or heads]
-        """What is updated for them, without a value head, unless there is nothing else."""
+        """Those that the optimiser updates for them, without a value head if there are others."""
         groups: list[dict[str, Any]] = []
         for each, rate in ((own, settings.learning_rate), (heads, settings.critic_rate)):
             parts = decayed(policy, each) if settings.weight_decay else (each,)
@@ -214,13 +214,21 @@ def _optimizer(
     groups: list[dict[str, Any]], settings: LearnerSettings, sharded: bool
 ) -> torch.optim.Optimizer:
     """The optimiser of some groups of parameters."""
+    decay = settings.weight_decay
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, fused=not sharded)  # shards have no fused step
-    decoupled = settings.optimizer == "adamw"
+        whole = not sharded  # shards have no fused step
+        return torch.optim.SGD(groups, weight_decay=decay, fused=whole)
+    decoupled, betas = settings.optimizer == "adamw", settings.betas
     if settings.offload:
-        return HostAdam(groups, betas=settings.betas, fused=True, decoupled_weight_decay=decoupled)
+        return HostAdam(
+            groups,
+            betas=betas,
+            weight_decay=decay,
+            fused=True,
+            decoupled_weight_decay=decoupled,
+        )
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    return kind(groups, betas=settings.betas, fused=True)
+    return kind(groups, betas=betas, weight_decay=decay, fused=True)
 
 
 class Trainee:
@@ -263,14 +271,19 @@ class Trainee:
             )
 
     def finish_step(
-        self, metrics: dict[str, float], samples: Sequence[Sample] = ()
+        self,
+        metrics: dict[str, float],
+        samples: Sequence[Sample] = (),
+        without_gradient: Callable[[], None] | None = None,
     ) -> tuple[float, bool]:
         """Steps with the accumulated gradient unless it or the loss (of `metrics`) is not finite;
         returns its norm, and whether it stepped. An overflow of the loss scale does not count;
         several other failures in a row end the run with a `NonFiniteError`, and save the
-        `samples`."""
+        `samples`. `without_gradient` is called before a step whose gradient is exactly 0."""
         loss = metrics["loss"]
         norm = self.stepper.norm()
+        if norm == 0.0 and without_gradient is not None:
+            without_gradient()
         finite = math.isfinite(loss) and math.isfinite(norm)
         overflow = self.stepper.scaler.get_scale() > 1.0 and math.isfinite(loss)
         self.stepper.step(apply=finite)

@@ -49,7 +49,7 @@ class LogFile(logging.Handler):
 
 
 def ended_in(folder: Path) -> str | None:
-    """How a run ended: `this run ended in step 1 with ...`, if its last message is the error that
+    """The end of a run: `this run ended in step 1 with ...`, if its last message is the error that
     ended it.
 
     Args:

@@ -72,12 +72,13 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
 
 
 def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-    """Checks that an iteration has a token to train on. Equal rewards are no error: they are
-    counted (`tied_steps`).
+    """Checks that an iteration has a token to train on, and warns of an agent that has none. Equal
+    rewards are no error: they are counted (`tied_steps`).
 
     Raises:
         CheckError: it has none; the message names the cause.
     """
+    warn_untrained(run, metrics)
     if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
         return
     episodes = [episode for group in groups for episode in group if not episode.failed]
@@ -102,12 +103,13 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
             f"no {where} has a message of a trained agent. A {where} needs an assistant message, "
             "or the name of a trained agent in `agent`"
         )
-    if all(turn.finish_reason == "length" for turn in written):
+    masked = run.spec.leaves_out
+    if masked == "cut" and all(turn.finish_reason == "length" for turn in written):
         return (
             f"all {len(written)} completions were cut at the token limit, and the algorithm leaves "
             "these out; raise generation.max_new_tokens"
         )
-    if all(episode.status == "truncated" for episode in episodes):
+    if masked == "truncated" and all(each.status == "truncated" for each in episodes):
         return (
             f"all {len(episodes)} episodes were truncated, and the algorithm leaves these out; "
             "raise the limits of turns and tokens"

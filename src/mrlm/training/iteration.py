@@ -144,6 +144,7 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
         stages; and the mismatch in the first passes.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
+    run.updating = True
     updates: Updates = {learner.policy: {} for learner in run.learners}
     between: dict[str, float] = {}
     learners = [] if algorithm.waiting else run.learners

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,22 @@ def state_of(run: Run) -> dict[str, Any]:
     }
 
 
-def save_before(run: Run, begun: Mapping[str, Any], error: Exception) -> None:
-    """Writes a checkpoint of the last whole step, after an error that ends the run in the next one,
-    and notes it on the error. Nothing is written once weights have changed since.
-
-    Args:
-        run: the run.
-        begun: `state_of` the run before the iteration.
-        error: the error.
-    """
-    known = (run.folder / f"checkpoint-{run.step}").is_dir()
-    if run.step and begun and not (known or run.updating or run.failing) and run.saves_end:
-        save(run, begun)
-        error.add_note(f"checkpoint-{run.step} is saved")
+@contextmanager
+def saved_before(run: Run) -> Iterator[None]:
+    """Context of an iteration: an error that ends the run there (of a reward function, an
+    environment, a check) leaves a checkpoint of the last whole step, and says so. Nothing is
+    written once weights have changed since."""
+    begun = state_of(run)
+    try:
+        yield
+    except NonFiniteError:  # the run may go back to a checkpoint
+        raise
+    except Exception as error:
+        known = (run.folder / f"checkpoint-{run.step}").is_dir()
+        if run.step and begun and not (known or run.updating or run.failing) and run.saves_end:
+            save(run, begun)
+            error.add_note(f"checkpoint-{run.step} is saved")
+        raise
 
 
 def save(run: Run, begun: Mapping[str, Any] | None = None) -> Path:

@@ -125,6 +125,8 @@ class Spec:
             `{name}` for the algorithm; `None`: it can.
         refuses_rounded: the same for samples of rounded weights (`engine.int8`).
         entropy: the loss differentiates the entropy.
+        leaves_out: completions that were `cut` at the token limit, or `truncated` episodes, are not
+            trained on.
         trains_answers: the agents' own tokens are trained on; else only what they read next.
         ignores_zero: samples with only zero advantages do not change the loss, so the forward pass
             may skip them; they still count in its denominators.
@@ -143,6 +145,7 @@ class Spec:
     refuses_lag: str | None = UNCORRECTED
     refuses_rounded: str | None = ROUNDED + "engine.int8=false"
     entropy: bool = False
+    leaves_out: Literal["cut", "truncated"] | None = None
     trains_answers: bool = True
     ignores_zero: bool = False
 
