@@ -54,8 +54,9 @@ def tied_steps(rows: Rows) -> str:
         for row in rows
     ]
     steps = [each for each in zeros if each]
-    tied = sum(min(each) == 1 for each in steps)
-    return f"{tied} of {len(steps)} steps had only ties, and trained nothing" if tied else ""
+    none = sum(row.get("tokens/trained") == 0 for row in rows)
+    tied = sum(min(each) == 1 for each in steps) + none
+    return f"{tied} of {len(steps) + none} steps had only ties, and trained nothing" if tied else ""
 
 
 def _configs(folder: Path) -> list[dict[str, Any]]:

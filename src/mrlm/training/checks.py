@@ -114,8 +114,13 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
             f"all {len(episodes)} episodes were truncated, and the algorithm leaves these out; "
             "raise the limits of turns and tokens"
         )
-    if run.spec.sampling.siblings and len({each.reward for each in episodes}) < len(episodes):
-        return None  # siblings with equal rewards, which form no pair
+    if run.source.rewarded and run.spec.sampling.collection is None:
+        log.warning(
+            "iteration %d: no message has an advantage, because every reward equals what it is "
+            "compared with",
+            run.step + 1,
+        )
+        return None
     return (
         f"{run.config.training.algorithm} gave no advantage to any of {len(written)} messages of "
         f"{len(episodes)} {where}s. Are both sides of all pairs the same, or does its mode train "
