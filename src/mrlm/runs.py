@@ -32,7 +32,7 @@ from mrlm.record.vocabulary import VOCABULARY, write_vocabulary
 from mrlm.record.writer import check_new, write_record
 from mrlm.sandbox import opened
 from mrlm.teams.saving import write_team
-from mrlm.tracking.summary import run_summary
+from mrlm.tracking.summary import run_summary, tied_steps
 from mrlm.train import train
 from mrlm.training.iteration import evaluate_groups
 from mrlm.training.metrics import api_metrics, episode_metrics
@@ -114,6 +114,8 @@ def run_to_end(run: Run) -> TrainResult:
         if interrupted:
             run.peers.farewell()
     history = run.peers.first(run.log.history)
+    if tied := tied_steps(history):
+        log.warning("%s", tied)
     return TrainResult(latest(history), history, run.folder)
 
 

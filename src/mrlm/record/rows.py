@@ -127,10 +127,12 @@ def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict
         for place, message in enumerate(rollout.messages)
         if message.turn is not None
     }
+    places |= {id(message): place for place, message in enumerate(rollout.messages)}  # of a row
     turns: list[dict[str, Any]] = []
     known: list[int] = []
     for turn in rollout.turns:
-        turns.append(_turn(turn, places.get(id(turn.completion_ids)), known if tokens else None))
+        place = places.get(id(turn.completion_ids), places.get(id(turn.message)))
+        turns.append(_turn(turn, place, known if tokens else None))
         if tokens:
             known = [*turn.prompt_ids, *turn.completion_ids]
     return {

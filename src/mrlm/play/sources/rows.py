@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Message, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
@@ -104,7 +104,9 @@ class Grouping:
             for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
                 if turns:
                     turns[-1].reward = paid
-                part[settings.name] = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout.tail_ids, rollout.rewritten = _tail(settings, view, turns)
+                part[settings.name] = rollout
         episodes = [
             Episode.recorded(f"{name}/{side}", Task(name), part, paid)
             for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
@@ -151,7 +153,8 @@ class Grouping:
 @dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
     """Groups made of the rows of a data set in memory, epoch after epoch; if they are shuffled, in
-    a new order in every epoch, which follows from the seed.
+    a new order in every epoch, which follows from the seed. The last batch of an epoch has the rows
+    that are left, so that an epoch visits each row once.
 
     Raises:
         ConfigError: a row lacks a column or names an unknown agent.
@@ -183,8 +186,9 @@ class RowSource(EpisodeSource):
         return len(self.rows)
 
     async def take(self, count: int) -> list[Group]:
-        places = [self.place(self._taken + i) for i in range(count)]
-        self._taken += count
+        left = len(self.rows) - self._taken % len(self.rows)
+        places = [self.place(self._taken + i) for i in range(min(count, left))]
+        self._taken += len(places)
         return [self.group(place) for place in places]
 
     def state_dict(self) -> dict[str, Any]:
@@ -203,6 +207,22 @@ class RowSource(EpisodeSource):
     def group(self, index: int) -> Group:
         """The group of row number `index`."""
         return self.grouping.group(self.rows[index], index)
+
+
+def _tail(
+    settings: AgentSettings, view: Sequence[Message], turns: Sequence[Turn]
+) -> tuple[list[int], bool]:
+    """The tokens of the messages after an agent's last turn, as they are of a played episode, and
+    whether the template rewrote the turn instead."""
+    assert settings.chat is not None
+    if not turns or view[-1].role is Role.ASSISTANT:
+        return [], False
+    ids = settings.chat.prompt(view).ids
+    history = [*turns[-1].prompt_ids, *turns[-1].completion_ids]
+    if len(ids) > settings.max_prompt_tokens + settings.sampling.max_new_tokens:
+        return [], False
+    same = ids[: len(history)] == history
+    return ids[len(history) :] if same else [], not same
 
 
 def _shared(row: Mapping[str, Any]) -> list[Message]:

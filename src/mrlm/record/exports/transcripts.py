@@ -16,6 +16,9 @@ import numpy as np
 from mrlm.record.filters import Filter
 from mrlm.record.reader import RecordedEpisode, RecordedRun, RecordedTurn
 
+OBSERVATION = "observation"
+"""The `finish_reason` of a turn that is a part of the conversation that a world model predicts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -137,7 +140,8 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
     for turn in episode.agent_turns(agent):
         place = turn.row.get("message")
         if place is None:  # a message that the agent's conversation does not keep
-            yield [Entry(agent, "assistant", turn.text, turn=turn)]
+            observed = turn.row.get("finish_reason") == OBSERVATION  # part of a message
+            yield [] if observed else [Entry(agent, "assistant", turn.text, turn=turn)]
             continue
         before = [entry(each) for each in range(read, place)]
         yield [*before, entry(place, turn)]
