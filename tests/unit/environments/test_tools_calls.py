@@ -12,7 +12,7 @@ import pytest
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.environments.tools import ToolError, ToolRegistry
-from mrlm.environments.tools.calls import (
+from mrlm.core.tool_calls import (
     MAX_CALL,
     Malformed,
     ToolCall,

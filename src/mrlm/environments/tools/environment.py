@@ -22,7 +22,7 @@ from mrlm.environments.shared.rows import (
     row_matters,
 )
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
-from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
+from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.prompts import (
