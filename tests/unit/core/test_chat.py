@@ -97,14 +97,14 @@ def test_siblings_are_rendered_once_and_share_no_list(
 ) -> None:
     chat = chat_of(tokenizer, tokenizer.chat_template)
     assert chat.control, "how the template opens roles is looked up once"
-    applied = chat._apply
+    applied = chat.apply
     rendered: list[Any] = []
 
     def noted(messages: Any, generate: bool) -> str:
         rendered.append(messages)
         return applied(messages, generate)
 
-    monkeypatch.setattr(chat, "_apply", noted)
+    monkeypatch.setattr(chat, "apply", noted)
     one, two = (chat.prompt([user("2+3=")]) for _ in range(2))
     assert len(rendered) == 1 and one == two
     one.ids.clear()
