@@ -182,6 +182,11 @@ class Chat:
         """The template and its file, for messages."""
         return _place(self.tokenizer)
 
+    @property
+    def strips_thoughts(self) -> bool:
+        """Whether the template removes thoughts from the text of messages."""
+        return self._reasoning is None and "</think>" in self.template
+
     @cached_property
     def _parts(self) -> bool:
         """Whether the template drops contents that are text, and reads lists of parts."""
@@ -246,10 +251,14 @@ class Chat:
         return {"tools": tools, **self.template_kwargs, **more}
 
     def acceptable(
-        self, messages: Sequence[Message], trained: Callable[[int], bool], generate: bool
+        self,
+        messages: Sequence[Message],
+        trained: Callable[[int], bool],
+        generate: bool,
+        whole: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
-        """The first form of the conversation that the template accepts without leaving out a call,
-        and its text."""
+        """The first form of the conversation that the template accepts without leaving out a call
+        (or, if it is to be `whole`, a text), and its text."""
         found = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
         partial: tuple[list[dict[str, Any]], str] | None = None
@@ -262,18 +271,18 @@ class Chat:
                     refused = refused or error
                     continue
                 called = any("tool_calls" in each for each in form)
-                if called and lost(form, self.apply) is not None:
+                if (called or whole) and lost(form, self.apply) is not None:
                     partial = partial or (form, text)
                     continue
-                if refused is not None and rewrite is not list:
+                if rewrite is not list:
                     self.say(
-                        f"the chat template refused the conversation ({refused}); messages were "
-                        "merged or given another role"
+                        f"the chat template refused the conversation ({refused or 'in part'}); "
+                        "messages were merged or given another role"
                     )
                 return form, text
-            if partial is not None:
-                self.say(f"{self.title} leaves out a tool call of a conversation")
-                return partial
+        if partial is not None:
+            self.say(f"{self.title} leaves out a message or a tool call of a conversation")
+            return partial
         raise ChatTemplateError(f"{self.title} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:

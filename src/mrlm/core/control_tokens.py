@@ -96,6 +96,16 @@ class Control:
         """Whether a rendered text ends with a control token."""
         return any(text.endswith(name) for name in self._ids)
 
+    def boundary(self, text: str, place: int) -> int:
+        """The position, or the beginning of the control token that it is in."""
+        longest = max(map(len, self._ids), default=0)
+        for match in self._pattern.finditer(text, max(0, place - longest)):
+            if match.start() < place < match.end():
+                return match.start()
+            if match.start() >= place:
+                break
+        return place
+
     def begins(self, text: str) -> str:
         """The control token that a rendered text begins with, with white space before it."""
         start = len(text) - len(text.lstrip())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mrlm.core.chat import Chat
 
 OPEN = re.compile(r"<think>\s*\Z")
+CLOSED = re.compile(r"</think>\s*\Z")
 CLOSE = re.compile(r"\s*(?:<think>\s*)?</think>\s*")
 Dicts = list[dict[str, Any]]
 
@@ -56,13 +57,13 @@ def samples(
         ChatTemplateError: the template leaves out a text, a call or a trained thought, or does not
             identify the assistant's tokens.
     """
-    dicts, _ = chat.acceptable(messages, trained, generate=False)
+    dicts, text = chat.acceptable(messages, trained, generate=False, whole=True)
     missing = lost(dicts, chat.apply)
     if missing is not None:
         index, what = missing
         raise ChatTemplateError(_left_out(chat, dicts[index]["sources"][-1], what))
     try:
-        ids, spans = transcript(chat, messages, trained)
+        ids, spans = _spans(chat, dicts, text, trained)
         for span in spans:
             thought = chat.thought(messages[span.message])
             if not contains(chat.tokenizer.decode(ids[span.start : span.end]), thought):
@@ -86,7 +87,12 @@ def transcript(
     Raises:
         ChatTemplateError: the template neither marks generations nor keeps its prefixes.
     """
-    dicts, text = chat.acceptable(messages, trained, generate=False)
+    return _spans(chat, *chat.acceptable(messages, trained, generate=False), trained)
+
+
+def _spans(
+    chat: Chat, dicts: Dicts, text: str, trained: Callable[[int], bool]
+) -> tuple[list[int], list[Span]]:
     chosen = [
         i
         for i, m in enumerate(dicts)
@@ -111,16 +117,18 @@ def transcript(
 def _single(chat: Chat, dicts: Dicts, index: int) -> Sample:
     """A message as the last one of its conversation, after the prompt that a policy would read."""
     before, until = _around(chat, dicts, index)
-    head = _common(before, until)
+    head = _common(chat, before, until)
     bare = _rendered(chat, dicts[:index], False)
-    if len(head) < len(_common(before, bare)):
+    if len(head) < len(_common(chat, before, bare)):
         raise ChatTemplateError(_unusable(f"message {index} changes what was rendered before it"))
     rest, source = until[len(head) :], dicts[index]["sources"][-1]
-    thought = dicts[index].get("thought", "")
+    thought = dicts[index].get("thought", "").strip()
     if not contains(rest, thought):
-        if not OPEN.search(before):
+        opened = OPEN.search(before) is not None
+        if not (opened or (chat.strips_thoughts and not CLOSED.search(before))):
             raise ChatTemplateError(_left_out(chat, source, "thought"))
-        head, rest = before, f"{thought.strip()}\n</think>\n\n{CLOSE.sub('', rest, count=1)}"
+        text = f"{thought}\n</think>\n\n{CLOSE.sub('', rest, count=1).lstrip()}"
+        head, rest = before, text if opened else f"<think>\n{text}"
     head, written = _parted(chat, dicts, index, head, rest, until)
     return Sample(source, chat.encode(head), chat.encode(written))
 
@@ -145,10 +153,11 @@ def _around(chat: Chat, dicts: Dicts, index: int) -> tuple[str, str]:
     return _rendered(chat, dicts[:index], True), _rendered(chat, dicts[: index + 1], False)
 
 
-def _common(one: str, other: str) -> str:
-    """What two texts begin with."""
+def _common(chat: Chat, one: str, other: str) -> str:
+    """What two rendered texts begin with, up to a whole control token."""
     pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))]
+    end = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return one[: chat.control.boundary(other, chat.control.boundary(one, end))]
 
 
 def _rendered(chat: Chat, dicts: Dicts, generate: bool) -> str:
@@ -176,7 +185,8 @@ def _up_to_end(chat: Chat, dicts: Dicts, index: int, written: str, until: str) -
         longer = chat.apply([*dicts[: index + 1], following], False)
     except TemplateError:
         longer = ""
-    if longer.startswith(until) and (end := chat.control.begins(longer[len(until) :])):
+    last = content.strip() or written[-16:]
+    if last in longer and (end := chat.control.begins(longer[longer.rindex(last) + len(last) :])):
         return written + end
     chat.say(
         "the chat template writes no end token after a message of the assistant, so that no policy "
