@@ -118,6 +118,8 @@ def lost(messages: Messages, apply: Callable[[Messages, bool], str]) -> tuple[in
     missing = [entry for entry in marks if entry[0] not in text and _json(entry[0]) not in text]
     rendered = _squeezed(apply(messages, False)) if missing else ""
     for _, index, what, said in missing:
+        if text and what != "text":  # a name is rendered as it is
+            return index, what
         if _squeezed(said) not in rendered and _squeezed(_json(said)) not in rendered:
             return index, what
     return None

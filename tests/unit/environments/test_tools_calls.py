@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.environments.tools import ToolError, ToolRegistry
 from mrlm.core.tool_calls import (
     MAX_CALL,
     Malformed,
@@ -20,6 +19,7 @@ from mrlm.core.tool_calls import (
     calls_in,
     written,
 )
+from mrlm.environments.tools import ToolError, ToolRegistry
 from mrlm.environments.tools.prompts import same_answer
 from mrlm.environments.tools.tool import tool_of
 
