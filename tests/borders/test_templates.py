@@ -15,7 +15,7 @@ from chat_templates import CONVERSATIONS, JSON, said, templates, tokenizer_for, 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.messages import read_message
-from mrlm.core.spans import Sample, samples
+from mrlm.core.spans import TrainedMessage, samples
 from mrlm.core.types import Message, SamplingParams
 from mrlm.learn.bases.preference import row_pairs
 from mrlm.play.agent import AgentSettings
@@ -127,7 +127,7 @@ def test_conversations_have_the_ids_of_the_judge(
         assert whole(text, messages), case
 
 
-def rows_of(chat: Chat, messages: list[JSON], tools: Any = None) -> list[Sample]:
+def rows_of(chat: Chat, messages: list[JSON], tools: Any = None) -> list[TrainedMessage]:
     found = read(messages, tools, chat)
     return samples(chat, found, lambda index: found[index].role == "assistant")
 

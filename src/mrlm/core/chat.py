@@ -25,7 +25,6 @@ from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import Control
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.messages import REASONING
-from mrlm.core.spans import Span, transcript
 from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
 from mrlm.core.types import Message, Role, Turn
 
@@ -156,20 +155,6 @@ class Chat:
                 tail = tail.lstrip().removeprefix(end)
         ids = [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)]
         return Prompt(text, ids, said=said)
-
-    def transcript(
-        self, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
-    ) -> tuple[list[int], list[Span]]:
-        """Ids of a whole conversation, and the spans of its assistant messages.
-
-        Args:
-            messages: the conversation; it need not have been sampled.
-            trained: selects assistant messages by index.
-
-        Raises:
-            ChatTemplateError: the template neither marks generations nor keeps its prefixes.
-        """
-        return transcript(self, messages, trained)
 
     @cached_property
     def longest_token(self) -> int:

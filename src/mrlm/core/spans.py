@@ -7,17 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import TemplateError
 
+from mrlm.core.chat import Chat
 from mrlm.core.control_tokens import GUARD, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import contains, lost, plain, text_of
 from mrlm.core.types import Message
-
-if TYPE_CHECKING:
-    from mrlm.core.chat import Chat
 
 OPEN = re.compile(r"<think>\s*\Z")
 CLOSED = re.compile(r"</think>\s*\Z")
@@ -35,7 +33,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Sample:
+class TrainedMessage:
     """The tokens of message number `message`, and those before it."""
 
     message: int
@@ -49,7 +47,7 @@ class Rewritten(ChatTemplateError):
 
 def samples(
     chat: Chat, messages: Sequence[Message], trained: Callable[[int], bool]
-) -> list[Sample]:
+) -> list[TrainedMessage]:
     """The trained messages of a conversation with their prompts. Each prompt continues the tokens
     of the message before it, or is rendered by itself if the template rewrites earlier turns.
 
@@ -68,7 +66,7 @@ def samples(
             thought = chat.thought(messages[span.message])
             if not contains(chat.tokenizer.decode(ids[span.start : span.end]), thought):
                 raise Rewritten(_unusable("it removes thoughts"))
-        return [Sample(s.message, ids[: s.start], ids[s.start : s.end]) for s in spans]
+        return [TrainedMessage(s.message, ids[: s.start], ids[s.start : s.end]) for s in spans]
     except Rewritten:
         pass
     chat.say("the chat template rewrites earlier turns, so each turn becomes a sample of its own")
@@ -80,7 +78,9 @@ def samples(
 
 
 def transcript(
-    chat: Chat, messages: Sequence[Message], trained: Callable[[int], bool]
+    chat: Chat,
+    messages: Sequence[Message],
+    trained: Callable[[int], bool] = lambda index: True,
 ) -> tuple[list[int], list[Span]]:
     """Ids of a whole conversation, and the spans of its trained assistant messages.
 
@@ -114,7 +114,7 @@ def _spans(
 # -- one turn --------------------------------------------------------------------------------------
 
 
-def _single(chat: Chat, dicts: Dicts, index: int) -> Sample:
+def _single(chat: Chat, dicts: Dicts, index: int) -> TrainedMessage:
     """A message as the last one of its conversation, after the prompt that a policy would read."""
     before, until = _around(chat, dicts, index)
     head = _common(chat, before, until)
@@ -130,7 +130,7 @@ def _single(chat: Chat, dicts: Dicts, index: int) -> Sample:
         text = f"{thought}\n</think>\n\n{CLOSE.sub('', rest, count=1).lstrip()}"
         head, rest = before, text if opened else f"<think>\n{text}"
     head, written = _parted(chat, dicts, index, head, rest, until)
-    return Sample(source, chat.encode(head), chat.encode(written))
+    return TrainedMessage(source, chat.encode(head), chat.encode(written))
 
 
 def _parted(
@@ -154,7 +154,7 @@ def _around(chat: Chat, dicts: Dicts, index: int) -> tuple[str, str]:
 
 
 def _common(chat: Chat, one: str, other: str) -> str:
-    """What two rendered texts begin with, up to a whole control token."""
+    """The common beginning of two rendered texts, up to a whole control token."""
     pairs = enumerate(zip(one, other, strict=False))
     end = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     return one[: chat.control.boundary(other, chat.control.boundary(one, end))]
