@@ -73,10 +73,9 @@ class Chat:
         self.tokenizer = tokenizer
         self.template_kwargs: dict[str, Any] = dict(template_kwargs or {})
         self._said: set[str] = set()
-        template = tokenizer.chat_template
-        named = template if isinstance(template, dict) else {}
-        if named:
-            template = named.get("default") or next(iter(named.values()))
+        given = tokenizer.chat_template
+        named: dict[str, str] = given if isinstance(given, dict) else {"default": given}
+        template = named.get("default") or next(iter(named.values()))
         if not template:
             self.say("the tokenizer has no chat template; a plain 'Role: text' one is used")
             template = PLAIN_TEMPLATE
@@ -120,7 +119,10 @@ class Chat:
         """Like `render`, with a cache for conversations determined by roles and contents alone, and
         those. After a `previous` prompt only the new messages are rendered, if the template renders
         each message by itself."""
-        if any(map(_has_more, messages)):
+        more = [
+            m.tool_calls or m.reasoning or m.name or m.tool_call_id or m.metadata for m in messages
+        ]
+        if any(more) and any(map(_has_more, messages)):
             return self.render(messages), ()
         said = tuple([(message.role, message.content) for message in messages])
         if previous is not None and self._additive and previous.said:

@@ -117,9 +117,10 @@ def _content(item: Mapping[str, Any], where: str, optional: bool) -> str:
         return ""
     if isinstance(content, Sequence) and not isinstance(content, str):
         parts = [each.get("text") if isinstance(each, Mapping) else each for each in content]
-        if not all(isinstance(part, str) for part in parts):
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
             raise DataError(f"{where}: 'content' may have parts of text only, not {short(content)}")
-        return "".join(parts)
+        return "".join(texts)
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {short(content)}")
     return content

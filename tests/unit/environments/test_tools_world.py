@@ -505,7 +505,7 @@ QWEN = (
 
 def test_native_tools_go_through_the_chat_template(tokenizer: Any) -> None:
     from mrlm.core.chat import Chat
-from mrlm.core.spans import transcript
+    from mrlm.core.spans import transcript
 
     made = ToolUseEnvironment(tasks="arithmetic", call_format="native")
     task = made.task(0)
