@@ -16,7 +16,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.messages import read_message
 from mrlm.core.spans import TrainedMessage, samples
-from mrlm.core.types import Message, SamplingParams
+from mrlm.core.types import Message, Role, SamplingParams, Turn
 from mrlm.learn.bases.preference import row_pairs
 from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping
@@ -267,3 +267,30 @@ def test_the_template_named_tool_use_explains_tools(tokenizer: Any) -> None:
     chat = Chat(own)
     expected = own.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]
     assert chat.encode(chat.render(read(messages, tools, chat), generate=False)) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_of_second_turns_read_as_the_judge_writes_them(tokenizer: Any, name: str) -> None:
+    """After a sampled answer with thoughts, white space and an end token: the tokens are kept, or
+    the prompt is rendered again where the template rewrites the answer."""
+    own = tokenizer_for(tokenizer, templates()[name])
+    chat = Chat(own)
+    for text in ("Quite warm.", "<think>\nIn July.\n</think>\n\nQuite warm.", "Quite warm. \n"):
+        first = chat.prompt([Message("Is it warm?")])
+        ids = [*chat.encode(text), own.eos_token_id]
+        turn = Turn("a", "p", first.ids, ids, finish_reason="stop")
+        turn.message = Message(chat.decode(ids), Role.ASSISTANT, turn=turn)
+        talk = [Message("Is it warm?"), turn.message, Message("And later?")]
+        second = chat.prompt(talk, after=(first, turn))
+        plain = [user("Is it warm?"), said(turn.message.content), user("And later?")]
+        parts = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in plain]
+        ways = [parts] if chat._parts else [plain]
+        expected = own.apply_chat_template(*ways, add_generation_prompt=True, tokenize=False)
+        read = own.decode(second.ids)
+        if second.forked:
+            assert second.ids == chat.encode(expected)
+        else:
+            assert second.ids[: len(first.ids) + len(ids)] == [*first.ids, *ids]
+            once = own.decode([own.eos_token_id])
+            assert f"{once}{once}" not in "".join(read.split())
+            assert second.text == expected
