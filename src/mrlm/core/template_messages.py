@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jinja2 import TemplateError
+
 OWN = ("sources", "tools", "kwargs", "prefill", "thought")
 """Fields that are not the template's."""
 THOUGHT = re.compile(r"<think>.*?</think>|\A.*?</think>", re.DOTALL)
@@ -113,7 +115,7 @@ def lost(messages: Messages, apply: Callable[[Messages, bool], str]) -> tuple[in
         return None
     try:
         text = apply(marked, False)
-    except Exception:  # the template reads the marks as part of a value
+    except TemplateError:  # the template reads the marks as part of a value
         text = ""
     missing = [entry for entry in marks if entry[0] not in text and _json(entry[0]) not in text]
     rendered = _squeezed(apply(messages, False)) if missing else ""
