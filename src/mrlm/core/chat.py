@@ -320,6 +320,7 @@ class Chat:
         return before.rpartition("<think>")[2] if closed else ""
 
     def say(self, sentence: str) -> None:
+        """Logs a warning, once."""
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning(sentence)
