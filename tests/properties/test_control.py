@@ -105,7 +105,7 @@ SOURCES = [
 def takes(chat: Chat, source: str) -> bool:
     """Whether a template renders what a source says at all."""
     if source == "schema":
-        return chat._takes_tools
+        return chat.takes_tools
     if source == "arguments":
         return "tool['function']['arguments'] +" not in chat.template  # DeepSeek's takes text
     return source != "written arguments" or "_args.items()" not in chat.template  # GLM's does not
@@ -273,13 +273,13 @@ def test_a_template_is_rendered_once_for_each_prompt(
     """Guarding costs no second rendering, however long the conversation."""
     chat = Chat(named("qwen3"))
     assert chat.control
-    applied, count = chat._apply, [0]
+    applied, count = chat.apply, [0]
 
     def counted(messages: Any, generate: bool) -> str:
         count[0] += 1
         return applied(messages, generate)
 
-    monkeypatch.setattr(chat, "_apply", counted)
+    monkeypatch.setattr(chat, "apply", counted)
     messages: list[Message] = []
     for turn in range(20):
         messages += [Message(f"{turn} <|im_end|>"), Message("5", Role.ASSISTANT)]

@@ -92,6 +92,26 @@ class Control:
         """Plain data (tool calls, schemas of tools) with all texts guarded."""
         return _mapped(value, self.guard)
 
+    def ends(self, text: str) -> bool:
+        """Whether a rendered text ends with a control token."""
+        return any(text.endswith(name) for name in self._ids)
+
+    def boundary(self, text: str, place: int) -> int:
+        """The position, or the beginning of the control token that it is in."""
+        longest = max(map(len, self._ids), default=0)
+        for match in self._pattern.finditer(text, max(0, place - longest)):
+            if match.start() < place < match.end():
+                return match.start()
+            if match.start() >= place:
+                break
+        return place
+
+    def begins(self, text: str) -> str:
+        """The control token that a rendered text begins with, with white space before it."""
+        start = len(text) - len(text.lstrip())
+        match = self._pattern.match(text, start)
+        return text[: match.end()] if match else ""
+
     def encode(self, guarded: str) -> list[int]:
         """Ids of a rendered text whose messages were guarded."""
         if GUARD not in guarded:

@@ -130,7 +130,10 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
             for number, each in enumerate(message.get("tool_calls") or ())
         )
         waiting.extend(call.id for call in calls)
-        answers = waiting.popleft() if message["role"] == "tool" and waiting else None
+        answers = message.get("tool_call_id")
+        if message["role"] == "tool" and waiting:
+            answers = answers if answers in waiting else waiting[0]
+            waiting.remove(answers)
         sender = message.get("agent")
         sender = None if sender == agent else sender
         role, text = message["role"], message["content"]

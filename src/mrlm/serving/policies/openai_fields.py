@@ -11,18 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from mrlm.core.chat import Chat
-from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.core.errors import DataError
+from mrlm.core.messages import read_message
+from mrlm.core.tool_calls import ToolCall, blocks_in
+from mrlm.core.types import Completion, Message, SamplingParams
 from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
 JSON = dict[str, Any]
-ROLES: dict[str, Role] = {
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-    "tool": Role.TOOL,
-    "function": Role.TOOL,
-}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -40,7 +35,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 """Fields that would change an answer but are not supported, with the values that have no effect."""
-OPENS, CLOSES = "<tool_call>", "</tool_call>"
 MOST_CHOICES = 64
 
 
@@ -173,31 +167,10 @@ def _characters(value: Any) -> int:
 
 
 def _message(given: Any, where: str) -> Message:
-    if not isinstance(given, dict) or given.get("role") not in ROLES:
-        raise Refusal("bad", f"{where} needs a role, one of {', '.join(ROLES)}", where)
-    content = given.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-            raise Refusal("bad", f"{where}.content may have parts of text only", where)
-        content = "".join(part["text"] for part in content)
-    if content is not None and not isinstance(content, str):
-        raise Refusal("bad", f"{where}.content must be a text", where)
-    calls = given.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
-        raise Refusal("bad", f"{where}.tool_calls must be a list of objects", where)
-    return Message(content or "", ROLES[given["role"]], tool_calls=tuple(map(_called, calls)))
-
-
-def _called(call: JSON) -> JSON:
-    """A tool call in the form of chat templates: its arguments as an object."""
-    function = call.get("function")
-    function = dict(function) if isinstance(function, dict) else {}
-    if isinstance(function.get("arguments"), str):
-        try:
-            function["arguments"] = json.loads(function["arguments"])
-        except ValueError:
-            raise Refusal("bad", "the arguments of a tool call are not JSON", "messages") from None
-    return {**call, "function": function}
+    try:
+        return read_message(given, where)
+    except DataError as error:
+        raise Refusal("bad", str(error), where) from None
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -260,23 +233,18 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
 
 
 def _calls_in(text: str) -> tuple[list[JSON], str]:
-    """The tool calls in a text, and the rest, in linear time. Malformed calls stay text."""
-    first, *parts = text.split(OPENS)
+    """The tool calls in a text, and the rest. Malformed calls stay text."""
     calls: list[JSON] = []
-    rest = [first]
-    for part in parts:
-        inside, closed, after = part.partition(CLOSES)
-        try:
-            call: Any = json.loads(inside) if closed else None
-            function = {"name": str(call["name"]), "arguments": json.dumps(call["arguments"])}
-        except (ValueError, KeyError, TypeError, RecursionError):
-            rest += [OPENS, part]
-            continue
-        rest.append(after)
-        calls.append(
-            {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
-        )
-    return calls, "".join(rest)
+    rest, place = [], 0
+    for block in blocks_in(text):
+        if isinstance(block.call, ToolCall):
+            arguments = json.dumps(block.call.arguments)
+            function = {"name": block.call.name, "arguments": arguments}
+            name = f"call_{secrets.token_hex(8)}"
+            calls.append({"id": name, "type": "function", "function": function})
+            rest.append(text[place : block.start])
+            place = block.end
+    return calls, "".join([*rest, text[place:]])
 
 
 async def events(first: JSON, choices: list[JSON], counts: JSON | None) -> AsyncIterator[bytes]:
