@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from mrlm.cli._options import Verbose, Version, with_options
+from mrlm.config.trust import is_trusted
 from mrlm.core.parent_process import end_with_launcher
 from mrlm.core.registry import search
 
@@ -122,7 +123,8 @@ def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted
     after saving."""
     end_with_launcher()
-    search(Path.cwd())
+    if is_trusted(Path.cwd()):
+        search(Path.cwd())
     log = logging.getLogger("mrlm")
     log.setLevel(logging.INFO)
     if not log.handlers:

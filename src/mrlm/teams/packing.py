@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.config import yaml
+from mrlm.config.trust import mark, origin_of
 from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.loading import (
@@ -63,6 +64,8 @@ def pack(
         raise ConfigError(f"--page {page}: this file does not exist; mrlm export writes one")
     try:
         target.mkdir(parents=True, exist_ok=True)
+        if repository is None and (origin := origin_of(source)):
+            mark(target, origin)  # a copy is not trusted either
         here = [name for name, each in team["policies"].items() if _is_folder(each.get("model"))]
         for name in here:
             place = "." if len(here) == 1 else f"{POLICIES}/{name}"
