@@ -58,7 +58,7 @@ def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "config.yaml").write_text(YAML + rules)
     (folder / "final" / "config.json").write_text("{}")
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
-    row = {"id": "train/0", "step": 1, "agents": {}, "status": "completed"}
+    row = {"schema": 2, "id": "train/0", "step": 1, "agents": {}, "status": "completed"}
     (folder / "episodes.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setenv("EVIDENCE", str(tmp_path / "evidence"))
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -7,6 +7,7 @@ import importlib
 import logging
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,4 +137,5 @@ def _say(text: str) -> None:
     """Prints to standard error, escaped: text of a model or a file cannot steer the terminal."""
     from mrlm.tracking.console import printable
 
-    print(printable(text), file=sys.stderr, flush=True)
+    with suppress(OSError):  # a closed terminal shows nothing, and ends no run
+        print(printable(text), file=sys.stderr, flush=True)
