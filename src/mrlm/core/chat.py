@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
+from mrlm.core.forged_control import Confined
 from mrlm.core.template_messages import alternating, plain, without_system
+from mrlm.core.template_work import rendering
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -40,6 +43,8 @@ PLAIN_TEMPLATE = (
 
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
+JOINT = 256
+"""Characters around the end of a prompt in which a control token could be made."""
 KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
@@ -130,7 +135,8 @@ class Chat:
         if previous is not None and self._additive and previous.said:
             known = len(previous.said)
             if said[:known] == previous.said:
-                return _continued(self, previous, said[known:]), said
+                text = _continued(self, previous, said[known:])
+                return (self._texts(said) if text is None else text), said
         return self._texts(said), said
 
     def prompt(
@@ -211,16 +217,23 @@ class Chat:
             pass
         return Control(self.tokenizer, openings, self._say)
 
+    @cached_property
+    def confined(self) -> Confined:
+        """The check that control tokens of a rendered conversation are the template's."""
+        return Confined(self._apply, self.control, self.template, self._say)
+
     # -- input of the template ---------------------------------------------------------------------
 
     def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
-        return self.tokenizer.apply_chat_template(
-            plain(messages),
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=generate,
-            **self._variables(messages),
-        )
+        variables = self._variables(messages)
+        with rendering():
+            return self.tokenizer.apply_chat_template(
+                plain(messages),
+                chat_template=self.template,
+                tokenize=False,
+                add_generation_prompt=generate,
+                **variables,
+            )
 
     def _variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The template's variables, including the tools in a message's metadata."""
@@ -252,7 +265,7 @@ class Chat:
                     f"the chat template refused the conversation ({refused}); messages were merged "
                     "or given another role"
                 )
-            return found, text
+            return self.confined(found, text, generate)
         place = _place(self.tokenizer)
         raise ChatTemplateError(f"{place} refuses the conversation: {refused}") from refused
 
@@ -288,14 +301,16 @@ class Chat:
 
     def _marked(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
         """Ids of a conversation, and a mask of those that the template marks as generated."""
-        encoded = self.tokenizer.apply_chat_template(
-            plain(messages),
-            chat_template=self.template,
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            **self._variables(messages),
-        )
+        variables = self._variables(messages)
+        with rendering():
+            encoded = self.tokenizer.apply_chat_template(
+                plain(messages),
+                chat_template=self.template,
+                tokenize=True,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
+                **variables,
+            )
         return list(encoded["input_ids"]), list(encoded["assistant_masks"])
 
     def _marked_spans(
@@ -353,12 +368,17 @@ class Chat:
             log.warning(sentence)
 
 
-def _continued(chat: Chat, previous: Prompt, new: Said) -> str:
-    """The text of a conversation from that of its first messages."""
+def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
+    """The text of a conversation from that of its first messages; `None` if texts in it would
+    become control tokens, which the whole conversation is rendered for."""
     opening, end = chat._frames(previous.said[0])
     found = [Message(content, role) for role, content in (previous.said[0], *new)]
-    later = chat._apply([chat._as_dict(m, i) for i, m in enumerate(found)], True)
-    return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
+    entries = [chat._as_dict(m, i) for i, m in enumerate(found)]
+    later, count = chat._apply(entries, True), chat.control.count
+    before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
+    tail, begin = before[-JOINT:], after[:JOINT]
+    joined = count(tail + begin) != (*map(add, count(tail), count(begin)),)
+    return None if joined or not chat.confined.holds(entries, later, True) else before + after
 
 
 def _frame(chat: Chat, first: tuple[Role, str]) -> tuple[str, str]:

@@ -1,0 +1,139 @@
+"""Control tokens that a template makes of the text of messages: by deleting a part, changing case,
+or joining neighbours. They are found after rendering, by comparison with harmless messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from jinja2 import TemplateError
+
+from mrlm.core.control_tokens import Control
+from mrlm.core.errors import ChatTemplateError
+
+Messages = list[dict[str, Any]]
+Counts = tuple[int, ...] | None
+Apply = Callable[[Messages, bool], str]
+IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*")
+TAG = re.compile(r"</?[a-zA-Z_]+>")
+PLAIN = 3
+"""Fields of a message with role, content and its source alone."""
+FILLING = "x"
+KEPT = 4096
+"""Size of the cache of the control tokens of harmless conversations."""
+FORMS = (re.compile(r"(?=[<\[|])(.)", re.DOTALL), re.compile(r"([^\w\s])"))
+"""What is followed by a space where text would become a control token: first what begins one, then
+every mark."""
+
+
+class Confined:
+    """Keeps control tokens of a rendered conversation where the template puts them.
+
+    There must be as many as with the same roles and harmless contents, which are rendered once for
+    every sequence of roles.
+
+    Args:
+        apply: renders messages of the template's form; the flag adds the generation prompt.
+        control: the control tokens.
+        template: its source; markup that it names may decide what it does, and is kept.
+        say: called with a warning.
+    """
+
+    def __init__(
+        self, apply: Apply, control: Control, template: str, say: Callable[[str], None]
+    ) -> None:
+        self._apply, self._control, self._say = apply, control, say
+        tags = {tag for tag in TAG.findall(template) if not any(control.count(tag))}
+        markup = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
+        self._markup = re.compile(f"({markup})") if markup else None
+        self._counts: dict[Hashable, Counts] = {}
+
+    def holds(self, messages: Messages, text: str, generate: bool) -> bool:
+        """Whether the control tokens of a rendered conversation are the template's own."""
+        counts, shape = self._control.count(text), (_shape(messages), generate)
+        if shape in self._counts and self._counts[shape] == counts:
+            return True
+        return any(
+            counts == self._of(_changed(messages, filling), generate, key)
+            for filling, key in ((_short, shape), (self._like, None))
+        )
+
+    def __call__(self, messages: Messages, text: str, generate: bool) -> tuple[Messages, str]:
+        """A conversation that `holds`, and its text: the given one, or spelled out.
+
+        Raises:
+            ChatTemplateError: the template makes control tokens of any spelling.
+        """
+        if self.holds(messages, text, generate):
+            return messages, text
+        for form in FORMS:
+            spelled = _changed(messages, lambda part, form=form: form.sub(r"\1 ", part))
+            try:
+                text = self._apply(spelled, generate)
+            except TemplateError:
+                continue
+            if self.holds(spelled, text, generate):
+                self._say(
+                    "the chat template makes a control token of a message's text; a space is put "
+                    "into it"
+                )
+                return spelled, text
+        raise ChatTemplateError(
+            "the chat template makes control tokens of a message's text, however it is spelled; "
+            "use another template"
+        )
+
+    def _of(self, harmless: Messages, generate: bool, shape: Hashable) -> Counts:
+        """The control tokens of a harmless conversation; kept for the short one of a shape."""
+        try:
+            counts = self._control.count(self._apply(harmless, generate))
+        except TemplateError:
+            counts = None
+        if shape is not None:
+            if len(self._counts) >= KEPT:
+                self._counts.clear()
+            self._counts[shape] = counts
+        return counts
+
+    def _like(self, text: str) -> str:
+        """A harmless text with the white space and the markup of another."""
+        parts = [text] if self._markup is None else self._markup.split(text)
+        return "".join(
+            part if place % 2 else re.sub(r"\S", FILLING, part) for place, part in enumerate(parts)
+        )
+
+
+def _short(text: str) -> str:
+    return FILLING if text.strip() else ""
+
+
+def _shape(messages: Messages) -> Hashable:
+    """What the short harmless messages depend on."""
+    return tuple(
+        [
+            (each["role"], not (text := each["content"]) or text.isspace())
+            if len(each) == PLAIN and isinstance(each["content"], str)
+            else repr(_changed([each], _short))
+            for each in messages
+        ]
+    )
+
+
+def _changed(messages: Messages, change: Callable[[str], str]) -> Messages:
+    """Messages with their texts changed; roles, names and words of schemas stay."""
+
+    def texts(value: Any, content: bool = False) -> Any:
+        if isinstance(value, str):
+            return value if not content and IDENTIFIER.fullmatch(value) else change(value)
+        if isinstance(value, dict):
+            return {texts(key): texts(each) for key, each in value.items()}
+        return list(map(texts, value)) if isinstance(value, list | tuple) else value
+
+    return [
+        {
+            key: value if key in ("role", "sources") else texts(value, key == "content")
+            for key, value in message.items()
+        }
+        for message in messages
+    ]
