@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from operator import add, sub
 from typing import Any
 
 from jinja2 import TemplateError
@@ -14,6 +15,8 @@ from mrlm.core.errors import ChatTemplateError
 
 Messages = list[dict[str, Any]]
 Counts = tuple[int, ...] | None
+Shape = tuple[tuple[Hashable, ...], bool]
+"""What harmless messages depend on, and whether a generation prompt is added."""
 Apply = Callable[[Messages, bool], str]
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*")
 TAG = re.compile(r"</?[a-zA-Z_]+>")
@@ -47,12 +50,15 @@ class Confined:
         tags = {tag for tag in TAG.findall(template) if not any(control.count(tag))}
         markup = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
         self._markup = re.compile(f"({markup})") if markup else None
-        self._counts: dict[Hashable, Counts] = {}
+        self._counts: dict[Shape, Counts] = {}
+        self._steps: dict[Shape, tuple[int, ...]] = {}
 
     def holds(self, messages: Messages, text: str, generate: bool) -> bool:
         """Whether the control tokens of a rendered conversation are the template's own."""
         counts, shape = self._control.count(text), (_shape(messages), generate)
-        if shape in self._counts and self._counts[shape] == counts:
+        if shape not in self._counts and self._extrapolated(*shape) == counts:
+            self._counts[shape] = counts
+        if self._counts.get(shape) == counts:
             return True
         return any(
             counts == self._of(_changed(messages, filling), generate, key)
@@ -84,7 +90,7 @@ class Confined:
             "use another template"
         )
 
-    def _of(self, harmless: Messages, generate: bool, shape: Hashable) -> Counts:
+    def _of(self, harmless: Messages, generate: bool, shape: Shape | None) -> Counts:
         """The control tokens of a harmless conversation; kept for the short one of a shape."""
         try:
             counts = self._control.count(self._apply(harmless, generate))
@@ -94,7 +100,18 @@ class Confined:
             if len(self._counts) >= KEPT:
                 self._counts.clear()
             self._counts[shape] = counts
+            entries, generate = shape
+            before = self._counts.get((entries[:-2], generate))
+            if counts is not None and before is not None:
+                self._steps[entries[-2:], generate] = tuple(map(sub, counts, before))
         return counts
+
+    def _extrapolated(self, entries: tuple[Hashable, ...], generate: bool) -> Counts:
+        """The control tokens of a longer conversation, from one without its last two messages and
+        what two such messages added before: no second rendering in every turn."""
+        before = self._counts.get((entries[:-2], generate))
+        step = self._steps.get((entries[-2:], generate))
+        return None if before is None or step is None else tuple(map(add, before, step))
 
     def _like(self, text: str) -> str:
         """A harmless text with the white space and the markup of another."""
@@ -108,7 +125,7 @@ def _short(text: str) -> str:
     return FILLING if text.strip() else ""
 
 
-def _shape(messages: Messages) -> Hashable:
+def _shape(messages: Messages) -> tuple[Hashable, ...]:
     """What the short harmless messages depend on."""
     return tuple(
         [

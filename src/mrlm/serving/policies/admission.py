@@ -71,7 +71,13 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
     if sum(map(data.count, (b"{", b"[", b":"))) > parts:
         raise Refusal("bad", f"the body holds more than {parts} objects, lists and names")
     try:
-        found = json.loads(data, parse_constant=_no_number)
+        found = json.loads(data.decode(), parse_constant=_no_number)
+        if b"\\ud" in data or b"\\uD" in data:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise Refusal(
+            "bad", "the body has half of a surrogate pair, or is not UTF-8; send whole characters"
+        ) from None
     except (ValueError, RecursionError):
         raise Refusal("bad", "the body is not JSON") from None
     if not isinstance(found, dict):

@@ -207,6 +207,8 @@ class OpenAIHandler:
         """Read the body of a request, within the limits of memory; `_held` counts its size."""
         if request.method == "GET":
             return
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            raise Refusal("bad", "give content-length or transfer-encoding, not both")
         limits = self.limits
         large = Refusal("large", f"the request is larger than {limits.body} bytes")
         length = request.headers.get("content-length", "")
