@@ -12,8 +12,8 @@ from typing import Any
 
 from mrlm.build.async_play import describe
 from mrlm.build.folder import claim, run_folder
-from mrlm.build.lock import unlock
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
+from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import defaults_that_matter, first_prompts, settings_set

@@ -367,8 +367,8 @@ ENDS = ("SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 def _signals(run: Run) -> AbstractContextManager[None]:
-    """The first Ctrl-C, or one of `ENDS`, ends the run at the next step boundary, saved; the second ends it
-    at once."""
+    """The first Ctrl-C, or one of `ENDS`, ends the run at the next step boundary, saved; the second
+    ends it at once."""
 
     def handle(number: int, frame: object) -> None:
         if run.interrupted:

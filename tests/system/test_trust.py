@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Mrlm
 
+from commands import Mrlm
 from mrlm import load_config
 from mrlm.config.trust import mark
 from mrlm.core import registry

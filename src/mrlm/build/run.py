@@ -25,9 +25,9 @@ from mrlm.build.compatibility import (
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
-from mrlm.build.lock import check_free, unlock
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
+from mrlm.build.lock import check_free, unlock
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
 from mrlm.build.precision import device_type, precision_text, with_precision

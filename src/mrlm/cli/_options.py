@@ -47,9 +47,7 @@ Trust = Annotated[
         help="Accept a pulled config that imports code, runs programs or contacts servers.",
     ),
 ]
-TRUSTING = frozenset(
-    "train eval collect play replay why view plan doctor serve".split()
-)
+TRUSTING = ("train", "eval", "collect", "play", "replay", "why", "view", "plan", "doctor", "serve")
 """Commands that use a config or the folder of a run."""
 
 
@@ -68,13 +66,11 @@ Version = Annotated[
 
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command with the names, bounds and help texts of its options. Every command
-    takes `--verbose`, and those that use a config `--trust`; a parameter `quiet` silences the log."""
+    """The function of a command with the names, bounds and help texts of its options. All take
+    `--verbose`, those that use a config `--trust`; a parameter `quiet` silences the log."""
 
     @functools.wraps(command)
-    def wrapped(
-        *args: Any, verbose: bool = False, trust: bool = False, **options: Any
-    ) -> None:
+    def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
         if options.get("quiet"):
             logging.getLogger("mrlm").setLevel(logging.WARNING)
         command(*args, **options)

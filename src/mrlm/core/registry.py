@@ -123,7 +123,9 @@ def _exists(wing: str, name: str) -> bool:
 def _load_reference(reference: str) -> Any:
     module_name, _, attribute = reference.partition(":")
     if not is_reference(reference):
-        raise PluginError(f"{reference!r} is not the name of a class; write 'my_package.module:Name'")
+        raise PluginError(
+            f"{reference!r} is not the name of a class; write 'my_package.module:Name'"
+        )
     new = module_name not in sys.modules
     try:
         target: Any = importlib.import_module(module_name)

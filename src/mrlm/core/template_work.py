@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from mrlm.core.errors import ChatTemplateError
 
 SECONDS = 5.0
-"""CPU time that one rendering may take; templates take milliseconds, and loops in loops for ever."""
+"""CPU time that one rendering may take; templates take milliseconds, loops in loops for ever."""
 _INTERVAL = 0.25
 
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from mrlm import Message, Observation, Reward, SimulatedEnvironment, Team
-from mrlm.core import registry
 from mrlm.config.trust import settings_to_trust
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import NAME, portable_name
 from mrlm.teams.card import Card, paper_titles, team_card

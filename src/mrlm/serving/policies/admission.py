@@ -49,6 +49,7 @@ class AdmissionLimits:
         parts: objects, lists and names in one body.
         head_seconds: time limit for a request's head (or a TLS handshake).
         body_seconds: time limit for a body.
+        read_seconds: time limit for a client that reads nothing of its answer.
         connections: open at the same time.
         per_address: open at the same time from one address.
     """
@@ -58,6 +59,7 @@ class AdmissionLimits:
     parts: int = 100_000
     head_seconds: float = 10.0
     body_seconds: float = 30.0
+    read_seconds: float = 20.0
     connections: int = 512
     per_address: int = 256
 

@@ -61,6 +61,7 @@ def protocol(connections: Connections) -> type[Any]:
 
         address = ""
         _timer: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         @property
         def waits(self) -> bool:
@@ -84,8 +85,20 @@ def protocol(connections: Connections) -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._unwatch()
+            if self._unread is not None:
+                self._unread.cancel()
             connections.forget(self, self.address)
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            """The client reads nothing: it has some time, then its place is for others."""
+            super().pause_writing()
+            self._unread = self.loop.call_later(limits.read_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+            super().resume_writing()
 
         def _watch(self) -> None:
             """Start or stop the timer for the rest of a head."""

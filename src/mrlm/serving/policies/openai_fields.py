@@ -26,13 +26,11 @@ ROLES: dict[str, Role] = {
     "function": Role.TOOL,
 }
 DONE: frozenset[str] = frozenset(
-    "model messages prompt tools tool_choice stream stream_options logprobs n seed max_tokens "
-    "max_completion_tokens temperature top_p top_k min_p stop return_token_ids".split()
+    ["model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options", "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "return_token_ids"]
 )
 """Fields that are carried out."""
 WITHOUT_EFFECT: frozenset[str] = frozenset(
-    "user metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention "
-    "request_id priority cache_salt".split()
+    ["user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "priority", "cache_salt"]
 )
 """Fields that change no answer, whatever their value is."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -67,8 +65,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "return_tokens_as_token_ids": (False,),
     "documents": ([],),
 }
-"""Fields that would change an answer but are not supported, with the values that have no effect. Any
-field in none of the three tables is refused."""
+"""Fields that would change an answer but are not supported, with the values that have no effect.
+Any field in none of the three tables is refused."""
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 MOST_CHOICES = 64
 

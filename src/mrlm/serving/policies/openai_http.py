@@ -49,6 +49,7 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
 }
 
 
+BOTH = "transfer-encoding"
 Route = Callable[[JSON, Any], Awaitable[Any]]
 """`route(body, request)` returns JSON, a text, or an iterator of server-sent events."""
 
@@ -208,7 +209,7 @@ class OpenAIHandler:
         if request.method == "GET":
             return
         if "content-length" in request.headers and "transfer-encoding" in request.headers:
-            raise Refusal("bad", "give content-length or transfer-encoding, not both")
+            raise Refusal("bad", "give content-length or transfer-encoding, not both", BOTH)
         limits = self.limits
         large = Refusal("large", f"the request is larger than {limits.body} bytes")
         length = request.headers.get("content-length", "")
@@ -241,6 +242,8 @@ def _error(
 
     said = {"message": message, "type": kind, "param": field, "code": code}
     headers = {"retry-after": f"{RETRY_AFTER:g}"} if status == 429 else {}
+    if field == BOTH:  # where the request ends is disputed, so nothing after it is read
+        headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse({"error": said}, status, headers)
