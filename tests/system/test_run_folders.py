@@ -142,3 +142,61 @@ def test_a_dangling_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone" / "far")
     with pytest.raises(ConfigError, match="dangling link"):
         locks.lock(tmp_path / "run")
+
+
+ROW = '{"schema": 2, "id": "train/0", "step": 1, "agents": {}, "status": "completed"}'
+
+
+@pytest.mark.parametrize("format", ["html", "atif", "hf-traces", "parquet"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"episodes.jsonl": "[]\n"},
+        {"episodes.jsonl": "{\n"},
+        {"episodes.jsonl": '{"id": 5, "agents": [1], "step": "x"}\n'},
+        {"episodes.jsonl": "[" * 100_000 + "\n"},
+        {"episodes.jsonl": ROW + "\n", "metrics.jsonl": "7\n"},
+        {"episodes.jsonl": ROW + "\n", "alarms.jsonl": "null\n"},
+        {"episodes.jsonl": ROW + "\n", "episodes.index": "x\n"},
+        {"episodes.jsonl": ROW + "\n", "vocabulary.json.gz": "x"},
+        {"episodes.jsonl": ROW + "\n", "ratings.json": "["},
+        {"episodes.jsonl": None},
+        {"episodes.jsonl": ROW + "\n", "metrics.jsonl": None},
+        {"episodes.jsonl": ROW + "\n", "config.yaml": None},
+    ],
+)
+def test_an_export_reads_nothing_outside_and_fails_in_words(
+    files: dict[str, str | None], format: str, run: Mrlm, tmp_path: Path
+) -> None:
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    folder, secret = tmp_path / "run", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text('{"id": "s3cret", "step": 1, "loss": 77, "agents": {}}\n')
+    for name, text in files.items():
+        if text is None:
+            (folder / name).symlink_to(secret)
+        else:
+            (folder / name).write_text(text)
+    done = run("export", folder, "-o", tmp_path / "out.html", "--format", format)
+    assert "Traceback" not in done.err and done.code in (0, 2), done.err
+    written = [each for each in tmp_path.rglob("out*") if each.is_file()]
+    assert not any("s3cret" in each.read_text(errors="replace") for each in written)
+    if "links" in done.err or None in files.values():
+        assert done.code == 2 or format != "html"
+
+
+def test_a_home_folder_is_the_users(
+    run: Mrlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "c.yaml").write_text(
+        "environments: [{env_type: relay}]\noutput_dir: ~/runs\n"
+        "training: {algorithm: reinforce, num_iterations: 1, batch_size: 2}\n"
+    )
+    assert run("train", "--config=~/c.yaml").code == 0
+    assert (tmp_path / "home" / "runs" / "final").is_dir()
+    assert run("export", "~/runs", "--output=~/x.html").code == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["home"]

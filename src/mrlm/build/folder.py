@@ -68,7 +68,8 @@ def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
 
 def run_folder(config: ExperimentConfig) -> Path:
     """The folder that a run writes to; absolute, as the current folder may change."""
-    return Path(config.output_dir or f"outputs/{config.experiment_name}").absolute()
+    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    return folder.expanduser().absolute()
 
 
 def set_aside(folder: Path) -> None:

@@ -73,7 +73,7 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
     def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
         if options.get("quiet"):
             logging.getLogger("mrlm").setLevel(logging.WARNING)
-        command(*args, **options)
+        command(*args, **{key: _home(value) for key, value in options.items()})
 
     table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
     rows = table["shared"] | table[name]
@@ -88,6 +88,15 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
         parameters.append(inspect.Parameter(flag, keyword, default=False, annotation=kind))
     wrapped.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped
+
+
+def _home(value: Any) -> Any:
+    """Paths with the home folder for `~`, which a shell leaves in `--output=~/runs`."""
+    if isinstance(value, list):
+        return list(map(_home, value))
+    if isinstance(value, Path) or (isinstance(value, str) and value.startswith("~/")):
+        return type(value)(Path(value).expanduser())
+    return value
 
 
 def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> Any:

@@ -11,11 +11,13 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from mrlm.core.errors import ConfigError
 from mrlm.record.tail import lines_from_end
 
 COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
@@ -184,10 +186,52 @@ class EpisodeFile:
         return True
 
 
+def run_file(folder: Path, name: str) -> Path | None:
+    """A file of a run folder, if there is one.
+
+    Raises:
+        ConfigError: it is a link that leads out of the folder, which may be somebody else's.
+    """
+    path = folder / name
+    if not path.is_file():
+        return None
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{path}: it is a link that leads out of the run folder; remove it")
+    return path
+
+
+def parsed_line(line: str | bytes, path: Path) -> dict[str, Any]:
+    """The object in a line of a run file. Raises `ConfigError`: there is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        text = f"{path}: a line is not JSON ({error}); it was not written by a run"
+        raise ConfigError(text) from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{path}: a line is not an object; it was not written by a run")
+    return row
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Read a run folder, which may be damaged or somebody else's, inside.
+
+    Raises:
+        ConfigError: what is read there is not what a run writes.
+    """
+    try:
+        yield
+    except (gzip.BadGzipFile, LookupError, TypeError, ValueError, AttributeError, EOFError, zlib.error,
+            RecursionError) as error:  # fmt: skip
+        raise ConfigError(
+            f"{folder}: its files are not what a run writes ({type(error).__name__}: {error}); "
+            "give another folder (--verbose shows where it failed)"
+        ) from error
+
+
 def episode_file(folder: Path) -> Path | None:
     """The file of episodes of a run folder, if there is one."""
-    found = (folder / name for name in (COMPRESSED, PLAIN))
-    return next((path for path in found if path.is_file()), None)
+    return run_file(folder, COMPRESSED) or run_file(folder, PLAIN)
 
 
 def parts_of(folder: Path) -> list[Part]:
@@ -197,8 +241,9 @@ def parts_of(folder: Path) -> list[Part]:
     if path is None:
         return []
     length, parts = path.stat().st_size, []
-    if (folder / INDEX).is_file():
-        for line in (folder / INDEX).read_text(encoding="utf-8").splitlines():
+    index = run_file(folder, INDEX)
+    if index is not None:
+        for line in index.read_text(encoding="utf-8").splitlines():
             part = indexed_part(line)
             if part is None or part.end > length or part.at != (parts[-1].end if parts else 0):
                 break
@@ -237,8 +282,10 @@ def rows_of(
         if id is not None and not part.may_have(id):
             continue
         for line in lines_of(path, part.at, part.size, most):
-            if mark in line and (id is None or json.loads(line)["id"] == id):
-                yield json.loads(line)
+            if mark in line:
+                row = parsed_line(line, path)
+                if id is None or row.get("id") == id:
+                    yield row
 
 
 def lines_of(path: Path, at: int, size: int, most: int | None = None) -> list[bytes]:

@@ -26,12 +26,19 @@ ROLES: dict[str, Role] = {
     "function": Role.TOOL,
 }
 DONE: frozenset[str] = frozenset(
-    ["model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options", "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "return_token_ids"]
-)
+    (
+        "model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options",
+        "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p",
+        "top_k", "min_p", "stop", "return_token_ids",
+    )
+)  # fmt: skip
 """Fields that are carried out."""
 WITHOUT_EFFECT: frozenset[str] = frozenset(
-    ["user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "priority", "cache_salt"]
-)
+    (
+        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "request_id", "priority", "cache_salt",
+    )
+)  # fmt: skip
 """Fields that change no answer, whatever their value is."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
