@@ -343,7 +343,7 @@ def handling(
     watched: Sequence[str], handle: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
     """Call `handle` for the signals of some names, in the main thread; restored afterwards. Those
-    that the process was told to ignore (`nohup`) stay ignored."""
+    that the process ignores (`nohup`) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

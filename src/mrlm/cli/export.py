@@ -27,7 +27,7 @@ def export(
     """Write one or several runs as one HTML file that opens without a server or a network, or one
     run in a format of another library."""
     from mrlm.record.exports.table import FORMATS, export_record
-    from mrlm.record.files import reading
+    from mrlm.record.opening import reading
     from mrlm.tracking.console import printable
 
     if format is None:
@@ -79,7 +79,7 @@ def _team(run: Path, output: Path, where: str, merge: bool) -> None:
 
 
 def _page(run: list[Path], output: Path, where: str, max_mb: float | None) -> None:
-    from mrlm.record.files import reading
+    from mrlm.record.opening import reading
     from mrlm.tracking.console import printable
     from mrlm.viewer.export import export_run
 

@@ -55,7 +55,7 @@ def load_config(
 
 
 def read_settings(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
-    """The settings of a YAML file as written, if they may be used (`trust`: whoever wrote them).
+    """The settings of a YAML file as written, if they may be used (`trust`: of any author).
     Modules in its folder can be imported from now on, if it is trusted.
 
     Raises:

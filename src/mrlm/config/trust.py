@@ -43,7 +43,7 @@ def mark(folder: Path, origin: str) -> None:
 
 
 def origin_of(path: Path) -> str | None:
-    """Where the folder of a file is from, if that or one above it was pulled."""
+    """The origin of the folder of a file, if that or one above it was pulled."""
     here = path.absolute()
     places = dict.fromkeys((here, *here.parents, *path.resolve().parents))
     marks = (place / MARK for place in places)

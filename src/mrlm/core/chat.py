@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import add
-from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -28,7 +27,7 @@ from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
 from mrlm.core.template_messages import alternating, plain, without_system
-from mrlm.core.template_work import rendering
+from mrlm.core.template_work import place_of, rendering, unusable
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -105,6 +104,7 @@ class Chat:
             lambda said: self.render([Message(content, role) for role, content in said])
         )
         self._frames = lru_cache(KEPT)(lambda first: _frame(self, first))
+        self.confined: Confined = Confined(self)
         self._additive = "tools" not in self.template_kwargs and is_additive(template)
 
     def encode(self, text: str) -> list[int]:
@@ -189,7 +189,7 @@ class Chat:
             ids, spans = self._prefix_spans(acceptable)
         spans = [span for span in spans if span.message in wanted and span.end > span.start]
         if any(acceptable[i]["content"] for i in wanted) and not spans:
-            raise ChatTemplateError(_unusable("it marks no token of any assistant message"))
+            raise ChatTemplateError(unusable("it marks no token of any assistant message"))
         for span in spans:
             span.message = acceptable[span.message]["sources"][-1]
         return ids, spans
@@ -216,11 +216,6 @@ class Chat:
         except TemplateError:
             pass
         return Control(self.tokenizer, openings, self._say)
-
-    @cached_property
-    def confined(self) -> Confined:
-        """The check that control tokens of a rendered conversation are the template's."""
-        return Confined(self._apply, self.control, self.template, self._say)
 
     # -- input of the template ---------------------------------------------------------------------
 
@@ -266,7 +261,7 @@ class Chat:
                     "or given another role"
                 )
             return self.confined(found, text, generate)
-        place = _place(self.tokenizer)
+        place = place_of(self.tokenizer)
         raise ChatTemplateError(f"{place} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
@@ -278,7 +273,7 @@ class Chat:
         try:
             self._apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:
-            place = f"{_place(self.tokenizer)}, line {error.lineno}"
+            place = f"{place_of(self.tokenizer)}, line {error.lineno}"
             text = f"{place}: it is not a valid template: {error.message}"
             raise ChatTemplateError(text) from error
         except TemplateError:
@@ -344,7 +339,7 @@ class Chat:
                 before.startswith(text) and until.startswith(before) and whole.startswith(until)
             ):
                 raise ChatTemplateError(
-                    _unusable(f"message {index} changes what was rendered before it")
+                    unusable(f"message {index} changes what was rendered before it")
                 )
             ids += self.encode(before[len(text) :])
             written = self._up_to_end(until[len(before) :], message["content"])
@@ -400,19 +395,3 @@ def _tail(text: str, previous: str, content: str) -> str | None:
     if rest.lstrip().startswith(content.strip()):  # the template puts a space before it
         return rest.lstrip()[len(content.strip()) :]
     return None
-
-
-def _unusable(reason: str) -> str:
-    return (
-        f"the chat template does not identify the assistant's tokens: {reason}. Put "
-        "{% generation %} ... {% endgeneration %} around the assistant's content in "
-        "tokenizer.chat_template, or use a template whose prefixes are stable"
-    )
-
-
-def _place(tokenizer: Any) -> str:
-    """The source of the template, for messages."""
-    folder = Path(str(getattr(tokenizer, "name_or_path", "")))
-    names = ("chat_template.jinja", "tokenizer_config.json")
-    files = [folder / name for name in names if (folder / name).is_file()]
-    return f"chat template {str(files[0])!r}" if files else "the chat template"

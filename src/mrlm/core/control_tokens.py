@@ -91,7 +91,7 @@ class Control:
         return text
 
     def count(self, text: str) -> tuple[int, ...]:
-        """How often each control token stands in a rendered text, but for guarded ones."""
+        """How often each control token is in a rendered text, but for guarded ones."""
         if len(self._ids) <= FEW:  # a search by name is faster than a pattern
             return tuple(map(text.count, self._ids))
         counts = Counter(self._pattern.findall(text))

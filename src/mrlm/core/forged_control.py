@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from operator import add, sub
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
@@ -16,8 +17,7 @@ from mrlm.core.errors import ChatTemplateError
 Messages = list[dict[str, Any]]
 Counts = tuple[int, ...] | None
 Shape = tuple[tuple[Hashable, ...], bool]
-"""What harmless messages depend on, and whether a generation prompt is added."""
-Apply = Callable[[Messages, bool], str]
+"""Roles and fields of messages, and whether a generation prompt is added."""
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*")
 TAG = re.compile(r"</?[a-zA-Z_]+>")
 PLAIN = 3
@@ -26,8 +26,19 @@ FILLING = "x"
 KEPT = 4096
 """Size of the cache of the control tokens of harmless conversations."""
 FORMS = (re.compile(r"(?=[<\[|])(.)", re.DOTALL), re.compile(r"([^\w\s])"))
-"""What is followed by a space where text would become a control token: first what begins one, then
-every mark."""
+"""Marks followed by a space where text would become a control token: first those that begin one,
+then all."""
+
+
+class Renderer(Protocol):
+    """The part of a `Chat` that is used here."""
+
+    template: str
+
+    @property
+    def control(self) -> Control: ...
+    def _apply(self, messages: Messages, generate: bool) -> str: ...
+    def _say(self, sentence: str) -> None: ...
 
 
 class Confined:
@@ -37,25 +48,25 @@ class Confined:
     every sequence of roles.
 
     Args:
-        apply: renders messages of the template's form; the flag adds the generation prompt.
-        control: the control tokens.
-        template: its source; markup that it names may decide what it does, and is kept.
-        say: called with a warning.
+        chat: renders messages. Markup that its template names may decide what it does, and is
+            kept.
     """
 
-    def __init__(
-        self, apply: Apply, control: Control, template: str, say: Callable[[str], None]
-    ) -> None:
-        self._apply, self._control, self._say = apply, control, say
-        tags = {tag for tag in TAG.findall(template) if not any(control.count(tag))}
-        markup = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
-        self._markup = re.compile(f"({markup})") if markup else None
+    def __init__(self, chat: Renderer) -> None:
+        self._chat = chat
         self._counts: dict[Shape, Counts] = {}
         self._steps: dict[Shape, tuple[int, ...]] = {}
 
+    @cached_property
+    def _markup(self) -> re.Pattern[str] | None:
+        chat = self._chat
+        tags = {tag for tag in TAG.findall(chat.template) if not any(chat.control.count(tag))}
+        markup = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
+        return re.compile(f"({markup})") if markup else None
+
     def holds(self, messages: Messages, text: str, generate: bool) -> bool:
         """Whether the control tokens of a rendered conversation are the template's own."""
-        counts, shape = self._control.count(text), (_shape(messages), generate)
+        counts, shape = self._chat.control.count(text), (_shape(messages), generate)
         if shape not in self._counts and self._extrapolated(*shape) == counts:
             self._counts[shape] = counts
         if self._counts.get(shape) == counts:
@@ -76,11 +87,11 @@ class Confined:
         for form in FORMS:
             spelled = _changed(messages, lambda part, form=form: form.sub(r"\1 ", part))
             try:
-                text = self._apply(spelled, generate)
+                text = self._chat._apply(spelled, generate)
             except TemplateError:
                 continue
             if self.holds(spelled, text, generate):
-                self._say(
+                self._chat._say(
                     "the chat template makes a control token of a message's text; a space is put "
                     "into it"
                 )
@@ -93,7 +104,7 @@ class Confined:
     def _of(self, harmless: Messages, generate: bool, shape: Shape | None) -> Counts:
         """The control tokens of a harmless conversation; kept for the short one of a shape."""
         try:
-            counts = self._control.count(self._apply(harmless, generate))
+            counts = self._chat.control.count(self._chat._apply(harmless, generate))
         except TemplateError:
             counts = None
         if shape is not None:
@@ -126,7 +137,7 @@ def _short(text: str) -> str:
 
 
 def _shape(messages: Messages) -> tuple[Hashable, ...]:
-    """What the short harmless messages depend on."""
+    """All that the short harmless messages depend on."""
     return tuple(
         [
             (each["role"], not (text := each["content"]) or text.isspace())

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
@@ -109,3 +110,20 @@ def rendering() -> Iterator[None]:
 def escaped(text: Any) -> str:
     """A text without characters that steer a terminal."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
+
+
+def unusable(reason: str) -> str:
+    """The message about a template whose assistant tokens are not known."""
+    return (
+        f"the chat template does not identify the assistant's tokens: {reason}. Put "
+        "{% generation %} ... {% endgeneration %} around the assistant's content in "
+        "tokenizer.chat_template, or use a template whose prefixes are stable"
+    )
+
+
+def place_of(tokenizer: Any) -> str:
+    """The source of the template, for messages."""
+    folder = Path(str(getattr(tokenizer, "name_or_path", "")))
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return f"chat template {str(files[0])!r}" if files else "the chat template"

@@ -11,13 +11,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from mrlm.core.errors import ConfigError
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.tail import lines_from_end
 
 COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
@@ -184,49 +183,6 @@ class EpisodeFile:
         _replace(self.index, "".join(_line(part) for part in moved).encode())
         self.size, self._training = end, sum(not part.evaluation for part in moved)
         return True
-
-
-def run_file(folder: Path, name: str) -> Path | None:
-    """A file of a run folder, if there is one.
-
-    Raises:
-        ConfigError: it is a link that leads out of the folder, which may be somebody else's.
-    """
-    path = folder / name
-    if not path.is_file():
-        return None
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"{path}: it is a link that leads out of the run folder; remove it")
-    return path
-
-
-def parsed_line(line: str | bytes, path: Path) -> dict[str, Any]:
-    """The object in a line of a run file. Raises `ConfigError`: there is none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        text = f"{path}: a line is not JSON ({error}); it was not written by a run"
-        raise ConfigError(text) from error
-    if not isinstance(row, dict):
-        raise ConfigError(f"{path}: a line is not an object; it was not written by a run")
-    return row
-
-
-@contextmanager
-def reading(folder: Path) -> Iterator[None]:
-    """Read a run folder, which may be damaged or somebody else's, inside.
-
-    Raises:
-        ConfigError: what is read there is not what a run writes.
-    """
-    try:
-        yield
-    except (gzip.BadGzipFile, LookupError, TypeError, ValueError, AttributeError, EOFError, zlib.error,
-            RecursionError) as error:  # fmt: skip
-        raise ConfigError(
-            f"{folder}: its files are not what a run writes ({type(error).__name__}: {error}); "
-            "give another folder (--verbose shows where it failed)"
-        ) from error
 
 
 def episode_file(folder: Path) -> Path | None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.errors import ConfigError
-from mrlm.record.files import INDEX, Part, episode_file, parsed_line, parts_of, rows_of, run_file
+from mrlm.record.files import INDEX, Part, episode_file, parts_of, rows_of
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.packing import unpack
 from mrlm.record.vocabulary import read_vocabulary
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.record.files import run_file
+from mrlm.record.opening import run_file
 
 VOCABULARY = "vocabulary.json.gz"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

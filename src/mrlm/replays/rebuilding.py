@@ -194,7 +194,7 @@ def rebuilt(
     API."""
     models = _with_models(folder, parts, watch)
     made = build(_quiet(config, place / "run"), models, origin, checked=False)
-    unlock(made.folder)  # nobody else knows it
+    unlock(made.folder)  # no other process knows it
     try:
         return made, _record_apis(made, folder)
     except BaseException:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
-from mrlm.record.files import episode_file, run_file
+from mrlm.record.files import episode_file
+from mrlm.record.opening import run_file
 from mrlm.record.reader import METRICS
 from mrlm.record.vocabulary import VOCABULARY
 from mrlm.viewer.source import CONFIG, ViewedStage

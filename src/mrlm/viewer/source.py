@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from mrlm.core.errors import ConfigError
-from mrlm.record.files import PLAIN, episode_file, parsed_line, run_file
+from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.reader import METRICS, read_run
 
 CONFIG = "config.yaml"
