@@ -226,7 +226,7 @@ FOREIGN = "{environments: [{env_type: 'x:E'}], policies: {p: {}}, agents: {a: {p
 
 def test_a_pulled_folder_is_marked_and_its_copies_too(hub: Hub, tmp_path: Path, run: Mrlm) -> None:
     files = {"team.yaml": FOREIGN.encode(), MARK: b"trust me"}
-    hub.repositories["stranger/team"] = files
+    hub.repositories["stranger/team"], hub.private["stranger/team"] = files, False
     done = run("pull", "stranger/team", "-o", tmp_path / "here", "--endpoint", hub.url)
     assert "not trusted" in done.out, (done.out, done.err)
     assert (tmp_path / "here" / MARK).read_text() == "stranger/team\n"

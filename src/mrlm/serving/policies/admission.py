@@ -78,7 +78,7 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeError:
         raise Refusal(
-            "bad", "the body has half of a surrogate pair, or is not UTF-8; send whole characters"
+            "bad", "the body is not JSON: half of a surrogate pair in it, or not UTF-8"
         ) from None
     except (ValueError, RecursionError):
         raise Refusal("bad", "the body is not JSON") from None

@@ -79,12 +79,15 @@ MOST_CHOICES = 64
 
 
 class Fields:
-    """The body of a request; every getter reports what is wrong with its field."""
+    """The body of a request; every getter reports what is wrong with its field. `closed`: a field
+    that is in no table is refused."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any], closed: bool = False) -> None:
         self.body = body
         for name, value in body.items():
             if value is None or name in DONE or name in WITHOUT_EFFECT:
+                continue
+            if not closed and name not in NEUTRAL:
                 continue
             if not any(
                 value == each and isinstance(value, bool) == isinstance(each, bool)

@@ -101,7 +101,7 @@ class OpenAIHandler:
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
-        fields = Fields(body)
+        fields = Fields(body, closed=True)
         served = self.hub.find(fields.text("model"))
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
@@ -123,7 +123,7 @@ class OpenAIHandler:
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
-        fields = Fields(body)
+        fields = Fields(body, closed=True)
         served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
