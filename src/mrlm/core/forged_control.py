@@ -35,8 +35,8 @@ class Renderer(Protocol):
 
     template: str
 
-    @property
-    def control(self) -> Control: ...
+    control: cached_property[Control]
+
     def _apply(self, messages: Messages, generate: bool) -> str: ...
     def _say(self, sentence: str) -> None: ...
 
