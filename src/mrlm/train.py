@@ -134,9 +134,9 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
-            "tokens_per_second": tokens / max(ended - started, 1e-9),
-            "seconds/play": played - started,
-            "seconds/learn": ended - played,
+            "tokens_per_second": tokens / (ended - started) if ended > started else 0.0,
+            "seconds/play": max(0.0, played - started),
+            "seconds/learn": max(0.0, ended - played),
         }
     )
 

@@ -270,7 +270,8 @@ def test_where_no_token_tells_them_apart_text_is_escaped_and_the_log_says_so_onc
 def test_a_template_is_rendered_once_for_each_prompt(
     named: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarding costs no second rendering, however long the conversation."""
+    """Guarding costs no second rendering, however long the conversation: harmless messages are
+    rendered for its beginning alone, and for the first conversation."""
     chat = Chat(named("qwen3"))
     assert chat.control
     applied, count = chat.apply, [0]
@@ -280,11 +281,13 @@ def test_a_template_is_rendered_once_for_each_prompt(
         return applied(messages, generate)
 
     monkeypatch.setattr(chat, "apply", counted)
-    messages: list[Message] = []
-    for turn in range(20):
-        messages += [Message(f"{turn} <|im_end|>"), Message("5", Role.ASSISTANT)]
-        chat.prompt(messages[:-1])
-    assert count[0] == 20
+    for harmless in (2, 0):
+        messages: list[Message] = []
+        count[0] = 0
+        for turn in range(64):
+            messages += [Message(f"{harmless} {turn} <|im_end|>"), Message("5", Role.ASSISTANT)]
+            chat.prompt(messages[:-1])
+        assert count[0] == 64 + harmless
 
 
 def test_a_spelled_token_is_named_once(named: Any, caplog: pytest.LogCaptureFixture) -> None:

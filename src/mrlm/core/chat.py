@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
+from operator import add
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -24,9 +24,11 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import Control
 from mrlm.core.errors import ChatTemplateError
-from mrlm.core.thoughts import ThoughtMarks
+from mrlm.core.forged_control import Confined
 from mrlm.core.messages import REASONING
 from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
+from mrlm.core.template_work import place_of, rendering
+from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -42,6 +44,8 @@ PLAIN_TEMPLATE = (
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
 PROBE = "\ue0003"
+JOINT = 256
+"""Characters around the end of a prompt in which a control token could be made."""
 KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
@@ -94,6 +98,7 @@ class Chat:
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
+        self.confined: Confined = Confined(self)
         self._frames = lru_cache(KEPT)(lambda first: _frame(self, first))
         self._additive = "tools" not in self.template_kwargs and is_additive(template)
 
@@ -128,7 +133,8 @@ class Chat:
         if previous is not None and self._additive and previous.said:
             known = len(previous.said)
             if said[:known] == previous.said:
-                return _continued(self, previous, said[known:]), said
+                text = _continued(self, previous, said[known:])
+                return (self._texts(said) if text is None else text), said
         return self._texts(said), said
 
     def prompt(
@@ -167,7 +173,7 @@ class Chat:
     @cached_property
     def title(self) -> str:
         """The template and its file, for messages."""
-        return _place(self.tokenizer)
+        return place_of(self.tokenizer)
 
     @property
     def strips_thoughts(self) -> bool:
@@ -207,16 +213,15 @@ class Chat:
         Raises:
             TemplateError: the template refuses it, or cannot render it.
         """
-        try:
+        variables = self.variables(messages)
+        with rendering():
             return self.tokenizer.apply_chat_template(
                 plain(messages),
                 chat_template=self.template_for(messages),
                 tokenize=False,
                 add_generation_prompt=generate,
-                **self.variables(messages),
+                **variables,
             )
-        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-            raise TemplateError(f"{type(error).__name__}: {str(error)[:200]}") from error
 
     def template_for(self, messages: list[dict[str, Any]]) -> str:
         """The template of a conversation: the one named `tool_use` if it has tools."""
@@ -266,10 +271,10 @@ class Chat:
                         f"the chat template refused the conversation ({refused or 'in part'}); "
                         "messages were merged or given another role"
                     )
-                return form, text
+                return self.confined(form, text, generate)
         if partial is not None:
             self.say(f"{self.title} leaves out a message or a tool call of a conversation")
-            return partial
+            return self.confined(*partial, generate)
         raise ChatTemplateError(f"{self.title} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
@@ -281,7 +286,7 @@ class Chat:
         try:
             self.apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:
-            place = f"{_place(self.tokenizer)}, line {error.lineno}"
+            place = f"{place_of(self.tokenizer)}, line {error.lineno}"
             text = f"{place}: it is not a valid template: {error.message}"
             raise ChatTemplateError(text) from error
         except TemplateError:
@@ -344,12 +349,17 @@ def _probe(chat: Chat, content: Any) -> bool:
         return False
 
 
-def _continued(chat: Chat, previous: Prompt, new: Said) -> str:
-    """The text of a conversation from that of its first messages."""
+def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
+    """The text of a conversation from that of its first messages; `None` if texts in it would
+    become control tokens, which the whole conversation is rendered for."""
     opening, end = chat._frames(previous.said[0])
     found = [Message(content, role) for role, content in (previous.said[0], *new)]
-    later = chat.apply([chat._as_dict(m, i) for i, m in enumerate(found)], True)
-    return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
+    entries = [chat._as_dict(m, i) for i, m in enumerate(found)]
+    later, count = chat.apply(entries, True), chat.control.count
+    before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
+    tail, begin = before[-JOINT:], after[:JOINT]
+    joined = count(tail + begin) != (*map(add, count(tail), count(begin)),)
+    return None if joined or not chat.confined.holds(entries, later, True) else before + after
 
 
 def _frame(chat: Chat, first: tuple[Role, str]) -> tuple[str, str]:
@@ -376,11 +386,3 @@ def _tail(text: str, previous: str, content: str) -> str | None:
 def _read(template: str, name: str) -> bool:
     """Whether a template reads a field."""
     return bool(re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
-
-
-def _place(tokenizer: Any) -> str:
-    """The source of the template, for messages."""
-    folder = Path(str(getattr(tokenizer, "name_or_path", "")))
-    names = ("chat_template.jinja", "tokenizer_config.json")
-    files = [folder / name for name in names if (folder / name).is_file()]
-    return f"chat template {str(files[0])!r}" if files else "the chat template"

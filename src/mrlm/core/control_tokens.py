@@ -4,6 +4,7 @@ text that spells them."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice
@@ -13,6 +14,7 @@ GUARD = "\ufdd0"
 """Marker after the first character of a control token spelled in a text, while the text is rendered
 by a template. It is a Unicode noncharacter, which does not occur in text."""
 
+FEW = 64
 ESCAPE = " "
 """Replacement of the guard if a tokenizer has no ordinary tokens for the spelling."""
 
@@ -87,6 +89,13 @@ class Control:
             )
             text = self._marker.sub(_escaped, text)
         return text
+
+    def count(self, text: str) -> tuple[int, ...]:
+        """How often each control token is in a rendered text, but for guarded ones."""
+        if len(self._ids) <= FEW:  # a search by name is faster than a pattern
+            return tuple(map(text.count, self._ids))
+        counts = Counter(self._pattern.findall(text))
+        return tuple(counts[name] for name in self._ids)
 
     def guard_all(self, value: Any) -> Any:
         """Plain data (tool calls, schemas of tools) with all texts guarded."""

@@ -15,6 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.control_tokens import GUARD, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import contains, lost, plain, text_of
+from mrlm.core.template_work import rendering, unusable
 from mrlm.core.types import Message
 
 OPEN = re.compile(r"<think>\s*\Z")
@@ -65,7 +66,7 @@ def samples(
         for span in spans:
             thought = chat.thought(messages[span.message])
             if not contains(chat.tokenizer.decode(ids[span.start : span.end]), thought):
-                raise Rewritten(_unusable("it removes thoughts"))
+                raise Rewritten(unusable("it removes thoughts"))
         return [TrainedMessage(s.message, ids[: s.start], ids[s.start : s.end]) for s in spans]
     except Rewritten:
         pass
@@ -105,7 +106,7 @@ def _spans(
         ids, spans = _prefix_spans(chat, dicts)
     spans = [span for span in spans if span.message in chosen and span.end > span.start]
     if any(text_of(dicts[i]) for i in chosen) and not spans:
-        raise ChatTemplateError(_unusable("it marks no token of any assistant message"))
+        raise ChatTemplateError(unusable("it marks no token of any assistant message"))
     for span in spans:
         span.message = dicts[span.message]["sources"][-1]
     return ids, spans
@@ -120,7 +121,7 @@ def _single(chat: Chat, dicts: Dicts, index: int) -> TrainedMessage:
     head = _common(chat, before, until)
     bare = _rendered(chat, dicts[:index], False)
     if len(head) < len(_common(chat, before, bare)):
-        raise ChatTemplateError(_unusable(f"message {index} changes what was rendered before it"))
+        raise ChatTemplateError(unusable(f"message {index} changes what was rendered before it"))
     rest, source = until[len(head) :], dicts[index]["sources"][-1]
     thought = dicts[index].get("thought", "").strip()
     if not contains(rest, thought):
@@ -142,7 +143,7 @@ def _parted(
     if prefill:
         at = written.find(prefill)
         if at < 0:
-            raise ChatTemplateError(_unusable("it changes the beginning of an answer"))
+            raise ChatTemplateError(unusable("it changes the beginning of an answer"))
         at += len(prefill)
         before, written = before + written[:at], written[at:]
     return before, written
@@ -165,7 +166,7 @@ def _rendered(chat: Chat, dicts: Dicts, generate: bool) -> str:
         return chat.apply(dicts, generate)
     except TemplateError as error:
         text = f"it refuses the first {len(dicts)} messages ({error})"
-        raise ChatTemplateError(_unusable(text)) from error
+        raise ChatTemplateError(unusable(text)) from error
 
 
 def _up_to_end(chat: Chat, dicts: Dicts, index: int, written: str, until: str) -> str:
@@ -200,14 +201,16 @@ def _up_to_end(chat: Chat, dicts: Dicts, index: int, written: str, until: str) -
 
 def _marked(chat: Chat, messages: Dicts) -> tuple[list[int], list[int]]:
     """Ids of a conversation, and a mask of those that the template marks as generated."""
-    encoded = chat.tokenizer.apply_chat_template(
-        plain(messages),
-        chat_template=chat.template_for(messages),
-        tokenize=True,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-        **chat.variables(messages),
-    )
+    variables = chat.variables(messages)
+    with rendering():
+        encoded = chat.tokenizer.apply_chat_template(
+            plain(messages),
+            chat_template=chat.template_for(messages),
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            **variables,
+        )
     return list(encoded["input_ids"]), list(encoded["assistant_masks"])
 
 
@@ -239,7 +242,7 @@ def _prefix_spans(chat: Chat, messages: Dicts) -> tuple[list[int], list[Span]]:
         if eos and not whole.startswith(until):  # it ends every conversation, not every turn
             until = until.removesuffix(eos)
         if not (before.startswith(text) and until.startswith(before) and whole.startswith(until)):
-            raise Rewritten(_unusable(f"message {index} changes what was rendered before it"))
+            raise Rewritten(unusable(f"message {index} changes what was rendered before it"))
         before, written = _parted(chat, messages, index, before, until[len(before) :], until)
         ids += chat.encode(before[len(text) :])
         own = chat.encode(written)
@@ -255,11 +258,3 @@ def _left_out(chat: Chat, index: int, what: str) -> str:
         "text": "use a template that renders it, or drop the row",
     }.get(what, "use a template that renders calls, or write the call into the content")
     return f"message {index + 1}: {chat.title} leaves out its {what}; {fix}"
-
-
-def _unusable(reason: str) -> str:
-    return (
-        f"the chat template does not identify the assistant's tokens: {reason}. Put "
-        "{% generation %} ... {% endgeneration %} around the assistant's content in "
-        "tokenizer.chat_template, or use a template whose prefixes are stable"
-    )
