@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks import decoding, gpu, growth, int8, long_run, memory, recording, steps, viewer
+from benchmarks import (
+    decoding,
+    gpu,
+    growth,
+    int8,
+    long_run,
+    memory,
+    prompts,
+    recording,
+    steps,
+    viewer,
+)
 from benchmarks.rows import Row
 from benchmarks.work import Work
 
@@ -174,6 +185,14 @@ ROWS = [
         recording.share(STEP),
         1.03,
         1.01,
+        less=True,
+    ),
+    Row(
+        "prompts",
+        "Prompt of the 64th turn over that of the 8th: rendered and tokenised",
+        prompts.growth(64),
+        4,
+        2,
         less=True,
     ),
     Row(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.async_play import describe
-from mrlm.build.folder import run_folder, set_aside
+from mrlm.build.folder import claim, run_folder
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
+from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
@@ -25,7 +26,7 @@ from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders
 from mrlm.planning.plan import MEMORY
-from mrlm.runs import TrainResult, closed, handling, interrupt, latest
+from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.run import Callback
 
@@ -41,7 +42,7 @@ NAMES_STAGE = ("reward_model", "model")
 """Settings of an environment that may have this prefix."""
 
 
-@handling(("SIGTERM", "SIGUSR1"), interrupt)
+@handling(ENDS, interrupt)
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,
@@ -66,8 +67,23 @@ def run_experiment(
         )
     folder = run_folder(config)
     refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
-    if resume is None:
-        peers.first(lambda: set_aside(folder) if any(folder.glob("*")) else None)
+    peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
+    try:
+        return _run_stages(config, folder, resume, callbacks, peers)
+    finally:
+        if peers.main:
+            unlock(folder)
+
+
+def _run_stages(
+    config: ExperimentConfig,
+    folder: Path,
+    resume: str | os.PathLike[str] | None,
+    callbacks: Sequence[Callback],
+    peers: Peers,
+) -> TrainResult:
+    """Run the stages of an experiment that are not finished, in its folder."""
+    stages = config.stage_configs()
     results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
     before: set[str] = set()

@@ -20,6 +20,7 @@ import torch
 
 from mrlm.build.async_play import beside_play
 from mrlm.build.in_process import TINY
+from mrlm.build.lock import lock, locked, unlock
 from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
@@ -32,7 +33,7 @@ from mrlm.record.vocabulary import VOCABULARY, write_vocabulary
 from mrlm.record.writer import check_new, write_record
 from mrlm.sandbox import opened
 from mrlm.teams.saving import write_team
-from mrlm.tracking.summary import run_summary
+from mrlm.tracking.summary import run_summary, tied_steps
 from mrlm.train import train
 from mrlm.training.iteration import evaluate_groups
 from mrlm.training.metrics import api_metrics, episode_metrics
@@ -78,6 +79,8 @@ def run_to_end(run: Run) -> TrainResult:
     """Train a run to its end, write `final/` (unless the end is not to be saved), close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
     interrupted = False
+    if run.peers.main:
+        lock(run.folder)
     try:
         with (
             run.log.messages(),
@@ -109,11 +112,15 @@ def run_to_end(run: Run) -> TrainResult:
         if run.peers.main:
             _note_sandboxes(run.folder)
         run.log.close()
+        if run.peers.main:
+            unlock(run.folder)
         if profiler is not None:
             run.log.say(str(profiler.report))
         if interrupted:
             run.peers.farewell()
     history = run.peers.first(run.log.history)
+    if tied := tied_steps(history):
+        log.warning("%s", tied)
     return TrainResult(latest(history), history, run.folder)
 
 
@@ -135,9 +142,10 @@ def save_end(run: Run, folder: int | None) -> None:
             run.step,
         )
         return
-    if not (run.folder / f"checkpoint-{run.step}").is_dir():
-        save(run)
-    save_policies(run, run.folder / "final")
+    with locked(run.folder) if run.peers.main else nullcontext():
+        if not (run.folder / f"checkpoint-{run.step}").is_dir():
+            save(run)
+        save_policies(run, run.folder / "final")
     run.unsaved = False
 
 
@@ -336,11 +344,13 @@ def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[No
 def handling(
     watched: Sequence[str], handle: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """Call `handle` for the signals of some names, in the main thread; restored afterwards."""
+    """Call `handle` for the signals of some names, in the main thread; restored afterwards. Those
+    that the process ignores (`nohup`) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [signal.Signals[name] for name in watched]
+    named = [signal.Signals[name] for name in watched]
+    numbers = [each for each in named if signal.getsignal(each) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
@@ -354,9 +364,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+ENDS = ("SIGTERM", "SIGUSR1", "SIGHUP")
+"""Signals that end a run, saved; SIGHUP is that of a closed terminal."""
+
+
 def _signals(run: Run) -> AbstractContextManager[None]:
-    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it
-    at once."""
+    """The first Ctrl-C, or one of `ENDS`, ends the run at the next step boundary, saved; the second
+    ends it at once."""
 
     def handle(number: int, frame: object) -> None:
         if run.interrupted:
@@ -364,4 +378,4 @@ def _signals(run: Run) -> AbstractContextManager[None]:
         run.interrupted = run.stopping = True
         log.warning("stopping after this step; a second signal stops at once")
 
-    return handling(("SIGINT", "SIGTERM", "SIGUSR1"), handle)
+    return handling(("SIGINT", *ENDS), handle)

@@ -13,16 +13,16 @@ from mrlm.learn.mismatch import mismatch_metrics
 from mrlm.training.checks import (
     check_first_step,
     check_mismatch,
+    check_signal,
     check_weights,
     heed_alarms,
     raise_alarm,
-    warn_untrained,
 )
 from mrlm.training.heap import still_heap
 from mrlm.training.iteration import credit, evaluate, measure, play, show, update
 from mrlm.training.metrics import api_metrics, by_policy
 from mrlm.training.run import Run
-from mrlm.training.saving import go_back_to_checkpoint, save
+from mrlm.training.saving import go_back_to_checkpoint, save, saved_before
 from mrlm.training.weight_proof import exchange, prove
 
 
@@ -54,7 +54,8 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
             callback.on_step_begin(run)
         run.unsaved = False  # within an iteration there is nothing to save
         try:
-            metrics = await iterate(run, check=not run.checked)
+            with saved_before(run):
+                metrics = await iterate(run, check=not run.checked)
         except NonFiniteError as error:
             go_back_to_checkpoint(run, error)
             await _share_weights(run)
@@ -102,14 +103,14 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     metrics, scored = measure(run, groups, everything)
     own = [turn for group in everything for each in group for turn in each.own_turns]
     tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
-    if checks:
-        warn_untrained(run, metrics)
     if check and checks:
         with span("checks"):
             check_first_step(run, groups)
     show(run, run.step + 1, everything)
     opponents = run.population.standing()
     try:
+        if checks:
+            check_signal(run, groups, metrics)
         updates, between, drift = await update(run, groups)
     finally:  # also episodes that end the run
         with span("logging"):
@@ -133,9 +134,9 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
-            "tokens_per_second": tokens / max(ended - started, 1e-9),
-            "seconds/play": played - started,
-            "seconds/learn": ended - played,
+            "tokens_per_second": tokens / (ended - started) if ended > started else 0.0,
+            "seconds/play": max(0.0, played - started),
+            "seconds/learn": max(0.0, ended - played),
         }
     )
 

@@ -23,6 +23,7 @@ from mrlm.build.arguments import (
     references_of,
     refuse_unknown,
     refuse_unplayed,
+    with_paths,
 )
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
@@ -124,7 +125,7 @@ class Trainer:
         eval_dataset: object = None,
         preference_dataset: object = None,
         args: FlatWords | Algorithm | Mapping[str, object] | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | None = None,
         wandb_config: Mapping[str, object] | None = None,
         share_policy: bool | str | None = None,
         **words: object,
@@ -144,7 +145,7 @@ class Trainer:
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=callbacks)
+        self._parts = LiveObjects(callbacks=callbacks or ())
         if isinstance(model, LLMEnvironment):
             model, tokenizer, environments, watched = self._from_llm(
                 model, tokenizer, environments, watched
@@ -170,6 +171,7 @@ class Trainer:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         own = [each for each in signature(Trainer).parameters if each != "words"]
+        words = with_paths(words, own, name)
         refuse_unknown(words, own, name)
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore

@@ -397,7 +397,10 @@ def test_another_shape_than_that_of_the_adapter_is_refused(tmp_path: Path) -> No
     where = saved(peft_model("lora", trained=True), tmp_path / "adapter")
     with pytest.raises(ConfigError, match=r"has r=4, and lora\.r=8 is set.*remove lora\.r"):
         sft(where, tmp_path / "no", lora_r=8).train()
-    sft(where, tmp_path / "yes", use_peft=True).train()
+    trainer = sft(where, tmp_path / "yes", lora_r=4)  # its alpha is 6, and was not asked for
+    resolved = ExperimentConfig(**trainer.config.resolved())
+    again = SFTTrainer(config=resolved, train_dataset=ROWS)
+    assert policy_of(again).model.peft_config["policy"].lora_alpha == 6
 
 
 def test_an_adapter_loaded_for_inference_is_trained(tmp_path: Path) -> None:

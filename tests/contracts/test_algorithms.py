@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import pickle
+import random
 import re
 from typing import Any, get_args
 
@@ -24,7 +25,8 @@ from mrlm.core.faces import faces
 from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
 from mrlm.learn.credit.explain import explain_others
-from mrlm.learn.data.batch import Totals, pack, split
+from mrlm.learn.data.batch import Sample, Totals, merge, pack, split
+from mrlm.learn.data.samples import minibatches
 from mrlm.record.plan import RecordPlan
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
 from test_ops import both
@@ -119,6 +121,51 @@ def test_no_surrogate_depends_on_how_the_batch_is_cut(loss_type, importance):
 
 def test_turn_level_ppo_does_not_depend_on_how_the_batch_is_cut():
     check_cuts(PPO(level="turn", kl_coef=0.1), 60)
+
+
+def forked(samples: list[Sample]) -> list[Sample]:
+    """The samples that a template which rewrites the past would make of the same turns: one a
+    turn."""
+    found: list[Sample] = []
+    for sample in samples:
+        for turn in sample.turns:
+            (alone,) = merge([turn], sample.unit, sample.rollout)
+            found.append(alone)
+    return found
+
+
+def check_forks(algorithm: Any) -> None:
+    groups, policy = credited(algorithm)
+    plain = algorithm.samples(groups, "p")
+    split_up = forked(plain)
+    if algorithm.spec.unit == "turn":
+        for unit, sample in enumerate(split_up):
+            sample.unit = unit
+    expected = learn(algorithm, policy, [pack(plain)])
+    together, totals = learn(algorithm, policy, [pack(split_up)]), Totals.of(split_up)
+    cut = learn(algorithm, policy, [pack(part, totals) for part in split(split_up, 60)])
+    for found in (together, cut):
+        assert found[0] == pytest.approx(expected[0], abs=1e-5)
+        torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=1e-4)
+    parts = list(minibatches(split_up, 3, random.Random(0)))
+    homes = [{sample.rollout for sample in part} for part in parts]
+    assert sum(map(len, homes)) == len(set.union(*homes))  # no rollout is in two optimiser steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rollout_counts_once_however_many_samples_carry_it(name):
+    check_forks(make(name))
+
+
+@pytest.mark.parametrize("aggregation", get_args(ops.Aggregation))
+def test_no_aggregation_counts_samples(aggregation):
+    check_forks(GRPO(aggregation=aggregation, kl_coef=0.1, entropy_coef=0.1))
+
+
+@pytest.mark.parametrize("loss_type", AGGREGATIONS)
+@pytest.mark.parametrize("importance", ["token", "sequence_mask"])
+def test_no_surrogate_counts_samples(loss_type, importance):
+    check_forks(GRPO(loss_type=loss_type, importance=importance, importance_cap=1.2))
 
 
 @pytest.mark.parametrize("name", NAMES)

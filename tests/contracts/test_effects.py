@@ -422,6 +422,7 @@ IDLE: dict[str, dict[str, Any]] = {
     "training.critic_learning_rate": {"training": {"critic_learning_rate": 1e-3}},
     "training.optimizer_offload": {"training": {"optimizer": "sgd", "optimizer_offload": True}},
     "training.adam_beta1": {"training": {"optimizer": "sgd", "adam_beta1": 0.5}},
+    "training.master_weights": {"training": {"master_weights": False}},
     "training.rollback_factor": {"training": {"rollback_factor": 0.2}},
     "policies.second.learning_rate": {
         "policies": {"first": {}, "second": {"trainable": False, "learning_rate": 1e-3}}

@@ -179,6 +179,10 @@ CASES: dict[str, Case] = {
     "TrainingConfig.optimizer_offload": case("training.optimizer_offload", True, "on the CPU"),
     "TrainingConfig.adam_beta1": case("training.adam_beta1", 0.5),
     "TrainingConfig.adam_beta2": case("training.adam_beta2", 0.5),
+    "TrainingConfig.dropout": case("training.dropout", True, "no trained model has dropout"),
+    "TrainingConfig.master_weights": case(
+        "training.master_weights", False, model__torch_dtype="bfloat16"
+    ),
     "TrainingConfig.weight_decay": case("training.weight_decay", 0.5),
     "TrainingConfig.max_grad_norm": case("training.max_grad_norm", 1e-3, training__optimizer="sgd"),
     "TrainingConfig.lr_scheduler_type": case("training.lr_scheduler_type", "linear"),

@@ -59,5 +59,37 @@ def test_mlflow_has_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert names == {"payoffs/000001.json", "payoffs/000001.png"}
 
 
+ODD = ("a//b", "../up", "dot/.", "/root", "a/../b", "50 %", "größe", "x" * 300, "a=b;c", "x/")
+"""Names that components of a reward may have."""
+
+
+def test_mlflow_takes_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlflow").as_uri())
+    log = RunLog(tmp_path, "run", {"training": {}}, 3, ["mlflow"])
+    log.log(1, {f"reward/{name}": float(number) for number, name in enumerate(ODD)})
+    tracker = log._trackers["mlflow"]  # it was not dropped
+    log.close()
+    found = mlflow.MlflowClient().get_run(tracker._id)
+    assert sorted(found.data.metrics.values()) == [float(n) for n in range(len(ODD))]
+    assert found.info.status == "FINISHED"
+
+
+def test_a_tracker_that_is_dropped_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlflow").as_uri())
+    log = RunLog(tmp_path, "run", {"training": {}}, 3, ["mlflow"])
+    tracker = log._trackers["mlflow"]
+    monkeypatch.setattr(tracker, "log", lambda step, metrics: 1 / 0)
+    log.log(1, {"loss": 0.5})
+    assert log._trackers == {}
+    assert mlflow.MlflowClient().get_run(tracker._id).info.status == "FINISHED"
+    log.close()
+
+
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]

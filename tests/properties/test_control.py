@@ -105,7 +105,7 @@ SOURCES = [
 def takes(chat: Chat, source: str) -> bool:
     """Whether a template renders what a source says at all."""
     if source == "schema":
-        return chat._takes_tools
+        return chat.takes_tools
     if source == "arguments":
         return "tool['function']['arguments'] +" not in chat.template  # DeepSeek's takes text
     return source != "written arguments" or "_args.items()" not in chat.template  # GLM's does not
@@ -270,21 +270,24 @@ def test_where_no_token_tells_them_apart_text_is_escaped_and_the_log_says_so_onc
 def test_a_template_is_rendered_once_for_each_prompt(
     named: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarding costs no second rendering, however long the conversation."""
+    """Guarding costs no second rendering, however long the conversation: harmless messages are
+    rendered for its beginning alone, and for the first conversation."""
     chat = Chat(named("qwen3"))
     assert chat.control
-    applied, count = chat._apply, [0]
+    applied, count = chat.apply, [0]
 
     def counted(messages: Any, generate: bool) -> str:
         count[0] += 1
         return applied(messages, generate)
 
-    monkeypatch.setattr(chat, "_apply", counted)
-    messages: list[Message] = []
-    for turn in range(20):
-        messages += [Message(f"{turn} <|im_end|>"), Message("5", Role.ASSISTANT)]
-        chat.prompt(messages[:-1])
-    assert count[0] == 20
+    monkeypatch.setattr(chat, "apply", counted)
+    for harmless in (2, 0):
+        messages: list[Message] = []
+        count[0] = 0
+        for turn in range(64):
+            messages += [Message(f"{harmless} {turn} <|im_end|>"), Message("5", Role.ASSISTANT)]
+            chat.prompt(messages[:-1])
+        assert count[0] == 64 + harmless
 
 
 def test_a_spelled_token_is_named_once(named: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mrlm.core.tool_calls import answer_in, calls_in
 from mrlm.core.types import Completion, Task
 from mrlm.data.final_answer import after_hashes, boxed
 from mrlm.environments import kuhn_poker, qa
@@ -23,7 +24,6 @@ from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.verifier import _decided
 from mrlm.environments.shared import grading, routing
 from mrlm.environments.shared import text as text_module
-from mrlm.environments.tools.calls import answer_in, calls_in
 from mrlm.environments.writing import quality, words
 from mrlm.environments.writing.environment import MAX_TEXT
 from mrlm.environments.writing.presets import LengthSpan, WritingRules

@@ -36,7 +36,7 @@ from mrlm.learn import mismatch
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.data.batch import Loss, Outputs, Sample, pack
 from mrlm.learn.mismatch import FirstLook, lag_kl, mismatch_metrics, taken, tally
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.train import train
 from mrlm.training.run import Callback, Run
@@ -190,10 +190,14 @@ def test_the_loss_of_an_own_loop_is_compared_where_it_was_sampled(tokenizer: Any
 )
 def test_whether_a_forward_draws(layers: list[Any], configured: float | None, found: bool) -> None:
     model: Any = torch.nn.Sequential(*layers)
-    policy: Any = SimpleNamespace(model=model, lean_pass=None)
-    assert mismatch.drops(policy) is any(getattr(each, "p", 0.0) > 0 for each in layers)
+    policy: Any = SimpleNamespace(model=model, lean_pass=None, dropout=False)
+    own = any(getattr(each, "p", 0.0) > 0 for each in layers)
+    assert random_forward(policy, dropout=True) is own
     model.config = SimpleNamespace(attention_dropout=configured)
-    assert mismatch.drops(policy) is found
+    assert random_forward(policy, dropout=True) is own_dropout(policy) is found
+    assert random_forward(policy) is False  # it acts if it is asked to
+    model.append(torch.nn.ModuleDict({"lora_dropout": torch.nn.Dropout(0.1)}))
+    assert random_forward(policy) is True and own_dropout(policy) is found
 
 
 def test_the_age_of_weights_has_a_divergence_of_its_own() -> None:

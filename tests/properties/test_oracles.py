@@ -42,7 +42,7 @@ def b0(sign: float = 1.0, turns: tuple[int, ...] = (4,), sampling: SamplingParam
             turn.advantages, turn.sampling = advantage, sampling
             found.append(turn)
             prompt, start = [*prompt, *turn.completion_ids, 9], stop
-        samples += merge(found, unit=len(samples))
+        samples += merge(found, unit=len(samples), rollout=len(samples))
     return pack(samples)
 
 

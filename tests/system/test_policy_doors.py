@@ -179,7 +179,7 @@ def test_models_and_health(client: Any, http: httpx.Client) -> None:
     [
         ({"model": "other"}, 404, "policy 'other' does not exist on this server; it has base"),
         ({"messages": []}, 400, "messages must be a list with at least one message"),
-        ({"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0] needs a role"),
+        ({"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0]: unknown role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text only"),
         ({"temperature": -1}, 400, "temperature must be from 0 to 100"),
         ({"temperature": "hot"}, 400, "temperature must be a number"),

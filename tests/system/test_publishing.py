@@ -17,6 +17,7 @@ from commands import Mrlm
 from hub_server import TOKEN, Hub, small_hub
 from mrlm import Team, read_run
 from mrlm.config import ExperimentConfig
+from mrlm.config.trust import MARK, check
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.experiment import run_experiment
@@ -224,3 +225,18 @@ def test_the_page_is_run(
         exec(compile(program, "publishing.md", "exec"), {})
     assert sorted(hub.repositories) == ["me/adders"]
     assert (tmp_path / "exported" / "policies" / "first" / "adapter_config.json").is_file()
+
+
+FOREIGN = "{environments: [{env_type: 'x:E'}], policies: {p: {}}, agents: {a: {policy: p}}}"
+
+
+def test_a_pulled_folder_is_marked_and_its_copies_too(hub: Hub, tmp_path: Path, run: Mrlm) -> None:
+    files = {"team.yaml": FOREIGN.encode(), MARK: b"trust me"}
+    hub.repositories["stranger/team"], hub.private["stranger/team"] = files, False
+    done = run("pull", "stranger/team", "-o", tmp_path / "here", "--endpoint", hub.url)
+    assert "not trusted" in done.out, (done.out, done.err)
+    assert (tmp_path / "here" / MARK).read_text() == "stranger/team\n"
+    with pytest.raises(ConfigError, match="pulled from stranger/team"):
+        check({"url": "x"}, "team.yaml", tmp_path / "here" / "team.yaml")
+    with pytest.raises(ConfigError, match="trust_remote_code=True"):
+        Team.from_pretrained(tmp_path / "here")

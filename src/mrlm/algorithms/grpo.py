@@ -134,7 +134,9 @@ class GRPO(PolicyGradient, GroupFilter):
     @property
     def spec(self) -> Spec:
         refills = self.max_refills if self.dynamic_sampling else 0
-        return replace(super().spec, sampling=SamplingPlan(siblings=True, refills=refills))
+        sampling = SamplingPlan(siblings=True, refills=refills)
+        masked = "cut" if self.mask_truncated else None
+        return replace(super().spec, sampling=sampling, leaves_out=masked)
 
     def keeps(self, group: Group) -> bool:
         clear([group])

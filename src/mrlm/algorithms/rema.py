@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.ops import Aggregation
 
 
@@ -32,8 +34,7 @@ class ReMA(GRPO):
     turn changes the ratio little, and a turn is clipped as a whole.
 
     Losses are averaged over a turn, then over the turns of a trajectory, then over trajectories;
-    `turn_mean` weighs all turns equally. Turns that do not continue one another count as separate
-    trajectories. Groups of 16 are the authors' setting.
+    `turn_mean` weighs all turns equally. Groups of 16 are the authors' setting.
 
     Args:
         mask_unfinished: leave episodes that were truncated before the environment had ended out of
@@ -46,6 +47,11 @@ class ReMA(GRPO):
     rewards: Literal["own", "team"] = "team"
     mask_unfinished: bool = True
     group_size: int = Field(default=16, ge=2)
+
+    @property
+    def spec(self) -> Spec:
+        found = super().spec
+        return replace(found, leaves_out="truncated") if self.mask_unfinished else found
 
     def credit_group(self, group: Group) -> None:
         if self.mask_unfinished:

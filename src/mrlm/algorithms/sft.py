@@ -97,7 +97,8 @@ class SFT(Algorithm):
             min_reward=self.min_reward_threshold if self.filter_low_reward else None,
             most=self.max_trajectories,
         )
-        return Spec(SamplingPlan(collection=collection), reads_old=False)
+        own = self.mode != "world_model"
+        return Spec(SamplingPlan(collection=collection), reads_old=False, trains_answers=own)
 
     def credit(self, groups: Sequence[Group]) -> None:
         """Write the weights on copies, which replace the episodes in the groups: an episode that is

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import Member, all_members, trained_turns
 
@@ -60,6 +62,10 @@ class SPIRAL(PolicyGradient):
     ignore_no_eos: bool = False
     drop_zeros: bool = True
     update_epochs: int = Field(default=2, ge=1)
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, leaves_out="cut" if self.ignore_no_eos else None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,10 +6,12 @@ import difflib
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from mrlm.config import LoraConfig
+from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.config.aliases import WORDS
+from mrlm.config.base import Section
 from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.normalize import SECTIONS, known_fields, section_key
 from mrlm.config.other_libraries import refused_text
@@ -59,6 +61,39 @@ def references_of(
             f"{', '.join(references)}"
         )
     return references
+
+
+@cache
+def last_words() -> Mapping[str, str]:
+    """The last word of a setting's path -> the path. A word of several settings is that of
+    `training`, or none."""
+    paths: dict[str, list[str]] = {}
+    for section, field in ExperimentConfig.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            for name in kind.model_fields:
+                paths.setdefault(name, []).append(f"{section}.{name}")
+    found = {
+        name: [p for p in each if p.startswith("training.")] or each for name, each in paths.items()
+    }
+    return {name: each[0] for name, each in found.items() if len(each) == 1}
+
+
+def with_paths(
+    words: Mapping[str, Any], arguments: Sequence[str], algorithm: str
+) -> dict[str, Any]:
+    """Keywords of a trainer, with the paths of settings that were named by their last word.
+
+    Args:
+        words: the keywords.
+        arguments: the trainer's own arguments, which come first, as do the words of other
+            libraries, the algorithm's settings and the names of sections.
+        algorithm: name of its algorithm.
+    """
+    first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
+    first |= {section_key(algorithm), *registry.names("algorithms")}
+    paths = {word: word if word in first else last_words().get(word, word) for word in words}
+    return {paths[word]: value for word, value in words.items()}
 
 
 def refuse_unknown(words: Iterable[str], arguments: Sequence[str], algorithm: str) -> None:

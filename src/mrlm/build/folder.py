@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from mrlm.build.lock import lock, renamed, unlock
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
@@ -53,6 +54,8 @@ def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
     """The checkpoint to continue from. If the run continues in its own folder, an operation that
     was interrupted there is completed."""
     own = run_folder(config).resolve()
+    if own in (resume.resolve(), resume.resolve().parent):
+        lock(own)
     if resume.resolve() == own:
         settle(own)
     elif resume.resolve().parent == own and resume.name.startswith("checkpoint-"):
@@ -64,23 +67,37 @@ def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
 
 
 def run_folder(config: ExperimentConfig) -> Path:
-    """The folder that a run writes to."""
-    return Path(config.output_dir or f"outputs/{config.experiment_name}")
+    """The folder that a run writes to; absolute, as the current folder may change."""
+    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    return folder.expanduser().absolute()
 
 
 def set_aside(folder: Path) -> None:
     """Renames the folder of an earlier run to one with a number at its end."""
     number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
     folder.rename(f"{folder}.{number}")
+    renamed(folder, Path(f"{folder}.{number}"))
     log.info("%s held an earlier run, renamed to %s.%d", folder, folder, number)
 
 
-def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
-    """The run's folder with its `config.yaml`. The folder of an earlier run is renamed unless that
-    run is resumed.
+def claim(folder: Path, earlier: bool) -> None:
+    """Lock a folder for this process; with `earlier`, that of a run before is renamed first.
 
     Raises:
-        ConfigError: the folder cannot be written.
+        ConfigError: another process writes there, or it cannot be written.
+    """
+    lock(folder)
+    if earlier:
+        set_aside(folder)
+        lock(folder)
+
+
+def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
+    """The run's folder with its `config.yaml`, locked. The folder of an earlier run is renamed
+    unless that run is resumed.
+
+    Raises:
+        ConfigError: the folder cannot be written, or another process writes there.
     """
     folder = run_folder(config)
     try:
@@ -88,13 +105,13 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
         same = folder.resolve() in origins
         if resume is not None:
             check_inputs(resume.parent if resume.name.startswith("checkpoint-") else resume)
-        if not same and (list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))):
-            set_aside(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        earlier = list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))
+        claim(folder, not same and bool(earlier))
         clear_temporaries(folder)
         config.save(folder / "config.yaml")
         if not same:
             note_inputs(config, folder)
     except OSError as error:
+        unlock(folder)
         raise ConfigError(f"output_dir={str(folder)!r} cannot be written: {error}") from error
     return folder

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from mrlm.build.policies import PlayPlan, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.core.errors import ConfigError
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic
 from mrlm.learn.learner import Learner
-from mrlm.learn.mismatch import drops
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
 from mrlm.play.agent import seed_of
 
 
@@ -29,6 +29,10 @@ def make_learners(
         Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
         for name, each in trained.items()
     ]
+    if plan.config.training.dropout and not any(own_dropout(x.weights_of) for x in learners):
+        raise ConfigError(
+            "training.dropout: changes nothing because no trained model has dropout; remove it"
+        )
     for learner in learners:
         if _on_policy(plan, learner):
             learner.weights_of.keep(learner.settings.max_tokens)
@@ -41,7 +45,12 @@ def _on_policy(plan: PlayPlan, learner: Learner) -> bool:
     training, algorithm = plan.config.training, learner.algorithm
     alone = plan.peers.size == 1 and not training.max_lag and not plan.config.engine.int8
     once = algorithm.num_minibatches == 1 and not training.gradient_checkpointing
-    return alone and once and not algorithm.spec.sampling.rows and not drops(learner.weights_of)
+    return (
+        alone
+        and once
+        and not algorithm.spec.sampling.rows
+        and not random_forward(learner.weights_of)
+    )
 
 
 def make_critics(
@@ -79,6 +88,7 @@ def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> Learner
         optimizer=training.optimizer,
         betas=(training.adam_beta1, training.adam_beta2),
         weight_decay=training.weight_decay if policy.weight_decay is None else policy.weight_decay,
+        master_weights=training.master_weights,
         offload=training.optimizer_offload,
         max_grad_norm=clip,
         schedule=training.lr_scheduler_type,
@@ -86,6 +96,7 @@ def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> Learner
         total_steps=job.total,
         max_tokens=training.max_tokens_per_microbatch,
         accumulation=training.gradient_accumulation_steps,
+        dropout=training.dropout,
         gradient_checkpointing=training.gradient_checkpointing,
         max_nonfinite_steps=training.max_nonfinite_steps,
         gradient_shares=training.gradient_shares,

@@ -291,6 +291,8 @@ def _incoming(plan: PlayPlan, name: str) -> Incoming:
     if not lora:
         return Incoming(name, section.trainable, folder=folder)
     explicit = lora.model_dump(include=lora.model_fields_set)
+    if len(explicit) == len(type(lora).model_fields):  # of a run's folder, with all defaults
+        explicit = lora.model_dump(exclude_defaults=True)
     return Incoming(name, section.trainable, lora.model_dump(), explicit, folder)
 
 

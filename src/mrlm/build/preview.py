@@ -200,17 +200,20 @@ def _first_turns(plan: RunPlan) -> Iterator[tuple[str, str, str, bool]]:
     for agent, (request, answer) in found.items():
         tokenizer = policies[request.policy].chat.tokenizer
         prompt, text = tokenizer.decode(request.prompt_ids), tokenizer.decode(answer.token_ids)
-        yield agent, prompt, text, settings_of[agent].trained
+        yield agent, prompt, text, settings_of[agent].trained and plan.spec.trains_answers
 
 
 def _of_row(
     plan: RunPlan, settings_of: Mapping[str, AgentSettings], engines: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str, bool]]:
-    """The turns of the first row; of a pair, both answers."""
+    """The turns of the first row, with the observations that are trained on; of a pair, both
+    answers."""
     (group,) = run_async(source_of(plan, settings_of, engines, None).take(1))
+    plan.algorithm.credit([group])
     for episode in group:
         for turn in episode.turns:
-            yield turn.agent, *_decoded(turn, settings_of), turn.trained
+            trained = turn.trained and turn.advantages is not None
+            yield turn.agent, *_decoded(turn, settings_of), trained
 
 
 def _decoded(turn: Turn, settings_of: Mapping[str, AgentSettings]) -> tuple[str, str]:

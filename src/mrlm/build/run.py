@@ -24,9 +24,10 @@ from mrlm.build.compatibility import (
 )
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_environments
-from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
+from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
+from mrlm.build.lock import check_free, unlock
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import (
     LiveObjects,
@@ -82,13 +83,19 @@ def build(
     """
     peers = join(config.distributed)
     plan = plan_of(config, parts or LiveObjects(), peers)
+    peers.first(lambda: check_free(run_folder(config)))
     if checked and resume is None:
         refuse_idle(verdicts(plan))
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
-    return _assembled(plan, resume)
+    try:
+        return _assembled(plan, resume)
+    except BaseException:
+        if peers.main:
+            unlock(run_folder(config))
+        raise
 
 
 def _assembled(plan: RunPlan, resume: Path | None) -> Run:

@@ -7,6 +7,7 @@ import importlib
 import logging
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from mrlm.cli._options import Verbose, Version, with_options
+from mrlm.config.trust import is_trusted
 from mrlm.core.operating_system import end_with_launcher
 from mrlm.core.registry import search
 
@@ -122,7 +124,8 @@ def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted
     after saving."""
     end_with_launcher()
-    search(Path.cwd())
+    if is_trusted(Path.cwd()):
+        search(Path.cwd())
     log = logging.getLogger("mrlm")
     log.setLevel(logging.INFO)
     if not log.handlers:
@@ -134,4 +137,5 @@ def _say(text: str) -> None:
     """Prints to standard error, escaped: text of a model or a file cannot steer the terminal."""
     from mrlm.tracking.console import printable
 
-    print(printable(text), file=sys.stderr, flush=True)
+    with suppress(OSError):  # a closed terminal shows nothing, and ends no run
+        print(printable(text), file=sys.stderr, flush=True)

@@ -33,6 +33,24 @@ Verbose = Annotated[
 ]
 
 
+def _set_trust(value: bool) -> None:
+    from mrlm.config.trust import grant
+
+    grant(value)
+
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        callback=_set_trust,
+        help="Accept a pulled config that imports code, runs programs or contacts servers.",
+    ),
+]
+TRUSTING = ("train", "eval", "collect", "play", "replay", "why", "view", "plan", "doctor", "serve")
+"""Commands that use a config or the folder of a run."""
+
+
 def _show_version(value: bool) -> None:
     if value:
         from mrlm import __version__
@@ -48,14 +66,14 @@ Version = Annotated[
 
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command with the names, bounds and help texts of its options. Every command
-    takes `--verbose`; a parameter `quiet` silences the log."""
+    """The function of a command with the names, bounds and help texts of its options. All take
+    `--verbose`, those that use a config `--trust`; a parameter `quiet` silences the log."""
 
     @functools.wraps(command)
-    def wrapped(*args: Any, verbose: bool = False, **options: Any) -> None:
+    def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
         if options.get("quiet"):
             logging.getLogger("mrlm").setLevel(logging.WARNING)
-        command(*args, **options)
+        command(*args, **{key: _home(value) for key, value in options.items()})
 
     table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
     rows = table["shared"] | table[name]
@@ -64,13 +82,21 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
         each.replace(annotation=Annotated[each.annotation, _option(**rows[each.name])])
         for each in known.parameters.values()
     ]
-    parameters.append(
-        inspect.Parameter(
-            "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
-        )
-    )
+    flags = {"trust": Trust} if name in TRUSTING else {}
+    for flag, kind in {**flags, "verbose": Verbose}.items():
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(flag, keyword, default=False, annotation=kind))
     wrapped.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped
+
+
+def _home(value: Any) -> Any:
+    """Paths with the home folder for `~`, which a shell leaves in `--output=~/runs`."""
+    if isinstance(value, list):
+        return list(map(_home, value))
+    if isinstance(value, Path) or (isinstance(value, str) and value.startswith("~/")):
+        return type(value)(Path(value).expanduser())
+    return value
 
 
 def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> Any:

@@ -19,7 +19,7 @@ def collect(
     quiet: bool = False,
 ) -> None:
     """Play episodes with the agents of an experiment and write the conversations to a file."""
-    from mrlm.core.records import message_record
+    from mrlm.core.messages import write_message
     from mrlm.record.redaction import redacted, secrets
     from mrlm.runs import collect_trajectories
     from mrlm.training.metrics import component_sums
@@ -29,7 +29,7 @@ def collect(
     rows = [
         {
             "episode": episode.id,
-            "messages": [message_record(message) for message in rollout.messages],
+            "messages": [write_message(message) for message in rollout.messages],
             "agent": name,
             "reward": rollout.reward,
             "components": component_sums(episode).get(name, {}),

@@ -47,6 +47,8 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     from mrlm.doctor.alarm import alarms_in
     from mrlm.doctor.examination import examine
     from mrlm.record.reader import METRICS
+    from mrlm.tracking.console import printable
+    from mrlm.tracking.log_file import ended_in
 
     whole = (run / METRICS).is_file()
     stages = [run] if whole else sorted(each.parent for each in run.glob(f"*/{METRICS}")) or [run]
@@ -58,9 +60,13 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
         found += [(stage, alarm) for alarm in sorted(alarms, key=lambda alarm: alarm.step)]
     for stage, alarm in found:
         print(json.dumps(alarm.row()) if as_json else _story(stage, alarm, len(stages) > 1))
-    if not found and not as_json:
+    ended = [(stage, text) for stage in stages if (text := ended_in(stage)) is not None]
+    for stage, text in ended:
+        row = {"rule": "ended", "folder": str(stage), "because": text}
+        print(json.dumps(row) if as_json else printable(f"{stage}: {text}"))
+    if not found and not ended and not as_json:
         print(f"no alarms in {run}")
-    return bool(found)
+    return bool(found or ended)
 
 
 def _story(stage: Path, alarm: Alarm, several: bool) -> str:

@@ -93,7 +93,7 @@ def _json(number: float) -> float | None:
 
 
 def _row(episode: Episode) -> dict[str, Any]:
-    from mrlm.core.records import message_record
+    from mrlm.core.messages import write_message
     from mrlm.training.metrics import component_sums
 
     return {
@@ -104,7 +104,7 @@ def _row(episode: Episode) -> dict[str, Any]:
         "agents": {name: rollout.reward for name, rollout in episode.rollouts.items()},
         "components": component_sums(episode),
         "messages": {
-            name: [message_record(message) for message in rollout.messages]
+            name: [write_message(message) for message in rollout.messages]
             for name, rollout in episode.rollouts.items()
         },
         "status": episode.status,

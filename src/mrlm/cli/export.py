@@ -27,6 +27,7 @@ def export(
     """Write one or several runs as one HTML file that opens without a server or a network, or one
     run in a format of another library."""
     from mrlm.record.exports.table import FORMATS, export_record
+    from mrlm.record.opening import reading
     from mrlm.tracking.console import printable
 
     if format is None:
@@ -47,7 +48,8 @@ def export(
         _team(run[0], output or Path("team"), where, merge)
         return
     output = output or Path(FORMATS[format].output)
-    count = export_record(run[0], output, format, where)
+    with reading(run[0]):
+        count = export_record(run[0], output, format, where)
     print(printable(f"{output}: {count:,} episodes"))
 
 
@@ -77,6 +79,7 @@ def _team(run: Path, output: Path, where: str, merge: bool) -> None:
 
 
 def _page(run: list[Path], output: Path, where: str, max_mb: float | None) -> None:
+    from mrlm.record.opening import reading
     from mrlm.tracking.console import printable
     from mrlm.viewer.export import export_run
 
@@ -85,7 +88,8 @@ def _page(run: list[Path], output: Path, where: str, max_mb: float | None) -> No
         raise ConfigError(f"--max-mb {limit:g}: must be above 0; {MAX_MB:g} is the default")
     if output.is_dir():
         raise ConfigError(f"--output {output}: is a folder; give a file, as run.html")
-    made = export_run(run, output, max_mb=limit, where=where)
+    with reading(run[0]):
+        made = export_run(run, output, max_mb=limit, where=where)
     count = f"{made.shown:,}" if made.shown == made.total else f"{made.shown:,} of {made.total:,}"
     print(printable(f"{made.path}: {count} episodes, {made.size / 1e6:.1f} MB"))
     if made.sentence:

@@ -12,8 +12,11 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mrlm.record.exports.transcripts import Entry
     from mrlm.record.reader import RecordedEpisode, RecordedRun, RecordedTurn
 
+SHOWN = 20
+"""Episodes that are shown if no number is given; as JSON all are."""
 WIDTH = 60
 """Characters of a conversation in the table."""
 
@@ -23,7 +26,7 @@ def look(
     where: str = "",
     step: str | None = None,
     sort: str = "step",
-    limit: int = 20,
+    limit: int | None = None,
     episode: str | None = None,
     tokens: str | None = None,
     as_json: bool = False,
@@ -44,6 +47,8 @@ def look(
     if not rows:
         raise ConfigError(_nothing(recorded, episode))
     rows = _sorted(rows, sort)
+    if limit is None:
+        limit = len(rows) if as_json else SHOWN
     if as_json:
         for row in rows[:limit]:
             print(json.dumps(row))
@@ -57,8 +62,12 @@ def look(
 
 
 def _nothing(recorded: RecordedRun, episode: str | None) -> str:
+    from mrlm.tracking.log_file import ended_in
+
     if not recorded.parts:
-        return f"{recorded.folder}: no episodes are recorded (record.keep)"
+        ended = ended_in(recorded.folder)
+        why = ended or "no step has ended yet, or record.keep left them out"
+        return f"{recorded.folder}: no episodes are recorded: {why}"
     steps = f"steps {recorded.steps[0]} to {recorded.steps[-1]}"
     some = next(recorded.rows())["id"]
     what = "no episode fits the filter" if episode is None else f"no episode {episode!r}"
@@ -117,27 +126,43 @@ def _last(row: Mapping[str, Any]) -> str:
 
 
 def _episode(recorded: RecordedRun, episode: RecordedEpisode, column: str | None) -> str:
-    """The turns of an episode in the order in which they were taken."""
+    """The messages of an episode in the order in which they were written."""
+    from mrlm.record.exports.transcripts import transcript
+
     row = episode.row
+    where = f"{row['environment']}, " if row["environment"] else ""
     lines = [
-        f"{episode.id}, step {episode.step}, {row['environment']}, task {row['task_id']}: "
+        f"{episode.id}, step {episode.step}, {where}task {row['task_id']}: "
         f"{row['status']}, reward {_number(episode.reward)}"
     ]
-    for message in row.get("task", {}).get("prompt", ()):
-        lines.append(f"  {message['role']}: {message['content']}")
-    boards = list(row.get("boards", ()))
-    for turn in episode.turns:
+    boards, several = list(row.get("boards", ())), len(row["agents"]) > 1
+    for entry in transcript(episode):
+        turn = entry.turn
+        if turn is None:
+            sender = f"{entry.sender} " if entry.sender else ""
+            lines.append(
+                f"  {entry.role} {sender}{f'to {entry.agent}' if several else ''}".rstrip()
+            )
+            lines[-1] += f": {entry.text}"
+            lines += _calls(entry)
+            continue
         lines += _boards(boards, turn.row.get("step", 0))
         lines += ["", _heading(turn)]
         if turn.row.get("why"):
             lines.append(f"  advantage: {turn.row['why']}")
         lines.append(f"  {turn.text}")
+        lines += _calls(entry)
         if column is not None:
             lines += _tokens(recorded, turn, column)
     lines += _boards(boards)
     if row.get("error"):
         lines += ["", str(row["error"])]
     return "\n".join(lines)
+
+
+def _calls(entry: Entry) -> list[str]:
+    """The tool calls of a message."""
+    return [f"  calls {call.name}({json.dumps(call.arguments)})" for call in entry.calls]
 
 
 def _boards(boards: list[Mapping[str, Any]], step: int | None = None) -> list[str]:

@@ -132,14 +132,12 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
     """The environments of a file, such as an experiment; its other sections are not read."""
     if path is None:
         return []
-    from mrlm.config import EnvironmentConfig, yaml
+    from mrlm.config import EnvironmentConfig
+    from mrlm.config.loading import read_settings
     from mrlm.serving.environments.server import ServedEnvironment
 
-    try:
-        data = yaml.read(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: cannot be read: {error}") from error
-    sections = next((data[key] for key in SECTIONS if isinstance(data, dict) and key in data), None)
+    data = read_settings(path)
+    sections = next((data[key] for key in SECTIONS if key in data), None)
     if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
         raise ConfigError(f"--config {path}: environments: must be a list of mappings")
     found = []

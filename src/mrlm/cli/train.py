@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,21 +72,23 @@ def train(
             raise ConfigError("\n".join(problems))
         return
     folder = Path(loaded.output_dir or f"outputs/{loaded.experiment_name}")
+    here = folder.absolute()  # the user's code may change the current folder
     began = time.time() if resume is None else None
     try:
         result = run_experiment(loaded, folder if resume == OWN else resume)
     except KeyboardInterrupt as interrupt:
         again = f"the run is saved; continue with\n  {_again(path, folder, overrides or ())}"
-        saved = _saved(folder, began)
+        saved = _saved(here, began)
         raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
     except MRLMError as error:
-        if error.exit_code == 1 and _saved(folder, began):
+        if error.exit_code == 1 and _saved(here, began):
             error.add_note(f"continue with\n  {_again(path, folder, overrides or ())}")
         raise
     if not distributed.is_main():
         return
     again = _again(path, folder, overrides or ())
-    print(result.run_folder if quiet else closing(loaded, result, again))
+    result = replace(result, run_folder=folder)
+    print(folder if quiet else closing(loaded, result, again))
 
 
 def _experiment(

@@ -13,6 +13,7 @@ from mrlm.config import normalize, paths, yaml
 from mrlm.config.aliases import PER_DEVICE, UNSET
 from mrlm.config.errors import InvalidConfig, Problem, show
 from mrlm.config.experiment import ExperimentConfig
+from mrlm.config.trust import check, is_trusted
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
@@ -30,7 +31,9 @@ class Override:
     text: str
 
 
-def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> ExperimentConfig:
+def load_config(
+    path: str | os.PathLike[str], overrides: Overrides = (), *, trust: bool = False
+) -> ExperimentConfig:
     """Read a YAML file and apply overrides. Paths of data and models are relative to the file's
     folder (or, if they do not exist there, to the current folder); those of overrides to the
     current folder.
@@ -39,10 +42,24 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
         path: the file.
         overrides: `training.num_iterations=50`, `environments.0.difficulty_range=[1, 2]`,
             `num_generations=4`; values are YAML. Or a mapping of such keys to values.
+        trust: accept a pulled file that names code, commands or addresses.
 
     Raises:
         ConfigError: the file cannot be read, or it (or an override) is invalid: one line per
-            problem, with its dotted key.
+            problem, with its dotted key; or it was pulled and needs trust.
+    """
+    data, folder = read_settings(path, trust=trust), Path(path).parent
+    return parse_config(
+        paths.absolute(data, folder, paths.known_paths(folder)), overrides, str(path)
+    )
+
+
+def read_settings(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
+    """The settings of a YAML file as written, if they may be used (`trust`: of any author).
+    Modules in its folder can be imported from now on, if it is trusted.
+
+    Raises:
+        ConfigError: the file cannot be read, is not a mapping, or needs trust.
     """
     where = str(path)
     try:
@@ -60,9 +77,11 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
         data = {}
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where}: a config is a mapping of keys to values, not {show(data)}")
-    folder = Path(path).parent
-    registry.search(folder)
-    return parse_config(paths.absolute(data, folder, paths.known_paths(folder)), overrides, where)
+    if not trust:
+        check(data, where, Path(path), "add --trust (in Python: trust=True)")
+    if trust or is_trusted(Path(path)):
+        registry.search(Path(path).parent)
+    return dict(data)
 
 
 def parse_config(

@@ -27,6 +27,9 @@ MODELS: frozenset[str] = frozenset(
 """Keys whose value may be a model folder."""
 OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_key", "ca"))
 
+OUTPUT = "output_dir"
+"""The key of the folder that a run writes: relative to the current folder."""
+
 Change = Callable[[str], str]
 
 
@@ -43,6 +46,7 @@ def absolute(data: object, folder: Path, known: Mapping[str, str] | None = None)
     """
 
     def change(text: str) -> str:
+        text = os.path.expanduser(text)
         places = (folder / text, Path(text), Path((known or {}).get(text, "")))
         for place in places:
             if place.parts and _exists(place):
@@ -118,6 +122,8 @@ def _changed(data: object, change: Change, key: str = "") -> Any:
         return {name: _changed(value, change, str(name)) for name, value in data.items()}
     if isinstance(data, list):
         return [_changed(value, change, key) for value in data]
+    if key == OUTPUT and isinstance(data, str):
+        return os.path.expanduser(data)
     if isinstance(data, str) and _is_path_key(key) and data.strip():
         return change(data)
     return data

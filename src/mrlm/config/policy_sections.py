@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WrapSerializer, WrapValidator, field_validator, model_validator
 
 from mrlm.config.base import Count, NotNegative, Positive, Reference, Section, Whole
 from mrlm.core.matters import Matters, each_of
@@ -56,6 +56,17 @@ class LoraConfig(Section):
         return [value] if isinstance(value, str) else value
 
 
+def _false_or(value: Any, rest: Any) -> Any:
+    """`False` as it is; of anything else the errors are those of the section."""
+    return value if value is False else rest(value)
+
+
+if TYPE_CHECKING:
+    Adapter = LoraConfig | Literal[False] | None
+else:
+    Adapter = Annotated[LoraConfig | None, WrapValidator(_false_or), WrapSerializer(_false_or)]
+
+
 class ModelConfig(Section):
     """The initial model of every policy without its own."""
 
@@ -74,7 +85,7 @@ class ModelConfig(Section):
     their own."""
     device: str = "auto"
     """`auto` is the first CUDA device, else the CPU."""
-    lora: LoraConfig | Literal[False] | None = None
+    lora: Adapter = None
     """An adapter for every trained policy that does not set its own. An adapter that a policy
     begins with is trained further, with or without this; with `false` it is merged, and all weights
     are trained."""
@@ -140,7 +151,7 @@ class PolicyConfig(Section):
     tokenizer: str | None = None
     trainable: bool = True
     """A policy that is not trained is frozen: a judge, an opponent."""
-    lora: LoraConfig | Literal[False] | None = None
+    lora: Adapter = None
     learning_rate: Positive | None = None
     max_grad_norm: Positive | None = None
     weight_decay: NotNegative | None = None
@@ -178,7 +189,7 @@ class PolicyConfig(Section):
         return None
 
 
-def lora_of(model: ModelConfig, policy: PolicyConfig) -> LoraConfig | Literal[False] | None:
+def lora_of(model: ModelConfig, policy: PolicyConfig) -> Adapter:
     """The adapter of a policy: its own section, or that of `model` where it sets nothing itself;
     `None` for a frozen policy."""
     if not policy.trainable:

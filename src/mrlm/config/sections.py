@@ -87,6 +87,10 @@ class TrainingConfig(Section):
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     weight_decay: NotNegative = 0.0
+    """Of all trained weights but norms and biases."""
+    master_weights: bool = True
+    """Update weights in 16 bits through float32 copies, which cost as much memory as float32
+    weights. `false`: in place, where steps below half a digit of a weight round to nothing."""
     max_grad_norm: Positive | None = 1.0
     """The gradient is clipped to this norm; null disables clipping."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
@@ -98,6 +102,9 @@ class TrainingConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Compute type of forward passes in training; weights keep their own type. `auto`: bf16 on a
     CUDA device that has it, else fp32."""
+    dropout: bool = False
+    """Let the dropout of models act in updates, which makes losses and ratios random; that of
+    adapters (`lora.dropout`) always acts."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of storing them."""
     seed: Whole = 0
@@ -179,6 +186,12 @@ class TrainingConfig(Section):
             "adam_beta1 adam_beta2 optimizer_offload",
             lambda s, run: s.optimizer != "sgd",
             "the optimizer is sgd; remove it, or use adamw",
+        ),
+        "master_weights": Matters(
+            lambda s, run: (
+                run.config.model.torch_dtype != "float32" or len(run.loaded) < len(run.policies)
+            ),
+            "the weights are float32 (model.torch_dtype) and need no copies; remove it",
         ),
         "rollback_factor": Matters(
             lambda s, run: s.rollback or s.wrote("rollback"),

@@ -16,16 +16,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
-from pathlib import Path
+from operator import add
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from mrlm.core.additive_templates import is_additive
-from mrlm.core.control_tokens import GUARD, Control, unguarded
+from mrlm.core.control_tokens import Control
 from mrlm.core.errors import ChatTemplateError
-from mrlm.core.template_messages import alternating, plain, without_system
+from mrlm.core.forged_control import Confined
+from mrlm.core.messages import REASONING
+from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
+from mrlm.core.template_work import place_of, rendering
 from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
@@ -41,6 +43,9 @@ PLAIN_TEMPLATE = (
 
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
+PROBE = "\ue0003"
+JOINT = 256
+"""Characters around the end of a prompt in which a control token could be made."""
 KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
@@ -60,15 +65,6 @@ class Prompt:
     said: Said = ()
 
 
-@dataclass(slots=True)
-class Span:
-    """The tokens `ids[start:end]` of a transcript, which belong to message number `message`."""
-
-    message: int
-    start: int
-    end: int
-
-
 class Chat:
     """A renderer of conversations for one tokenizer.
 
@@ -82,23 +78,27 @@ class Chat:
         self.tokenizer = tokenizer
         self.template_kwargs: dict[str, Any] = dict(template_kwargs or {})
         self._said: set[str] = set()
-        template = tokenizer.chat_template
-        if isinstance(template, dict):
-            template = template.get("default")
+        given = tokenizer.chat_template
+        named: dict[str, str] = given if isinstance(given, dict) else {"default": given}
+        template = named.get("default") or next(iter(named.values()))
         if not template:
-            self._say("the tokenizer has no chat template; a plain 'Role: text' one is used")
+            self.say("the tokenizer has no chat template; a plain 'Role: text' one is used")
             template = PLAIN_TEMPLATE
         self.template: str = template
         # marks are found by characters, which tokenizers in plain Python do not count
         self.marked: bool = bool(MARKED.search(template)) and tokenizer.is_fast
-        self._knows_tools = "tool" in template
-        self._takes_tools = bool(TAKES_TOOLS.search(template))
+        self._knows_tools = "tool" in template or "tool_use" in named
+        self._with_tools: str = named.get("tool_use", template)
+        self.takes_tools: bool = bool(TAKES_TOOLS.search(self._with_tools))
+        """Whether it explains tools."""
+        self._reasoning = next((name for name in REASONING if _read(template, name)), None)
         self._ids = lru_cache(KEPT)(lambda text: tuple(self.control.encode(text)))
         self.thoughts: ThoughtMarks = ThoughtMarks(tokenizer, template)
         self._words = lru_cache(KEPT)(self.thoughts.decode)
         self._texts = lru_cache(KEPT)(
             lambda said: self.render([Message(content, role) for role, content in said])
         )
+        self.confined: Confined = Confined(self)
         self._frames = lru_cache(KEPT)(lambda first: _frame(self, first))
         self._additive = "tools" not in self.template_kwargs and is_additive(template)
 
@@ -118,19 +118,23 @@ class Chat:
         """Text of a conversation, for `encode`: control tokens spelled in messages are guarded.
         Messages that a strict template rejects (a system message in the middle, two of one role in
         a row) are merged or given another role, with one log message."""
-        return self._acceptable(messages, lambda index: True, generate)[1]
+        return self.acceptable(messages, lambda index: True, generate)[1]
 
     def _text(self, messages: Sequence[Message], previous: Prompt | None) -> tuple[str, Said]:
         """Like `render`, with a cache for conversations determined by roles and contents alone, and
         those. After a `previous` prompt only the new messages are rendered, if the template renders
         each message by itself."""
-        if any(message.tool_calls or message.metadata.get("tools") for message in messages):
+        more = [
+            m.tool_calls or m.reasoning or m.name or m.tool_call_id or m.metadata for m in messages
+        ]
+        if any(more) and any(map(_has_more, messages)):
             return self.render(messages), ()
         said = tuple([(message.role, message.content) for message in messages])
         if previous is not None and self._additive and previous.said:
             known = len(previous.said)
             if said[:known] == previous.said:
-                return _continued(self, previous, said[known:]), said
+                text = _continued(self, previous, said[known:])
+                return (self._texts(said) if text is None else text), said
         return self._texts(said), said
 
     def prompt(
@@ -149,50 +153,40 @@ class Chat:
         written = self.control.guard(turn.message.content) if turn.message else ""
         tail = _tail(text, previous.text, written)
         if tail is None:
-            self._say(
+            self.say(
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
             )
             return Prompt(text, self.encode(text), forked=True, said=said)
         if turn.completion_ids and turn.finish_reason == "stop":
-            tail = tail.removeprefix(self.tokenizer.decode(turn.completion_ids[-1:]))
+            end = self.tokenizer.decode(turn.completion_ids[-1:])
+            if tail.lstrip().startswith(end):  # some templates put white space before it
+                tail = tail.lstrip().removeprefix(end)
         ids = [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)]
         return Prompt(text, ids, said=said)
-
-    def transcript(
-        self, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
-    ) -> tuple[list[int], list[Span]]:
-        """Ids of a whole conversation, and the spans of its assistant messages.
-
-        Args:
-            messages: the conversation; it need not have been sampled.
-            trained: selects assistant messages by index.
-
-        Raises:
-            ChatTemplateError: the template neither marks generations nor keeps its prefixes.
-        """
-        acceptable, text = self._acceptable(messages, trained, generate=False)
-        wanted = [
-            i
-            for i, m in enumerate(acceptable)
-            if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
-        ]
-        spans: list[Span] | None = None
-        if self.marked:
-            ids, spans = self._marked_spans(acceptable, text)
-        if spans is None:
-            ids, spans = self._prefix_spans(acceptable)
-        spans = [span for span in spans if span.message in wanted and span.end > span.start]
-        if any(acceptable[i]["content"] for i in wanted) and not spans:
-            raise ChatTemplateError(_unusable("it marks no token of any assistant message"))
-        for span in spans:
-            span.message = acceptable[span.message]["sources"][-1]
-        return ids, spans
 
     @cached_property
     def longest_token(self) -> int:
         """Number of characters of the longest token: a text of more than n times as many has more
         than n tokens."""
         return max(map(len, self.tokenizer.get_vocab()))
+
+    @cached_property
+    def title(self) -> str:
+        """The template and its file, for messages."""
+        return place_of(self.tokenizer)
+
+    @property
+    def strips_thoughts(self) -> bool:
+        """Whether the template removes thoughts from the text of messages."""
+        return self._reasoning is None and "</think>" in self.template
+
+    @cached_property
+    def _parts(self) -> bool:
+        """Whether the template drops contents that are text, and reads lists of parts."""
+        if "type" not in self.template:
+            return False
+        seen = [_probe(self, content) for content in (PROBE, [{"type": "text", "text": PROBE}])]
+        return seen == [False, True]
 
     # -- control tokens ----------------------------------------------------------------------------
 
@@ -205,56 +199,83 @@ class Chat:
         openings: dict[str, list[str]] = {}
         # the text of the template before a message, by role
         try:
-            parts = re.split(f"{user}|{said}", self._apply(messages, generate=True))
+            parts = re.split(f"{user}|{said}", self.apply(messages, generate=True))
             openings = {"user": parts[0:3:2], "assistant": parts[1:4:2]}
         except TemplateError:
             pass
-        return Control(self.tokenizer, openings, self._say)
+        return Control(self.tokenizer, openings, self.say)
 
     # -- input of the template ---------------------------------------------------------------------
 
-    def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
-        return self.tokenizer.apply_chat_template(
-            plain(messages),
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=generate,
-            **self._variables(messages),
-        )
+    def apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
+        """The text of a conversation in the form of the template.
 
-    def _variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """The template's variables, including the tools in a message's metadata."""
+        Raises:
+            TemplateError: the template refuses it, or cannot render it.
+        """
+        variables = self.variables(messages)
+        with rendering():
+            return self.tokenizer.apply_chat_template(
+                plain(messages),
+                chat_template=self.template_for(messages),
+                tokenize=False,
+                add_generation_prompt=generate,
+                **variables,
+            )
+
+    def template_for(self, messages: list[dict[str, Any]]) -> str:
+        """The template of a conversation: the one named `tool_use` if it has tools."""
+        return self._with_tools if any("tools" in each for each in messages) else self.template
+
+    def variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The template's variables, including those in a message's metadata."""
+        more: dict[str, Any] = {}
+        for message in messages:
+            more |= message.get("kwargs", {})
         tools = next((message["tools"] for message in messages if "tools" in message), None)
         if tools is None:
-            return self.template_kwargs
-        if not self._takes_tools:
+            return {**self.template_kwargs, **more}
+        if not self.takes_tools:
             raise ChatTemplateError(
                 "the conversation has tools to be explained by the chat template, and this "
                 "template takes none; describe them in a message instead (call_format: tool_call)"
             )
-        return {"tools": tools, **self.template_kwargs}
+        return {"tools": tools, **self.template_kwargs, **more}
 
-    def _acceptable(
-        self, messages: Sequence[Message], trained: Callable[[int], bool], generate: bool
+    def acceptable(
+        self,
+        messages: Sequence[Message],
+        trained: Callable[[int], bool],
+        generate: bool,
+        whole: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
-        """The first of three forms of the conversation that the template accepts, and its text."""
+        """The first form of the conversation that the template accepts without leaving out a call
+        (or, if it is to be `whole`, a text), and its text."""
         found = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
+        partial: tuple[list[dict[str, Any]], str] | None = None
         for rewrite in (list, lambda found: alternating(found, trained), without_system):
             found = rewrite(found)
-            try:
-                text = self._apply(found, generate)
-            except TemplateError as error:
-                refused = error
-                continue
-            if refused is not None:
-                self._say(
-                    f"the chat template refused the conversation ({refused}); messages were merged "
-                    "or given another role"
-                )
-            return found, text
-        place = _place(self.tokenizer)
-        raise ChatTemplateError(f"{place} refuses the conversation: {refused}") from refused
+            for form in forms(found, self.template_for(found), self._parts):
+                try:
+                    text = self.apply(form, generate)
+                except TemplateError as error:
+                    refused = refused or error
+                    continue
+                called = any("tool_calls" in each for each in form)
+                if (called or whole) and lost(form, self.apply) is not None:
+                    partial = partial or (form, text)
+                    continue
+                if rewrite is not list:
+                    self.say(
+                        f"the chat template refused the conversation ({refused or 'in part'}); "
+                        "messages were merged or given another role"
+                    )
+                return self.confined(form, text, generate)
+        if partial is not None:
+            self.say(f"{self.title} leaves out a message or a tool call of a conversation")
+            return self.confined(*partial, generate)
+        raise ChatTemplateError(f"{self.title} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
         """Check that the template can be parsed.
@@ -263,9 +284,9 @@ class Chat:
             ChatTemplateError: it cannot; the message names its file and the line.
         """
         try:
-            self._apply([{"role": "user", "content": "x"}], True)
+            self.apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:
-            place = f"{_place(self.tokenizer)}, line {error.lineno}"
+            place = f"{place_of(self.tokenizer)}, line {error.lineno}"
             text = f"{place}: it is not a valid template: {error.message}"
             raise ChatTemplateError(text) from error
         except TemplateError:
@@ -277,96 +298,76 @@ class Chat:
             message.role is Role.TOOL and not self._knows_tools
         ):
             role = "user"
-        entry: dict[str, Any] = {"role": role, "content": self.control.guard(message.content)}
-        tools = message.metadata.get("tools")
-        for name, value in (("tool_calls", message.tool_calls), ("tools", tools)):
+        guard, content, more = self.control.guard, message.content, message.metadata
+        entry: dict[str, Any] = {"role": role}
+        if message.reasoning:
+            if self._reasoning:
+                entry[self._reasoning] = guard(message.reasoning)
+            else:
+                content = f"<think>\n{message.reasoning.strip()}\n</think>\n\n{content}"
+        entry["content"] = guard(content)
+        named = (("name", message.name), ("tool_call_id", message.tool_call_id))
+        calls = [("tool_calls", message.tool_calls), ("tools", more.get("tools"))]
+        for name, value in (*calls, *named, ("kwargs", more.get("template_kwargs"))):
             if value:
                 entry[name] = self.control.guard_all(value)
+        if role == "assistant":
+            entry |= {"thought": guard(self.thought(message))}
+            if more.get("prefill"):
+                entry["prefill"] = guard(message.content[: more["prefill"]])
         return entry | {"sources": [index]}
 
-    # -- assistant messages ------------------------------------------------------------------------
+    def thought(self, message: Message) -> str:
+        """The thoughts of a message, in its text or apart from it."""
+        if message.reasoning:
+            return message.reasoning
+        before, closed, _ = message.content.rpartition("</think>")
+        return before.rpartition("<think>")[2] if closed else ""
 
-    def _marked(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
-        """Ids of a conversation, and a mask of those that the template marks as generated."""
-        encoded = self.tokenizer.apply_chat_template(
-            plain(messages),
-            chat_template=self.template,
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            **self._variables(messages),
-        )
-        return list(encoded["input_ids"]), list(encoded["assistant_masks"])
-
-    def _marked_spans(
-        self, messages: list[dict[str, Any]], text: str
-    ) -> tuple[list[int], list[Span] | None]:
-        ids, mask = self._marked(messages if GUARD not in text else unguarded(messages))
-        if GUARD in text:
-            parts = self.control.spelled(ids, text)
-            if parts is None:
-                ids, mask = self._marked(self.control.escape(messages))
-            else:
-                ids = [each for part in parts for each in part]
-                mask = [bit for bit, part in zip(mask, parts, strict=True) for _ in part]
-        edges = [i for i, (a, b) in enumerate(pairwise([0, *mask, 0])) if a != b]
-        writers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        if len(edges) != 2 * len(writers):
-            return ids, None
-        return ids, [*map(Span, writers, edges[::2], edges[1::2])]
-
-    def _prefix_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span]]:
-        ids: list[int] = []
-        spans: list[Span] = []
-        text = ""
-        whole = self._apply(messages, generate=False)
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before = self._apply(messages[:index], generate=True)
-            until = self._apply(messages[: index + 1], generate=False)
-            if not (
-                before.startswith(text) and until.startswith(before) and whole.startswith(until)
-            ):
-                raise ChatTemplateError(
-                    _unusable(f"message {index} changes what was rendered before it")
-                )
-            ids += self.encode(before[len(text) :])
-            written = self._up_to_end(until[len(before) :], message["content"])
-            own = self.encode(written)
-            spans.append(Span(index, len(ids), len(ids) + len(own)))
-            ids += own
-            text = before + written
-        return ids + self.encode(whole[len(text) :]), spans
-
-    def _up_to_end(self, written: str, content: str) -> str:
-        """The part of a rendered assistant message that a policy writes: the text and the end
-        token, without the line break after it."""
-        eos = self.tokenizer.eos_token or ""
-        after = written.find(content) + len(content) if content in written else 0
-        at = written.find(eos, after) if eos else -1
-        return written[: at + len(eos)] if at >= 0 else written.rstrip("\n")
-
-    def _say(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
+        """Logs a warning, once."""
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning(sentence)
 
 
-def _continued(chat: Chat, previous: Prompt, new: Said) -> str:
-    """The text of a conversation from that of its first messages."""
+def _has_more(message: Message) -> Any:
+    """Whether the text of a message depends on more than its role and content."""
+    named = message.name or message.tool_call_id or message.reasoning
+    return message.tool_calls or named or (message.metadata and _of_template(message.metadata))
+
+
+def _of_template(metadata: Mapping[str, Any]) -> bool:
+    return "tools" in metadata or "template_kwargs" in metadata
+
+
+def _probe(chat: Chat, content: Any) -> bool:
+    """Whether the template renders a content."""
+    try:
+        return PROBE in chat.apply([{"role": "user", "content": content}], False)
+    except TemplateError:
+        return False
+
+
+def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
+    """The text of a conversation from that of its first messages; `None` if texts in it would
+    become control tokens, which the whole conversation is rendered for."""
     opening, end = chat._frames(previous.said[0])
     found = [Message(content, role) for role, content in (previous.said[0], *new)]
-    later = chat._apply([chat._as_dict(m, i) for i, m in enumerate(found)], True)
-    return previous.text[: len(previous.text) - len(end)] + later[len(opening) :]
+    entries = [chat._as_dict(m, i) for i, m in enumerate(found)]
+    later, count = chat.apply(entries, True), chat.control.count
+    before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
+    tail, begin = before[-JOINT:], after[:JOINT]
+    joined = count(tail + begin) != (*map(add, count(tail), count(begin)),)
+    return None if joined or not chat.confined.holds(entries, later, True) else before + after
 
 
 def _frame(chat: Chat, first: tuple[Role, str]) -> tuple[str, str]:
     """The text of a first message alone, and the text after the last message of any
     conversation."""
     messages = [chat._as_dict(Message(first[1], first[0]), 0)]
-    opening = chat._apply(messages, False)
-    return opening, chat._apply(messages, True)[len(opening) :]
+    opening = chat.apply(messages, False)
+    return opening, chat.apply(messages, True)[len(opening) :]
 
 
 def _tail(text: str, previous: str, content: str) -> str | None:
@@ -382,17 +383,6 @@ def _tail(text: str, previous: str, content: str) -> str | None:
     return None
 
 
-def _unusable(reason: str) -> str:
-    return (
-        f"the chat template does not identify the assistant's tokens: {reason}. Put "
-        "{% generation %} ... {% endgeneration %} around the assistant's content in "
-        "tokenizer.chat_template, or use a template whose prefixes are stable"
-    )
-
-
-def _place(tokenizer: Any) -> str:
-    """The source of the template, for messages."""
-    folder = Path(str(getattr(tokenizer, "name_or_path", "")))
-    names = ("chat_template.jinja", "tokenizer_config.json")
-    files = [folder / name for name in names if (folder / name).is_file()]
-    return f"chat template {str(files[0])!r}" if files else "the chat template"
+def _read(template: str, name: str) -> bool:
+    """Whether a template reads a field."""
+    return bool(re.search(rf"\.{name}\b|['\"]{name}['\"]", template))

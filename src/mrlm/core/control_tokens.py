@@ -4,6 +4,7 @@ text that spells them."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice
@@ -13,6 +14,7 @@ GUARD = "\ufdd0"
 """Marker after the first character of a control token spelled in a text, while the text is rendered
 by a template. It is a Unicode noncharacter, which does not occur in text."""
 
+FEW = 64
 ESCAPE = " "
 """Replacement of the guard if a tokenizer has no ordinary tokens for the spelling."""
 
@@ -88,9 +90,36 @@ class Control:
             text = self._marker.sub(_escaped, text)
         return text
 
+    def count(self, text: str) -> tuple[int, ...]:
+        """How often each control token is in a rendered text, but for guarded ones."""
+        if len(self._ids) <= FEW:  # a search by name is faster than a pattern
+            return tuple(map(text.count, self._ids))
+        counts = Counter(self._pattern.findall(text))
+        return tuple(counts[name] for name in self._ids)
+
     def guard_all(self, value: Any) -> Any:
         """Plain data (tool calls, schemas of tools) with all texts guarded."""
         return _mapped(value, self.guard)
+
+    def ends(self, text: str) -> bool:
+        """Whether a rendered text ends with a control token."""
+        return any(text.endswith(name) for name in self._ids)
+
+    def boundary(self, text: str, place: int) -> int:
+        """The position, or the beginning of the control token that it is in."""
+        longest = max(map(len, self._ids), default=0)
+        for match in self._pattern.finditer(text, max(0, place - longest)):
+            if match.start() < place < match.end():
+                return match.start()
+            if match.start() >= place:
+                break
+        return place
+
+    def begins(self, text: str) -> str:
+        """The control token that a rendered text begins with, with white space before it."""
+        start = len(text) - len(text.lstrip())
+        match = self._pattern.match(text, start)
+        return text[: match.end()] if match else ""
 
     def encode(self, guarded: str) -> list[int]:
         """Ids of a rendered text whose messages were guarded."""

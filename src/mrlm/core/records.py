@@ -9,6 +9,7 @@ from typing import Any
 
 from mrlm.core.board import Html
 from mrlm.core.episodes import Episode
+from mrlm.core.messages import read_message, write_message
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Task, Turn
 
 LONGEST = 4000
@@ -49,7 +50,7 @@ def episode_of(record: dict[str, Any]) -> Episode:
 def task_record(task: Task) -> dict[str, Any]:
     """The prompt and answer of a task, and its `info`; answers and `info` that are not JSON or
     longer than `LONGEST` are left out."""
-    row: dict[str, Any] = {"prompt": [message_record(message) for message in task.prompt]}
+    row: dict[str, Any] = {"prompt": [write_message(message) for message in task.prompt]}
     for name, value in (("answer", task.answer), ("info", task.info)):
         try:
             text = json.dumps(value, allow_nan=False)
@@ -60,19 +61,10 @@ def task_record(task: Task) -> dict[str, Any]:
     return row
 
 
-def message_record(message: Message) -> dict[str, Any]:
-    """A message as in a data set row."""
-    return {"role": str(message.role), "content": message.content, "agent": message.agent}
-
-
 def _task_of(name: str, row: dict[str, Any]) -> Task:
     """The task of a record; one of an earlier version has only its name."""
-    prompt = [_message_of(message) for message in row.get("prompt", ())]
+    prompt = [read_message(message, "a record") for message in row.get("prompt", ())]
     return Task(name, prompt, answer=row.get("answer"), info=dict(row.get("info", {})))
-
-
-def _message_of(record: dict[str, Any]) -> Message:
-    return Message(record["content"], Role(record["role"]), agent=record["agent"])
 
 
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:
@@ -82,7 +74,7 @@ def _rollout_record(rollout: Rollout) -> dict[str, Any]:
         if message.turn is not None
     }
     return {name: getattr(rollout, name) for name in _ROLLOUT} | {
-        "messages": [message_record(message) for message in rollout.messages],
+        "messages": [write_message(message) for message in rollout.messages],
         "turns": [
             {name: getattr(turn, name) for name in _TURN}
             | {
@@ -97,7 +89,7 @@ def _rollout_record(rollout: Rollout) -> dict[str, Any]:
 
 def _rollout_of(record: dict[str, Any]) -> Rollout:
     turns = []
-    messages = [_message_of(message) for message in record["messages"]]
+    messages = [read_message(message, "a record") for message in record["messages"]]
     for fields in record["turns"]:
         sampling = fields["sampling"] | {"stop": tuple(fields["sampling"]["stop"])}
         known = {name: fields[name] for name in _TURN}

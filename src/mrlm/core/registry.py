@@ -8,12 +8,19 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import logging
+import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import PluginError
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+_searched: set[str] = set()
+"""Folders of the user; code that is imported from them is named in the log."""
 
 PACKAGE = Path(__file__).parent.parent
 WINGS = ("algorithms", "environments", "workflows", "engines", "trackers", "rules")
@@ -96,8 +103,15 @@ def files(wing: str) -> dict[str, Path]:
 def search(folder: Path) -> None:
     """Also search a folder for the user's modules, after all others."""
     place = str(folder.resolve())
+    _searched.add(os.path.join(place, ""))
     if place not in sys.path:
         sys.path.append(place)
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text is `module:Name`, which `load` would import."""
+    module, _, name = text.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def _exists(wing: str, name: str) -> bool:
@@ -108,6 +122,11 @@ def _exists(wing: str, name: str) -> bool:
 
 def _load_reference(reference: str) -> Any:
     module_name, _, attribute = reference.partition(":")
+    if not is_reference(reference):
+        raise PluginError(
+            f"{reference!r} is not the name of a class; write 'my_package.module:Name'"
+        )
+    new = module_name not in sys.modules
     try:
         target: Any = importlib.import_module(module_name)
     except ImportError as error:
@@ -115,6 +134,9 @@ def _load_reference(reference: str) -> Any:
             f"{reference!r}: cannot import module {module_name!r} ({error}); "
             "its folder must be that of the config, the current one, or on PYTHONPATH"
         ) from error
+    file = getattr(target, "__file__", None)
+    if new and file is not None and str(Path(file).resolve()).startswith(tuple(_searched)):
+        log.info("%s is imported, as %s names it", file, reference)
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise PluginError(f"{reference!r}: module {module_name!r} has no {attribute!r}")

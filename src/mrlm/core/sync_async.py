@@ -8,6 +8,8 @@ import contextvars
 import functools
 import signal
 import threading
+import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -169,8 +171,21 @@ async def in_thread(function: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, put, value)
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world")
+    _threads.add(thread)
+    thread.start()
     return await future
+
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def join_threads(patience: float = PATIENCE) -> None:
+    """Waits for the threads of `in_thread` that have not ended, for so many seconds in all. One
+    that frees a process group while the interpreter ends would abort the process."""
+    end = time.monotonic() + patience
+    for thread in list(_threads):
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 class Background:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from mrlm.core.chat import Chat
+from mrlm.core.spans import samples
 from mrlm.core.types import Message, Role, Turn
 
 
@@ -32,13 +33,11 @@ def transcript_turns(
 
     def wanted(index: int) -> bool:
         message = messages[index]
-        return message.role is Role.ASSISTANT and (
-            agents is None or (message.agent or agent) in agents
-        )
+        trained = message.role is Role.ASSISTANT and message.weight != 0
+        return trained and (agents is None or (message.agent or agent) in agents)
 
     if not any(wanted(index) for index in range(len(messages))):
         return []
-    ids, spans = chat.transcript(messages, wanted)
     written = [
         place
         for place, message in enumerate(messages)
@@ -46,18 +45,18 @@ def transcript_turns(
     ]
     turns = []
     counts: dict[str, int] = {}
-    for span in spans:
-        message = messages[span.message]
+    for sample in samples(chat, messages, wanted):
+        message = messages[sample.message]
         speaker = message.agent or agent
         counts[speaker] = index = counts.get(speaker, -1) + 1
         turns.append(
             Turn(
                 agent=speaker,
                 policy=policy,
-                prompt_ids=ids[: span.start],
-                completion_ids=ids[span.start : span.end],
+                prompt_ids=sample.prompt,
+                completion_ids=sample.completion,
                 message=message,
-                step=written.index(span.message),
+                step=written.index(sample.message),
                 index=index,
             )
         )

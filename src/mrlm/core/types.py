@@ -45,9 +45,15 @@ class Message:
         content: the text.
         role: its role; a string such as `"user"` is accepted.
         agent: the name of the agent that wrote it, if any.
-        tool_calls: tool calls in the form of the chat template.
+        tool_calls: tool calls in the form of chat templates: `{"function": {"name": ...,
+            "arguments": {...}}}`, with `id` and `type` where they have them.
         metadata: any other data of the message.
         turn: the model call that produced it; set by the sampling agent, never by hand.
+        tool_call_id: of a tool's result, the id of its call.
+        name: of a tool's result, the name of the tool; of other messages, that of the writer.
+        reasoning: the thoughts before the text, if they are apart from it.
+        weight: 0 for a message of the assistant that is context and not trained on; 1 or `None`
+            otherwise.
 
     Examples:
         >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
@@ -60,6 +66,10 @@ class Message:
     tool_calls: tuple[JSON, ...] = ()
     metadata: JSON = field(default_factory=dict, hash=False)
     turn: Turn | None = field(default=None, repr=False, compare=False)
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    weight: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):

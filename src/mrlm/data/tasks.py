@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mrlm.core.errors import DataError
+from mrlm.core.messages import read_message, short
 from mrlm.core.types import Message, Role
 from mrlm.data.presets import DatasetPreset
 from mrlm.data.sources import DataSource, find
@@ -136,7 +137,7 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
     "content"}` objects.
 
     Args:
-        value: the text or the list; an object may also have `agent` and `tool_calls`.
+        value: the text or the list; an object may have all fields of `read_message`.
         where: its location, for errors.
 
     Raises:
@@ -145,8 +146,8 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
     if isinstance(value, str):
         return [Message(value)]
     if not isinstance(value, Sequence) or not value:
-        raise DataError(f"{where}: expected text or a list of messages, not {_short(value)}")
-    return [_message(item, f"{where}, message {number}") for number, item in enumerate(value)]
+        raise DataError(f"{where}: expected text or a list of messages, not {short(value)}")
+    return [read_message(item, f"{where}, message {number}") for number, item in enumerate(value)]
 
 
 def split_rows(
@@ -192,7 +193,7 @@ def _checked(
     if isinstance(value, DataError):
         raise value
     if not isinstance(value, Mapping):
-        raise DataError(f"{where}: expected an object with named columns, not {_short(value)}")
+        raise DataError(f"{where}: expected an object with named columns, not {short(value)}")
     row = dict(value) if preset is None else preset.row(value, where)
     if preset is None:
         row = {name: item for name, item in row.items() if name not in columns.values()}
@@ -217,23 +218,6 @@ def _checked(
     return row
 
 
-def _message(item: Any, where: str) -> Message:
-    if isinstance(item, Message):
-        return item
-    if not isinstance(item, Mapping) or "role" not in item:
-        raise DataError(
-            f"{where}: expected an object with 'role' and 'content', not {_short(item)}"
-        )
-    content = "" if item.get("content") is None and item.get("tool_calls") else item.get("content")
-    if not isinstance(content, str):
-        raise DataError(f"{where}: 'content' must be text, not {_short(content)}")
-    if item["role"] not in set(Role):
-        raise DataError(f"{where}: unknown role {item['role']!r}; use {', '.join(Role)}")
-    return Message(
-        content, Role(item["role"]), item.get("agent"), tuple(item.get("tool_calls") or ())
-    )
-
-
 def _place(row: Mapping[str, Any], seed: int) -> float:
     """A number in (0, 1) that depends only on the prompt and the seed."""
     value = question_of(row)
@@ -252,11 +236,6 @@ def _place(row: Mapping[str, Any], seed: int) -> float:
     return (int.from_bytes(digest, "big") + 0.5) / 2**48
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"
-
-
 def joint_answer(answers: Mapping[str, Any], where: str = "row") -> str:
     """The answers of a team (agent -> text) as one text, the input of a reward model.
 
@@ -266,7 +245,7 @@ def joint_answer(answers: Mapping[str, Any], where: str = "row") -> str:
         DataError: an answer is not a text.
     """
     if not answers or not all(isinstance(text, str) for text in answers.values()):
-        raise DataError(f"{where}: expected agent -> text, not {_short(answers)}")
+        raise DataError(f"{where}: expected agent -> text, not {short(answers)}")
     return "\n".join(
         f"{agent}:\n{textwrap.indent(text, '  ', lambda line: True)}"
         for agent, text in answers.items()

@@ -12,12 +12,14 @@ In a custom program:
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.sync_async import join_threads
 
 if TYPE_CHECKING:
     from mrlm.config import DistributedConfig
@@ -123,11 +125,16 @@ def start(
         rank = _number("RANK", 0) if rank is None else rank
         size = _number("WORLD_SIZE", 1) if size is None else size
         _groups.append(create_group(rank, size, local_rank(), init_method, device, timeout))
+        atexit.register(stop)  # the one end of every run and program, also after an error
     return _groups[0]
 
 
 def stop() -> None:
-    """Leave the process group; all processes call this together."""
+    """Leave the process group, at the latest when the program ends; the others must not wait for
+    this process then. Threads that use the group end first."""
+    atexit.unregister(stop)
+    if _groups:
+        join_threads()
     while _groups:
         _groups.pop().close()
 

@@ -60,7 +60,7 @@ class CheckpointReader:
     def __call__(self, kind: str, owner: Owner) -> dict[str, Tensor]:
         """The optimizer state of a learner or critic, by the names of its tensors."""
         prefix = _key(kind, owner, "")
-        weights = owner.stepper.weights
+        weights = owner.stepper.masters.optimized
         found: dict[str, Tensor] = {}
         for name in sorted(key for key in self._known if key.startswith(prefix)):
             key = name.removeprefix(prefix)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from mrlm.config import yaml
+from mrlm.config.loading import read_settings
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.doctor.alarm import Alarm, alarms_in
@@ -154,7 +154,7 @@ def examine(
 def _own(folder: Path) -> Settings:
     """The thresholds in the config of a run folder."""
     path = folder / "config.yaml"
-    config = yaml.read(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+    config = read_settings(path) if path.is_file() else {}
     return config.get("training", {}).get("doctor_rules", {})
 
 

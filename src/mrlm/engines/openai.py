@@ -26,6 +26,7 @@ from mrlm.engines.shared.calls import (
     TokenUsage,
     secret,
 )
+from mrlm.engines.shared.chat_messages import answer_of, as_sent
 from mrlm.play.agent import PromptTooLong
 from mrlm.play.engine import Request
 
@@ -166,7 +167,7 @@ class OpenAIEngine:
         sampling = request.sampling
         fields: dict[str, Any] = {
             "model": self.model,
-            "messages": [self._spoken(message) for message in request.messages],
+            "messages": self._spoken(request.messages),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": request.seed % (1 << 31),
@@ -180,15 +181,14 @@ class OpenAIEngine:
             more["min_p"] = sampling.min_p
         return fields | {"extra_body": more | dict(self.body)}
 
-    def _spoken(self, message: Message) -> dict[str, str]:
-        """A message as it is sent. Tools for a chat template are not sent."""
-        if message.metadata.get("tools"):
+    def _spoken(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages as they are sent. Tools for a chat template are not sent."""
+        if any(message.metadata.get("tools") for message in messages):
             raise ConfigError(
                 f"{self._title}: the conversation has tools for a chat template, "
                 "and this policy has none here; describe them in a message (call_format: tool_call)"
             )
-        own = message.role in (Role.SYSTEM, Role.ASSISTANT)
-        return {"role": str(message.role) if own else "user", "content": message.content}
+        return as_sent(messages)
 
     async def _call(self, client: _Client, fields: Mapping[str, Any]) -> Any:
         """The server's answer to one attempt. Raises `Passing`: a transient failure."""
@@ -245,12 +245,14 @@ class OpenAIEngine:
         choices = data.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         message = first.get("message") if isinstance(first, Mapping) else None
-        text = (message.get("content") or "") if isinstance(message, Mapping) else None
-        if first is None or not isinstance(text, str):
+        if not isinstance(message, Mapping):
             raise Passing(f"an answer that cannot be read: {self._shown(found)}")
+        text = answer_of(message, self._title)
+        if text is None:
+            raise Passing(f"an answer without text: {self._shown(message)}")
         usage = self.usage.add(data.get("usage"))
         reason = {"length": "length", "content_filter": "abort"}.get(
-            str(first.get("finish_reason")), "stop"
+            str((first or {}).get("finish_reason")), "stop"
         )
         return Completion([], [], text, reason, usage=usage)  # type: ignore[arg-type]
 

@@ -30,11 +30,12 @@ from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
+from mrlm.learn.mismatch import FEW, FirstLook, loss_mismatch, raw
+from mrlm.learn.no_gradient import check_gradient
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.incoming import make_trainable
-from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.policy.policy import Policy, as_policy, random_forward
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.skipped import read_skipped
@@ -213,6 +214,7 @@ class Learner(Trainee):
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, but a "
                 "Learner has one policy; use TeamLearner({agent: (model, tokenizer)}, algorithm)"
             )
+        self.check_trainable()
         reader = RolloutReader(self.policy, self.chat, self.agents)
         groups, sources = reader.groups(rollouts, rewards, group_by)
         groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
@@ -309,7 +311,7 @@ class Learner(Trainee):
         what the engine kept and so has its log-probs, in an extra one of a few samples."""
         policy, look = self.weights_of, FirstLook(self.version)
         known = policy.kept is not None and policy.kept.confirm()
-        if known or drops(policy):
+        if known or random_forward(policy):
             few = _some(samples, step) if known else samples[:FEW]
             with policy.scoring():
                 batch = self.packed(few)
@@ -373,7 +375,9 @@ class Learner(Trainee):
         metrics = yield from self._backward(samples, totals, algorithm, loss_of)
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
-            metrics["grad_norm"], finite = self.finish_step(metrics, samples)
+            limit = self.settings.max_tokens
+            check = partial(check_gradient, self.weights_of, samples, algorithm, limit)
+            metrics["grad_norm"], finite = self.finish_step(metrics, samples, check)
         if self.weights_of.kept is not None:
             self.weights_of.kept.clear()
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}

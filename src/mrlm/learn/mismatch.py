@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
@@ -19,7 +19,7 @@ from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.digest import digest
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import Policy, random_forward
 
 SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
 """Prefixes of raw sums and counts in an update's metrics; the agent's name follows."""
@@ -164,18 +164,9 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
         return {}
     version = content_version(policy)
     tallies = [tally(batch.turns, {policy.name: version})]
-    if not (policy.model.training and drops(policy)):
+    if not (policy.model.training and random_forward(policy, dropout=True)):
         look = FirstLook(version)
         look.add(batch, outputs.logprobs)
         tallies.append(taken({policy.name: look.numbers()}))
     found = mismatch_metrics(tallies, [policy.name])
     return {name: value for name, value in found.items() if name == "mismatch_kl"}
-
-
-def drops(policy: Policy) -> bool:
-    """Whether a policy's forward in training mode is random (dropout)."""
-    model = policy.model
-    configured = float(getattr(getattr(model, "config", None), "attention_dropout", 0.0) or 0.0)
-    lean = policy.lean_pass
-    used = model.modules() if lean is None else lean.dropouts
-    return configured > 0 or any(isinstance(each, nn.Dropout) and each.p > 0 for each in used)

@@ -67,6 +67,7 @@ def aggregate(
     optimiser batch: the results of micro-batches add up, for any split.
 
     `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
+    A sequence is a rollout, however many samples hold its turns.
     `sequence_mean_token_sum`: the exact policy gradient. `constant`: sums over sequences x a fixed
     length (Dr. GRPO), `constant_length` or each turn's `SamplingParams.max_new_tokens`.
     `turn_mean`, `turn_mean_token_sum`: the same with turns for sequences.
@@ -88,7 +89,7 @@ def token_weights(
     if mode == "sequence_mean_token_sum":
         return sequences
     if mode == "sequence_mean_token_mean":
-        return sequences / _counts(ones, batch.sequence, batch.num_sequences)[batch.sequence]
+        return sequences / numbers(batch.of_rollout(0), ones)[batch.turn]
     if mode == "turn_mean_token_sum":
         return ones / totals.turns
     if mode == "constant":
@@ -102,8 +103,7 @@ def token_weights(
     in_turn = _counts(ones, batch.turn, batch.num_turns)[batch.turn]
     if mode == "turn_mean":
         return ones / in_turn / totals.turns
-    turns = segment_sum(ones / in_turn, batch.sequence, batch.num_sequences)[batch.sequence]
-    return sequences / in_turn / turns
+    return sequences / in_turn / numbers(batch.of_rollout(1), ones)[batch.turn]
 
 
 def numbers(values: Sequence[float], like: Tensor) -> Tensor:

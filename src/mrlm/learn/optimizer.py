@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +21,10 @@ from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.fast.repeatable import repeatable
 from mrlm.learn.host_moments import HostAdam
+from mrlm.learn.master_weights import MASTER, MasterWeights, decayed
 from mrlm.learn.policy.loading import set_checkpointing
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.modes import update_mode
+from mrlm.learn.policy.policy import Policy, random_forward
 from mrlm.learn.policy.randomness import GENERATORS
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -37,13 +39,15 @@ class LearnerSettings:
     Args:
         learning_rate: peak learning rate.
         critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
-        optimizer, betas, weight_decay: the optimiser.
+        optimizer, betas, weight_decay: the optimiser; norms and biases have no decay.
+        master_weights: whether weights in 16 bits are updated through float32 copies.
         offload: whether its moments are in the host's memory.
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
         schedule, warmup_steps, total_steps: learning rate schedule over iterations.
         max_tokens: grid cells of a micro-batch.
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
+        dropout: whether the model's own dropout acts in updates; that of adapters always does.
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         gradient_shares: iterations between computations of a shared policy's gradient by agent; 0
@@ -58,6 +62,7 @@ class LearnerSettings:
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    master_weights: bool = True
     offload: bool = False
     max_grad_norm: float | None = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -66,6 +71,7 @@ class LearnerSettings:
     max_tokens: int = 16384
     accumulation: int = 1
     gradient_checkpointing: bool = False
+    dropout: bool = False
     max_nonfinite_steps: int = 3
     gradient_shares: int = 0
     dump_folder: Path | None = None
@@ -96,38 +102,26 @@ class Stepper:
         heads = [] if head is None else list(head.parameters())
         known = {id(weight) for weight in heads}
         own = [weight for weight in policy.parameters() if id(weight) not in known]
-        rows = [(own, settings.learning_rate), (heads, settings.critic_rate)]
-        groups = [{"params": each, "lr": rate, "peak_lr": rate} for each, rate in rows if each]
-        decay = settings.weight_decay
-        self.optimizer: torch.optim.Optimizer
-        if settings.optimizer == "sgd":
-            whole = not policy.storage.sharded  # shards have no fused step
-            self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
-        elif settings.offload:
-            decoupled = settings.optimizer == "adamw"
-            self.optimizer = HostAdam(
-                groups,
-                betas=settings.betas,
-                weight_decay=decay,
-                fused=True,
-                decoupled_weight_decay=decoupled,
-            )
-        else:
-            kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-            self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
+        self.weights: list[nn.Parameter] = own + heads
+        """The trained parameters, in the order that names them in the state."""
+        self.masters: MasterWeights = MasterWeights(self.weights, settings.master_weights)
+        optimized = {
+            id(weight): copy
+            for weight, copy in zip(self.weights, self.masters.optimized, strict=True)
+        }
+        self.own: list[nn.Parameter] = [optimized[id(weight)] for weight in own or heads]
+        """Those that the optimiser updates for them, without a value head if there are others."""
+        groups: list[dict[str, Any]] = []
+        for each, rate in ((own, settings.learning_rate), (heads, settings.critic_rate)):
+            parts = decayed(policy, each) if settings.weight_decay else (each,)
+            for part, share in zip(parts, (settings.weight_decay, 0.0), strict=False):
+                group = {"params": [optimized[id(weight)] for weight in part]}
+                rates = {"lr": rate, "peak_lr": rate, "weight_decay": share}
+                groups += [group | rates] if part else []
+        self.optimizer: torch.optim.Optimizer = _optimizer(groups, settings, policy.storage.sharded)
         scaled = policy.precision == "fp16"
         self._moments: Moments | None = None
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
-
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        """The trained parameters, in the order that names them in the state."""
-        return [weight for group in self.optimizer.param_groups for weight in group["params"]]
-
-    @property
-    def own(self) -> list[nn.Parameter]:
-        """The trained parameters without those of a value head, unless there are no others."""
-        return self.optimizer.param_groups[0]["params"]
 
     def begin(self, step: int) -> float:
         """Sets the learning rates of an iteration; returns the policy's."""
@@ -159,19 +153,21 @@ class Stepper:
 
     def norm(self) -> float:
         """Norm of the full gradient, after which it is clipped to `max_grad_norm`."""
+        self.masters.take_gradients()
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.max_grad_norm
-        return self.policy.storage.clip(self.weights, limit or math.inf)
+        return self.policy.storage.clip(self.masters.optimized, limit or math.inf)
 
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""
         if apply:
             self._apply()
+        self.masters.round_back()
         self.scaler.update()
         self.clear()
 
     def _apply(self) -> None:
-        complete = all(weight.grad is not None for weight in self.weights)
+        complete = all(weight.grad is not None for weight in self.masters.optimized)
         if complete and self._moments is not None:
             adam_step(self.optimizer, self._moments)
             return
@@ -183,26 +179,56 @@ class Stepper:
         """Tensors and JSON-able rest of the state; parameters are named by position."""
         tensors: dict[str, Tensor] = {}
         rest: dict[str, Any] = {}
-        for index, entry in self.optimizer.state_dict()["state"].items():
-            for key, value in entry.items():
+        for index, weight in enumerate(self.masters.optimized):
+            for key, value in self.optimizer.state.get(weight, {}).items():
                 target: dict[str, Any] = tensors if isinstance(value, Tensor) else rest
                 target[f"{index}.{key}"] = value
+        tensors |= self.masters.state()
         return tensors, {"values": rest, "scaler": self.scaler.state_dict()}
 
     def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Inverse of `state`."""
         state: dict[int, dict[str, Any]] = {}
+        copies: dict[int, Tensor] = {}
         weights, storage = self.weights, self.policy.storage
+        grouped = (weight for group in self.optimizer.param_groups for weight in group["params"])
+        place_of = {id(weight): place for place, weight in enumerate(grouped)}
         for name, value in {**tensors, **rest["values"]}.items():
             index, key = name.split(".", 1)
             if isinstance(value, Tensor):
                 value = storage.place(weights[int(index)], value)
-            state.setdefault(int(index), {})[key] = value
+            if key == MASTER:
+                copies[int(index)] = value
+                continue
+            place = place_of[id(self.masters.optimized[int(index)])]
+            state.setdefault(place, {})[key] = value
+        self.masters.load(copies)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._moments = None
         if rest["scaler"]:
             self.scaler.load_state_dict(rest["scaler"])
+
+
+def _optimizer(
+    groups: list[dict[str, Any]], settings: LearnerSettings, sharded: bool
+) -> torch.optim.Optimizer:
+    """The optimiser of some groups of parameters."""
+    decay = settings.weight_decay
+    if settings.optimizer == "sgd":
+        whole = not sharded  # shards have no fused step
+        return torch.optim.SGD(groups, weight_decay=decay, fused=whole)
+    decoupled, betas = settings.optimizer == "adamw", settings.betas
+    if settings.offload:
+        return HostAdam(
+            groups,
+            betas=betas,
+            weight_decay=decay,
+            fused=True,
+            decoupled_weight_decay=decoupled,
+        )
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    return kind(groups, betas=betas, weight_decay=decay, fused=True)
 
 
 class Trainee:
@@ -218,6 +244,8 @@ class Trainee:
         self.learned: Learned = learned
         self.settings: LearnerSettings = settings
         self.title: str = title
+        if isinstance(learned, Policy):
+            learned.dropout = settings.dropout
         if settings.offload and (learned.device.type == "cpu" or learned.storage.sharded):
             reason = "sharded by FSDP" if learned.storage.sharded else "on the CPU"
             raise ConfigError(
@@ -230,17 +258,32 @@ class Trainee:
     @cached_property
     def stepper(self) -> Stepper:
         """The optimiser, made on first use."""
+        self.check_trainable()
         return Stepper(self.learned, self.settings)
 
+    def check_trainable(self) -> None:
+        """Raises a `ConfigError` if there is no parameter to train."""
+        if not any(True for _ in self.learned.parameters()):
+            raise ConfigError(
+                f"{self.title} has no parameter to train: all are frozen "
+                "(requires_grad=False); call model.requires_grad_(True), or leave it out of the "
+                "training (policies.<name>.trainable=false)"
+            )
+
     def finish_step(
-        self, metrics: dict[str, float], samples: Sequence[Sample] = ()
+        self,
+        metrics: dict[str, float],
+        samples: Sequence[Sample] = (),
+        without_gradient: Callable[[], None] | None = None,
     ) -> tuple[float, bool]:
         """Steps with the accumulated gradient unless it or the loss (of `metrics`) is not finite;
         returns its norm, and whether it stepped. An overflow of the loss scale does not count;
         several other failures in a row end the run with a `NonFiniteError`, and save the
-        `samples`."""
+        `samples`. `without_gradient` is called before a step whose gradient is exactly 0."""
         loss = metrics["loss"]
         norm = self.stepper.norm()
+        if norm == 0.0 and without_gradient is not None:
+            without_gradient()
         finite = math.isfinite(loss) and math.isfinite(norm)
         overflow = self.stepper.scaler.get_scale() > 1.0 and math.isfinite(loss)
         self.stepper.step(apply=finite)
@@ -291,12 +334,11 @@ def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[N
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
         modes.enter_context(repeatable(device))
-        drops = any(lean is None or lean.dropouts for lean in passes)
+        drops = any(map(random_forward, policies))
         if drops and device.type != "cpu":
             modes.enter_context(GENERATORS.drawing())
         if None in passes:
-            modes.callback(model.train, model.training)
-            model.train()
+            modes.enter_context(update_mode(model, policies[0].dropout, checkpointing))
         for lean in passes:
             if lean is not None:
                 modes.enter_context(lean.training())

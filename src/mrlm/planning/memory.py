@@ -11,6 +11,8 @@ from mrlm.planning.policy_weights import WeightSizes
 
 BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one weight; `auto` counts as 16 bit, the usual type of saved models."""
+WHOLE = 4
+"""Bytes of a float32 number."""
 ADAPTER_BYTES = 4
 """Bytes of an adapter's weight: PEFT keeps adapters in float32 on a base of any type."""
 CELLS, LEAST_ROWS = 1 << 22, 256
@@ -43,6 +45,7 @@ class MemoryLoad:
     Args:
         width: bytes of a weight.
         computed: bytes of a computed value.
+        masters: whether trained weights have float32 copies.
         moments: numbers that the optimizer keeps for each trained weight.
         tokens: tokens of a micro-batch.
         checkpointing: whether activations of a block are recomputed instead of kept.
@@ -59,6 +62,7 @@ class MemoryLoad:
 
     width: int = 4
     computed: int = 4
+    masters: bool = False
     moments: int = 2
     tokens: int = 16_384
     checkpointing: bool = False
@@ -91,18 +95,23 @@ def parts_of(
         parts["adapter"] = weights.adapter * own // shards
     if weights.trainable:
         parts["gradients"] = weights.trained * own // shards
+        updated = updated_bytes(weights, job)
+        if updated != own:
+            parts["masters"] = weights.trained * updated // shards
         if not job.offloaded:
-            parts["optimizer"] = job.moments * weights.trained * own // shards
+            parts["optimizer"] = job.moments * weights.trained * updated // shards
         else:
-            parts["moments"] = job.moments * min(weights.trained, OFFLOADED) * own
+            parts["moments"] = job.moments * min(weights.trained, OFFLOADED) * updated
         if reduces:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
             parts["reference"] = weights.count * width  # never sharded
         if weights.critic:
             wide = own if weights.critic == weights.trained else width
-            numbers = 1 if job.offloaded else 1 + job.moments
-            learned = wide * numbers if weights.critic_learns else 0
+            updated = WHOLE if job.masters else wide
+            moments = 0 if job.offloaded else job.moments * updated
+            learned = wide + moments + (updated if updated != wide else 0)
+            learned = learned if weights.critic_learns else 0
             parts["critic"] = weights.critic * (wide + learned) // shards
     if weights.num_opponents:
         parts["opponents"] = weights.num_opponents * weights.trained * own
@@ -167,13 +176,20 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
     return shape.layers * shape.hidden * fused * job.computed
 
 
+def updated_bytes(weights: WeightSizes, job: MemoryLoad) -> int:
+    """Bytes of the number that the optimizer updates for a trained weight."""
+    if weights.lora is not None:
+        return ADAPTER_BYTES
+    return WHOLE if job.masters else job.width
+
+
 def on_host(weights: WeightSizes, job: MemoryLoad) -> int:
     """Bytes of the moments in the host's memory."""
     if not job.offloaded or not weights.trainable:
         return 0
-    own = ADAPTER_BYTES if weights.lora is not None else job.width
     critic = weights.critic if weights.critic_learns else 0
-    return job.moments * (weights.trained * own + critic * job.width)
+    wide = WHOLE if job.masters else job.width
+    return job.moments * (weights.trained * updated_bytes(weights, job) + critic * wide)
 
 
 def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: int) -> Parts:

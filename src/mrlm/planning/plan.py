@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
-from mrlm.planning.memory import BYTES, MemoryLoad, on_host, parts_of, peak
+from mrlm.planning.memory import BYTES, WHOLE, MemoryLoad, on_host, parts_of, peak
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes, weights_of
 from mrlm.planning.record_size import RecordSize, record_size
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
-    "during a step) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
+    "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
+    "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
     "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
     "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
@@ -279,6 +280,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLo
     return MemoryLoad(
         width=width,
         computed=width if precise else 2,
+        masters=training.master_weights and width < WHOLE,
         moments=0 if training.optimizer == "sgd" else 2,
         tokens=min(training.max_tokens_per_microbatch, max(1, plan.trained_tokens)),
         checkpointing=training.gradient_checkpointing,

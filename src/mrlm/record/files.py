@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.tail import lines_from_end
 
 COMPRESSED, PLAIN, INDEX = "episodes.jsonl.gz", "episodes.jsonl", "episodes.index"
@@ -186,8 +187,7 @@ class EpisodeFile:
 
 def episode_file(folder: Path) -> Path | None:
     """The file of episodes of a run folder, if there is one."""
-    found = (folder / name for name in (COMPRESSED, PLAIN))
-    return next((path for path in found if path.is_file()), None)
+    return run_file(folder, COMPRESSED) or run_file(folder, PLAIN)
 
 
 def parts_of(folder: Path) -> list[Part]:
@@ -197,8 +197,9 @@ def parts_of(folder: Path) -> list[Part]:
     if path is None:
         return []
     length, parts = path.stat().st_size, []
-    if (folder / INDEX).is_file():
-        for line in (folder / INDEX).read_text(encoding="utf-8").splitlines():
+    index = run_file(folder, INDEX)
+    if index is not None:
+        for line in index.read_text(encoding="utf-8").splitlines():
             part = indexed_part(line)
             if part is None or part.end > length or part.at != (parts[-1].end if parts else 0):
                 break
@@ -237,8 +238,10 @@ def rows_of(
         if id is not None and not part.may_have(id):
             continue
         for line in lines_of(path, part.at, part.size, most):
-            if mark in line and (id is None or json.loads(line)["id"] == id):
-                yield json.loads(line)
+            if mark in line:
+                row = parsed_line(line, path)
+                if id is None or row.get("id") == id:
+                    yield row
 
 
 def lines_of(path: Path, at: int, size: int, most: int | None = None) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import INDEX, Part, episode_file, parts_of, rows_of
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.packing import unpack
 from mrlm.record.vocabulary import read_vocabulary
 
@@ -201,10 +201,10 @@ class RecordedRun:
 
 def metric_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """The rows of a run's metrics, read as they are used, without an incomplete last line."""
-    path = folder / METRICS
-    if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            yield from (json.loads(line) for line in file if line.endswith("\n"))
+    path = run_file(folder, METRICS)
+    if path is not None:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from (parsed_line(line, path) for line in file if line.endswith("\n"))
 
 
 def turn_record(episode: RecordedEpisode, turn: RecordedTurn) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import numpy as np
 
 from mrlm.core.board import Html, board_tree
 from mrlm.core.episodes import Episode
+from mrlm.core.messages import write_message
 from mrlm.core.prefixes import shared_prefix
-from mrlm.core.records import message_record, task_record
-from mrlm.core.types import Message, Rollout, SamplingParams, Turn
+from mrlm.core.records import task_record
+from mrlm.core.types import Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
 
 SCHEMA = 2
@@ -127,25 +128,20 @@ def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict
         for place, message in enumerate(rollout.messages)
         if message.turn is not None
     }
+    places |= {id(message): place for place, message in enumerate(rollout.messages)}  # of a row
     turns: list[dict[str, Any]] = []
     known: list[int] = []
     for turn in rollout.turns:
-        turns.append(_turn(turn, places.get(id(turn.completion_ids)), known if tokens else None))
+        place = places.get(id(turn.completion_ids), places.get(id(turn.message)))
+        turns.append(_turn(turn, place, known if tokens else None))
         if tokens:
             known = [*turn.prompt_ids, *turn.completion_ids]
     return {
         "policy": opponents.get(rollout.policy or "", rollout.policy),
         "reward": finite(rollout.reward),
-        "messages": [_message(message) for message in rollout.messages],
+        "messages": [write_message(message) for message in rollout.messages],
         "turns": turns,
     }
-
-
-def _message(message: Message) -> dict[str, Any]:
-    row = message_record(message)
-    if message.tool_calls:
-        row["tool_calls"] = list(message.tool_calls)
-    return row
 
 
 def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mrlm.record.opening import run_file
+
 VOCABULARY = "vocabulary.json.gz"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
@@ -39,9 +41,10 @@ def write_vocabulary(folder: Path, tokenizers: Mapping[str, Any]) -> None:
 
 def read_vocabulary(folder: Path) -> dict[str, list[bytes]]:
     """Policy -> bytes of its tokens, in order of their ids; empty if nothing was recorded."""
-    if not (folder / VOCABULARY).is_file():
+    path = run_file(folder, VOCABULARY)
+    if path is None:
         return {}
-    known = json.loads(gzip.decompress((folder / VOCABULARY).read_bytes()))
+    known = json.loads(gzip.decompress(path.read_bytes()))
     tables = [[piece.encode("latin-1") for piece in table] for table in known["pieces"]]
     return {name: tables[place] for name, place in known["policies"].items()}
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig, load_config
@@ -193,6 +194,7 @@ def rebuilt(
     API."""
     models = _with_models(folder, parts, watch)
     made = build(_quiet(config, place / "run"), models, origin, checked=False)
+    unlock(made.folder)  # no other process knows it
     try:
         return made, _record_apis(made, folder)
     except BaseException:

@@ -103,8 +103,10 @@ def fitted(
             distance to it.
         prior: drawn games added to every pair with games, so that a player that has won every game
             has a finite rating; 0 for the plain maximum, which must exist.
-        settled: players without further games, with their last ratings, which they keep: games
-            against them count, and the cost grows with the number of all others only.
+        settled: players without further games (snapshots that were left out), with their last
+            ratings, which they keep: games against them count, and the cost grows with the number
+            of all others only. Their own intervals widen those of the others, as if all of them
+            were off in the same direction: they were measured against one another.
     """
     settled = {name: known for name, known in (settled or {}).items() if name != anchor}
     reached = _connected(results, anchor)
@@ -130,7 +132,9 @@ def fitted(
             break
     _, information = _slope(strength, games, score, fixed)
     spread = np.zeros(len(names))
-    spread[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
+    inverse = np.linalg.inv(information[1:, 1:])
+    carried = inverse @ _carried(strength, fixed)[1:]
+    spread[1:] = np.sqrt(np.diag(inverse) + np.square(carried))
     found: dict[str, Interval] = {}
     for name, mean, half in zip(names, SCALE * strength, Z * SCALE * spread, strict=True):
         rating = ANCHOR + float(mean)
@@ -142,17 +146,28 @@ def _against(
     results: Results, place: Mapping[str, int], settled: Mapping[str, Interval], prior: float
 ) -> np.ndarray:
     """Games of players (with their indices in `place`) against settled ones: rows of (index of the
-    player, strength of the other, games, score)."""
-    rows: list[tuple[float, float, float, float]] = []
+    player, strength of the other and its standard deviation, games, score)."""
+    rows: list[tuple[float, float, float, float, float]] = []
     for one, other, tally in results.pairs():
         for player, met, won in (
             (one, other, tally.score),
             (other, one, tally.games - tally.score),
         ):
             if player in place and met in settled:
-                strength = (settled[met][0] - ANCHOR) / SCALE
-                rows.append((place[player], strength, tally.games + prior, won + prior / 2))
-    return np.array(rows).reshape(-1, 4)
+                rating, low, high = settled[met]
+                strength, spread = (rating - ANCHOR) / SCALE, (high - low) / (2 * Z * SCALE)
+                rows.append((place[player], strength, spread, tally.games + prior, won + prior / 2))
+    return np.array(rows).reshape(-1, 5)
+
+
+def _carried(strength: np.ndarray, fixed: np.ndarray) -> np.ndarray:
+    """The deviations of settled players (P,), weighted by the information of the games of strengths
+    (P,) against them."""
+    player, other, spread, played, _ = fixed.T
+    expected = 1.0 / (1.0 + np.exp(other - strength[player.astype(int)]))
+    found = np.zeros(len(strength))
+    np.add.at(found, player.astype(int), spread * played * expected * (1.0 - expected))
+    return found
 
 
 def _connected(results: Results, anchor: str) -> list[str]:
@@ -180,7 +195,7 @@ def _slope(
     gradient = (score - games * expected).sum(1)
     weight = games * expected * (1.0 - expected)
     information = np.diag(weight.sum(1)) - weight
-    player, other, played, won = fixed.T
+    player, other, _, played, won = fixed.T
     player = player.astype(int)
     expected = 1.0 / (1.0 + np.exp(other - strength[player]))
     np.add.at(gradient, player, won - played * expected)
@@ -246,11 +261,16 @@ def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[s
     """Ratings and pay-off matrix as text, for kept players and the latest one of every policy."""
     shown = shown_players(results, ratings, kept)
     cells = [["player", "rating", "95 %"]]
+    flawless = []
     for name in shown:
         rating, low, high = ratings[name]
         cells.append([name, f"{rating:.0f}", f"{low:.0f}..{high:.0f}"])
+        met = [results.between(name, other) for other in results.players() if other != name]
+        games = sum(tally.games for tally in met)
+        flawless += [name] if games and sum(tally.score for tally in met) == games else []
     matrix = matrix_table(results, shown)
-    return f"{aligned(cells)}\n\nmean score of the row against the column (games)\n{matrix}"
+    note = f"\nat least, since they won every game: {', '.join(flawless)}" if flawless else ""
+    return f"{aligned(cells)}{note}\n\nmean score of the row against the column (games)\n{matrix}"
 
 
 def matrix_table(results: Results, players: Sequence[str]) -> str:

@@ -74,18 +74,26 @@ class TaskRequest(_message.Message):
     def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., seed: _Optional[int] = ..., split: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("content", "role", "agent", "tool_calls_json", "metadata_json")
+    __slots__ = ("content", "role", "agent", "tool_calls_json", "metadata_json", "tool_call_id", "name", "reasoning", "weight")
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_JSON_FIELD_NUMBER: _ClassVar[int]
     METADATA_JSON_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     content: str
     role: str
     agent: str
     tool_calls_json: str
     metadata_json: str
-    def __init__(self, content: _Optional[str] = ..., role: _Optional[str] = ..., agent: _Optional[str] = ..., tool_calls_json: _Optional[str] = ..., metadata_json: _Optional[str] = ...) -> None: ...
+    tool_call_id: str
+    name: str
+    reasoning: str
+    weight: float
+    def __init__(self, content: _Optional[str] = ..., role: _Optional[str] = ..., agent: _Optional[str] = ..., tool_calls_json: _Optional[str] = ..., metadata_json: _Optional[str] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ..., reasoning: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "prompt", "answer_json", "seed", "info_json")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrlm.config.trust import MARK, mark
 from mrlm.core.errors import ConfigError, HubError
 from mrlm.core.tiny_model import HUB_ID
 from mrlm.learn.policy.loading import BASES, first_line, quietly, run_model
@@ -135,8 +136,14 @@ def download(
     with _hub_errors(f"pull of {repository}", api.endpoint), quietly():
         if folder is not None:  # without a network the client would return the folder as it is
             revision = api.model_info(repository, revision=revision).sha
+            folder.mkdir(parents=True, exist_ok=True)
+            mark(folder, repository)
         found = snapshot_download(
-            repository, local_dir=folder, revision=revision, endpoint=api.endpoint
+            repository,
+            local_dir=folder,
+            revision=revision,
+            endpoint=api.endpoint,
+            ignore_patterns=[MARK] if folder is not None else None,
         )
     return Path(str(found))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.config import yaml
+from mrlm.config.trust import mark, origin_of
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
@@ -81,6 +82,8 @@ def pack(
         raise ConfigError(f"--page {page}: this file does not exist; mrlm export writes one")
     try:
         target.mkdir(parents=True, exist_ok=True)
+        if published is None and (origin := origin_of(source)):
+            mark(target, origin)  # a copy is not trusted either
         here = [name for name, each in team["policies"].items() if _is_folder(each.get("model"))]
         bases = {} if merge else _bases(team, here, target, published)
         for name in here:

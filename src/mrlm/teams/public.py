@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.play_sections import LENT
 from mrlm.core.tiny_model import portable_name
 from mrlm.record.redaction import SECRET_NAME, redacted, secrets
-
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""`module:Name`: code that is imported."""
-REACHES = ("endpoint", "remote", "mcp_servers", "trust_remote_code")
-"""Settings that run code, or send texts and keys to a server."""
 
 
 def public(data: Any) -> Any:
@@ -66,19 +59,3 @@ def local_files(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(local_files, data))
     return isinstance(data, str) and is_local(data)
-
-
-def trusted_settings(data: Any, key: str = "") -> Iterator[str]:
-    """Dotted keys of settings that need trust: they import code that is no part of the library, or
-    contact a server."""
-    name = key.rsplit(".", 1)[-1]
-    if name in REACHES and data:
-        yield key
-    elif isinstance(data, Mapping):
-        for each, value in data.items():
-            yield from trusted_settings(value, f"{key}.{each}" if key else str(each))
-    elif isinstance(data, list | tuple):
-        for place, value in enumerate(data):
-            yield from trusted_settings(value, f"{key}.{place}")
-    elif isinstance(data, str) and REFERENCE.fullmatch(data) and not data.startswith(LENT):
-        yield key

@@ -12,6 +12,7 @@ from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies, make_settings
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig, parse_config
+from mrlm.config.trust import check
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.prompt_template import PromptTemplate, by_agent
@@ -26,7 +27,6 @@ from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask
 from mrlm.teams.conversation import Conversation
 from mrlm.teams.hub import download
 from mrlm.teams.packing import pack
-from mrlm.teams.public import trusted_settings
 from mrlm.teams.saving import TEAM, absolute_team
 
 
@@ -102,13 +102,9 @@ class Team:
         data = absolute_team(place)
         if environment is not None:
             data["environments"], data["evaluation"] = [], {}
-        found = [] if trust_remote_code else list(trusted_settings(data))
-        if found:
-            raise ConfigError(
-                f"{source}: {found[0]} in {TEAM} imports code, runs a program or contacts a "
-                "server; read the file, then give trust_remote_code=True"
-            )
         where = f"{source}: {TEAM}"
+        if not trust_remote_code:
+            check(data, where, advice="give trust_remote_code=True")
         config = parse_config(data, {"model.device": device}, where)
         reading = _formatters(config, formatters)
         plan = _plan(config, environment, reading)

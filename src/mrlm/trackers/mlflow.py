@@ -18,6 +18,8 @@ EXPERIMENT = "mrlm"
 """Experiment of the runs unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
 LONGEST = 500
 """Characters MLflow takes in the value of a parameter."""
+LONGEST_NAME = 250
+"""Characters MLflow takes in the name of a metric."""
 AT_ONCE = 100
 """Parameters MLflow takes in one call."""
 
@@ -86,8 +88,11 @@ class MLflow(Tracker):
 
 
 def _name(text: str) -> str:
-    """A key as MLflow takes it."""
-    return re.sub(r"[^\w\-./ :]", "_", text)
+    """A key as MLflow takes it: letters, digits and some signs, of a path that is its own shortest
+    form, at most `LONGEST_NAME` characters."""
+    parts = re.sub(r"[^\w\-./ :]", "_", text).split("/")
+    parts = [part if part.strip(".") else f"_{part}" for part in parts]
+    return "/".join(parts)[:LONGEST_NAME]
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -70,6 +70,8 @@ def _of_episode(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for *_, name, turn in sorted(turns, key=lambda each: each[:2]):
         messages, place = row["agents"][name]["messages"], turn["message"]
         completion = turn.get("text") if place is None else messages[place]["content"]
+        if completion is None:  # an observation, which is in the prompt of the next turn
+            continue
         yield {
             "episode": row["id"],
             "agent": name,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +14,7 @@ from mrlm.core.user_errors import explain
 from mrlm.tracking.console import printable
 
 RUN_LOG = "run.log"
+_STAMP: re.Pattern[str] = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: ")
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -43,6 +46,27 @@ class LogFile(logging.Handler):
             self.path.open("a", encoding="utf-8", errors="backslashreplace") as file,
         ):
             file.write(f"{stamp} {level}: {printable(text)}\n")
+
+
+def ended_in(folder: Path) -> str | None:
+    """The end of a run: `this run ended in step 1 with ...`, if its last message is the error that
+    ended it.
+
+    Args:
+        folder: the run folder.
+    """
+    path = folder / RUN_LOG
+    lines = (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    )
+    starts = [place for place, line in enumerate(lines) if _STAMP.match(line)]
+    if not starts or not lines[starts[-1]][20:].startswith("error: "):
+        return None
+    steps = folder / "metrics.jsonl"
+    rows = steps.read_bytes().splitlines() if steps.is_file() else []
+    done = max((int(json.loads(row)["step"]) for row in rows[-1:]), default=0)
+    text = "\n".join(lines[starts[-1] :])[27:]
+    return f"this run ended in step {done + 1} with {text}"
 
 
 @contextmanager

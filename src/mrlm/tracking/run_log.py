@@ -336,7 +336,12 @@ class RunLog:
         try:
             job()
         except Exception as error:  # any error of a tracker's library
-            self._kept[name] = self._trackers.pop(name).state()
+            tracker = self._trackers.pop(name)
+            self._kept[name] = tracker.state()
+            try:
+                tracker.close()  # a server that works shows the run as ended
+            except Exception as another:
+                log.debug("tracker %r could not be closed: %r", name, another)
             log.warning(
                 "tracker %r failed %s and is dropped from this run (%r); %s has all metrics",
                 name,

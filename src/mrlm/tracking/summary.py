@@ -20,6 +20,7 @@ MOST = 8
 """Agents with a row of their own."""
 SHARE = 10
 """Sampled rewards are means of this part of the run: a tenth."""
+_ZERO = re.compile(r"advantage/[^/]+/zero")
 WIDTH = 100
 """Most characters of a line."""
 
@@ -38,9 +39,24 @@ def run_summary(history: Rows, folder: Path) -> str:
         rows = [row for row in history if row.get("stage", 0) == stage]
         config = configs[min(stage, len(configs) - 1)] if configs else {}
         lines += [_about(config, rows), *_table(rows)]
+        if tied := tied_steps(rows):
+            lines.append(f"  {tied}")
     lines.append(f"files: {folder} (trained model: {folder / 'final'})")
     lines.append(f"page:  mrlm export {folder} -o run.html")
     return "\n".join(lines)
+
+
+def tied_steps(rows: Rows) -> str:
+    """How many steps of a run trained nothing because all compared episodes had equal rewards;
+    empty if none."""
+    zeros = [
+        [row[name] for name in row if _ZERO.fullmatch(name) and row[name] is not None]
+        for row in rows
+    ]
+    steps = [each for each in zeros if each]
+    none = sum(row.get("tokens/trained") == 0 for row in rows)
+    tied = sum(min(each) == 1 for each in steps) + none
+    return f"{tied} of {len(steps) + none} steps had only ties, and trained nothing" if tied else ""
 
 
 def _configs(folder: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from mrlm.core.episodes import Group
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import CheckError
 from mrlm.core.types import Message, Role
 from mrlm.learn.data.batch import Sample, as_column, pack
@@ -69,6 +69,63 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
                 run.config.training.algorithm,
                 agent,
             )
+
+
+def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+    """Checks that an iteration has a token to train on, and warns of an agent that has none. Equal
+    rewards are no error: they are counted (`tied_steps`).
+
+    Raises:
+        CheckError: it has none; the message names the cause.
+    """
+    warn_untrained(run, metrics)
+    if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
+        return
+    episodes = [episode for group in groups for episode in group if not episode.failed]
+    cause = _why_untrained(run, episodes) if episodes else None
+    if cause is not None:
+        report(run, f"check signal: iteration {run.step + 1} has no token to train on: {cause}")
+
+
+def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
+    """Why no turn of some episodes has an advantage; `None` if it is for equal rewards."""
+    policies = {learner.policy for learner in run.learners}
+    turns = [turn for episode in episodes for turn in episode.turns if turn.policy in policies]
+    written = [turn for turn in turns if turn.completion_ids]
+    where = "row" if run.spec.sampling.rows or not run.source.rewarded else "episode"
+    if not any(episode.scored for episode in episodes):
+        return (
+            f"the reward of all {len(episodes)} episodes is None, which means that it is unknown; "
+            "return a number for at least some of them"
+        )
+    if not written:
+        return (
+            f"no {where} has a message of a trained agent. A {where} needs an assistant message, "
+            "or the name of a trained agent in `agent`"
+        )
+    masked = run.spec.leaves_out
+    if masked == "cut" and all(turn.finish_reason == "length" for turn in written):
+        return (
+            f"all {len(written)} completions were cut at the token limit, and the algorithm leaves "
+            "these out; raise generation.max_new_tokens"
+        )
+    if masked == "truncated" and all(each.status == "truncated" for each in episodes):
+        return (
+            f"all {len(episodes)} episodes were truncated, and the algorithm leaves these out; "
+            "raise the limits of turns and tokens"
+        )
+    if run.source.rewarded and run.spec.sampling.collection is None:
+        log.warning(
+            "iteration %d: no message has an advantage, because every reward equals what it is "
+            "compared with",
+            run.step + 1,
+        )
+        return None
+    return (
+        f"{run.config.training.algorithm} gave no advantage to any of {len(written)} messages of "
+        f"{len(episodes)} {where}s. Are both sides of all pairs the same, or does its mode train "
+        "on text that they do not have?"
+    )
 
 
 def check_weights(run: Run) -> None:

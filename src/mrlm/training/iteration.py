@@ -36,6 +36,7 @@ Updates = dict[str, dict[str, float]]
 async def play(run: Run) -> tuple[list[Group], list[Group]]:
     """Plays the groups of an iteration with the policies and opponents of its step; returns them,
     and those that the algorithm drops."""
+    run.updating = False
     run.assign_policies(run.step)
     await run.population.meet(run.step)
     with span("play"):
@@ -92,6 +93,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
         tasks, batch_size = run.source.num_tasks(), run.config.training.batch_size
         if run.spec.renews_reference(run.step, tasks, batch_size):
             for learner in run.learners:
+                run.updating = True
                 learner.renew_reference()
         await asyncio.gather(*(each.annotate(groups, run.spec.columns) for each in run.learners))
     with span("credit"), complete():
@@ -99,6 +101,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
     with span("update"):
         valued: Updates = {}
         for critic in run.critics:
+            run.updating = True
             place = seed_of((seed, "critic", run.step, critic.name))
             valued[critic.name] = critic.update(groups, algorithm, run.step, place)
     with span("credit"), complete():
@@ -141,6 +144,7 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
         stages; and the mismatch in the first passes.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
+    run.updating = True
     updates: Updates = {learner.policy: {} for learner in run.learners}
     between: dict[str, float] = {}
     learners = [] if algorithm.waiting else run.learners

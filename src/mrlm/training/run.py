@@ -125,6 +125,7 @@ class Run:
         unproven: the latest training data, where engines have its weights without a proof.
         saves_end: its last step is saved, as a checkpoint and as `final/`.
         unsaved: its last step is whole, and `final/` does not have it yet.
+        updating: weights have changed since its last step.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
     """
@@ -154,6 +155,7 @@ class Run:
     stopping: bool = False
     interrupted: bool = False
     alarm: str | None = None
+    updating: bool = False
     checked: bool = False
     unproven: Sequence[Group] | None = None
     saves_end: bool = True

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
@@ -15,8 +18,40 @@ from mrlm.training.run import Run
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-def save(run: Run) -> Path:
-    """Writes a checkpoint of the whole run.
+def state_of(run: Run) -> dict[str, Any]:
+    """The state of a run that an iteration changes before it changes weights; empty where a run is
+    not saved after an error: in several processes, and where sampling continues in the meantime."""
+    if not run.defers or run.config.training.max_lag:
+        return {}
+    return {
+        "source": run.source.state_dict(),
+        "algorithm": run.algorithm.state_dict(),
+        "population": run.population.state_dict(),
+        "log": run.log.state(),
+    }
+
+
+@contextmanager
+def saved_before(run: Run) -> Iterator[None]:
+    """Context of an iteration: an error that ends the run there (of a reward function, an
+    environment, a check) leaves a checkpoint of the last whole step, and says so. Nothing is
+    written once weights have changed since."""
+    begun = state_of(run)
+    try:
+        yield
+    except NonFiniteError:  # the run may go back to a checkpoint
+        raise
+    except Exception as error:
+        known = (run.folder / f"checkpoint-{run.step}").is_dir()
+        if run.step and begun and not (known or run.updating or run.failing) and run.saves_end:
+            save(run, begun)
+            error.add_note(f"checkpoint-{run.step} is saved")
+        raise
+
+
+def save(run: Run, begun: Mapping[str, Any] | None = None) -> Path:
+    """Writes a checkpoint of the whole run; `begun` is its state if it has changed since its last
+    step.
 
     Raises:
         TrainingError: the disk refused; the previous checkpoint is unchanged.
@@ -26,6 +61,7 @@ def save(run: Run) -> Path:
         "algorithm": run.algorithm.state_dict(),
         "population": run.population.state_dict(),
         "log": run.log.state(),
+        **(begun or {}),
         "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
         "api": {name: engine.state_dict() for name, engine in remote_engines(run.engines).items()},
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import episode_file
+from mrlm.record.opening import run_file
 from mrlm.record.reader import METRICS
 from mrlm.record.vocabulary import VOCABULARY
 from mrlm.viewer.source import CONFIG, ViewedStage
@@ -48,8 +49,11 @@ def stages_of(run: Path, root: Path) -> list[ViewedStage]:
 def _begun(folder: Path, root: Path) -> bool:
     if not folder.is_dir():
         return False
-    known = [folder / name for name in (CONFIG, METRICS, VOCABULARY)]
-    files = [path for path in (*known, episode_file(folder)) if path is not None and path.exists()]
+    try:
+        found = [run_file(folder, name) for name in (CONFIG, METRICS, VOCABULARY)]
+        files = [path for path in (*found, episode_file(folder)) if path is not None]
+    except ConfigError:  # a link that leads out of the folder
+        return False
     return any(path.name != VOCABULARY for path in files) and all(
         path.resolve().is_relative_to(root.resolve()) for path in files
     )

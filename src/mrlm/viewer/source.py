@@ -14,6 +14,7 @@ import yaml
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
+from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.reader import METRICS, read_run
 
 CONFIG = "config.yaml"
@@ -44,8 +45,8 @@ class ViewedStage:
     @property
     def config_text(self) -> str:
         """The resolved config as it was written, or nothing."""
-        path = self.folder / CONFIG
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        path = run_file(self.folder, CONFIG)
+        return "" if path is None else path.read_text(encoding="utf-8", errors="replace")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -75,8 +76,8 @@ class ViewedStage:
     @property
     def ratings(self) -> dict[str, Any] | None:
         """Ratings and pay-offs of a population, as `ratings.json` has them."""
-        path = self.folder / RATINGS
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        path = run_file(self.folder, RATINGS)
+        return None if path is None else parsed_line(path.read_bytes(), path)
 
     @property
     def alarms(self) -> list[dict[str, Any]]:
@@ -93,6 +94,7 @@ class ViewedStage:
         found = {}
         for path in sorted((self.folder / REPLAYED).glob("*.json")):
             try:
+                run_file(self.folder, f"{REPLAYED}/{path.name}")
                 result = json.loads(path.read_text(encoding="utf-8"))
                 found[result["episode"], result["step"]] = result
             except (ValueError, KeyError, TypeError) as error:
@@ -104,11 +106,11 @@ class ViewedStage:
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         """The rows of a file of JSON lines, without an incomplete end; none without the file."""
-        path = self.folder / name
-        if not path.is_file():
+        path = run_file(self.folder, name)
+        if path is None:
             return []
-        with path.open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return [parsed_line(line, path) for line in file if line.endswith("\n")]
 
     @property
     def vocabulary(self) -> dict[str, list[bytes]]:

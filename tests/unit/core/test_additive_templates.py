@@ -87,13 +87,13 @@ def test_a_turn_renders_as_many_messages_at_the_end_as_at_the_start(
     chat = chat_of(tokenizer, PLAIN_TEMPLATE)
     messages = [Message("hello")]
     prompt = chat.prompt(messages)
-    applied, rendered = chat._apply, []
+    applied, rendered = chat.apply, []
 
     def noted(messages: Any, generate: bool) -> str:
         rendered.append(len(messages))
         return applied(messages, generate)
 
-    monkeypatch.setattr(chat, "_apply", noted)
+    monkeypatch.setattr(chat, "apply", noted)
     counts = []
     for _ in range(24):
         turn = Turn("a", "p", prompt.ids, chat.encode("hm"), [-1.0], finish_reason="length")

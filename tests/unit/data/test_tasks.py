@@ -220,7 +220,8 @@ def test_without_the_extra_the_error_says_what_to_install(
 def test_row_messages() -> None:
     assert row_messages("hi") == [Message("hi")]
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
-    assert row_messages([Message("a"), call])[1].tool_calls == ({"name": "f"},)
+    (found,) = row_messages([Message("a"), call])[1].tool_calls
+    assert found == {"type": "function", "function": {"name": "f", "arguments": {}}}
     with pytest.raises(DataError, match="here: expected text"):
         row_messages({"role": "user"}, "here")
 

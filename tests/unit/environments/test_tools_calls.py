@@ -11,8 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.environments.tools import ToolError, ToolRegistry
-from mrlm.environments.tools.calls import (
+from mrlm.core.tool_calls import (
     MAX_CALL,
     Malformed,
     ToolCall,
@@ -20,6 +19,7 @@ from mrlm.environments.tools.calls import (
     calls_in,
     written,
 )
+from mrlm.environments.tools import ToolError, ToolRegistry
 from mrlm.environments.tools.prompts import same_answer
 from mrlm.environments.tools.tool import tool_of
 

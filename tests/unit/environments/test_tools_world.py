@@ -505,6 +505,7 @@ QWEN = (
 
 def test_native_tools_go_through_the_chat_template(tokenizer: Any) -> None:
     from mrlm.core.chat import Chat
+    from mrlm.core.spans import transcript
 
     made = ToolUseEnvironment(tasks="arithmetic", call_format="native")
     task = made.task(0)
@@ -518,7 +519,7 @@ def test_native_tools_go_through_the_chat_template(tokenizer: Any) -> None:
     result = said(made, words)
     whole = [*task.prompt, Message(words, Role.ASSISTANT), *result.observations["agent"].messages]
     assert f"<tool_response>\n{task.answer}\n</tool_response>" in Chat(knowing).render(whole)
-    ids, spans = Chat(knowing).transcript(whole)
+    ids, spans = transcript(Chat(knowing), whole)
     assert [knowing.decode(ids[s.start : s.end]) for s in spans] == [words + "<|im_end|>"]
     with pytest.raises(ConfigError, match="call_format: tool_call"):
         Chat(tokenizer).render(task.prompt)

@@ -158,9 +158,10 @@ def test_mini_batches_are_nearly_equal_and_keep_units_whole() -> None:
 
 def test_totals_count_what_is_trained_on() -> None:
     one = merge([turn([1], [2, 3]), turn([1, 2, 3, 4], [5], "b")], unit=0)
-    other = merge([turn([1], [2]), turn([9], [2, 2, 2])], unit=7)
+    other = merge([turn([1], [2]), turn([9], [2, 2, 2])], unit=7, rollout=3)
+    assert len(other) == 2  # one rollout, in two samples
     found = Totals.of([*one, *other])
-    assert found == Totals(7, 3, 4, 2, {"a": 6, "b": 1}, 7)
+    assert found == Totals(7, 2, 4, 2, {"a": 6, "b": 1}, 7, {0: (3, 2), 3: (4, 2)})
 
 
 # -- micro-batches ---------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_every_column_of_a_batch() -> None:
     assert batch.agents == ["b", "a"] and batch.pad_id == 11
     assert (len(batch), batch.num_sequences, batch.num_turns) == (6, 2, 3)
     assert batch.trained_token_ids() == [[3, 4, 5], [7], [9, 1]]
-    assert batch.totals == Totals(6, 2, 3, 2, {"b": 5, "a": 1}, 6)
+    assert batch.totals == Totals(6, 2, 3, 2, {"b": 5, "a": 1}, 6, {2: (4, 2), 3: (2, 1)})
     totals = Totals(99)
     later = pack(samples[1:], totals)
     assert later.totals is totals and later.pad_id == 0

@@ -487,6 +487,7 @@ def test_how_an_optimiser_is_made(tokenizer: Any) -> None:
         assert made.get("betas", (0.5, 0.75)) == (0.5, 0.75)
         assert stepper.scaler.get_scale() == 1.0 and not stepper.scaler.is_enabled()
         assert [id(p) for p in stepper.weights] == [id(p) for p in policy.parameters()]
+        assert [group["weight_decay"] for group in stepper.optimizer.param_groups] == [0.125, 0.0]
     half = Policy("policy", family("llama"), tokenizer, precision="fp16")
     assert Stepper(half, LearnerSettings()).scaler.is_enabled()
 
@@ -551,7 +552,8 @@ def test_training_mode_is_put_back(
     assert policy.packed is lean
     for _ in range(2):
         with training_mode([policy], checkpointing):
-            assert all(each.training for each in model.modules())
+            assert model.model.layers[0].training is (lean or checkpointing)
+            assert model.model.layers[0].mlp.training is lean  # without dropout, as in evaluation
             assert model.model.layers[0].gradient_checkpointing is checkpointing
         assert not any(each.training is not training for each in model.modules())
         assert not model.model.layers[0].gradient_checkpointing
@@ -624,7 +626,10 @@ class Member:
     def __init__(self, fails: bool, left: list[str]) -> None:
         self.settings = LearnerSettings()
         self.weights_of: Any = SimpleNamespace(
-            model=nn.Linear(1, 1).eval(), lean_pass=None, device=torch.device("cpu")
+            model=nn.Linear(1, 1).eval(),
+            lean_pass=None,
+            dropout=False,
+            device=torch.device("cpu"),
         )
         self.fails, self.left = fails, left
 
@@ -954,6 +959,7 @@ def test_settings_as_they_come() -> None:
         "warmup_steps": 0, "total_steps": 0, "max_tokens": 16384, "accumulation": 1,
         "gradient_checkpointing": False, "max_nonfinite_steps": 3, "dump_folder": None,
         "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0, "offload": False,
+        "master_weights": True, "dropout": False,
     }  # fmt: skip
     assert LearnerSettings(critic_learning_rate=0.5, learning_rate=1.0).critic_rate == 0.5
     assert LearnerSettings(learning_rate=2e-5).critic_rate == pytest.approx(2e-4)

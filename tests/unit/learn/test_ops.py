@@ -197,7 +197,8 @@ def a_part_of_a_batch():
     turn of 2; the third, which is elsewhere, has a turn of 4."""
     first = [said("a", [5], [6], 2), said("a", [5, 6, 7], [8, 9, 10], 8)]
     others = [said("b", [5], [7, 8], 16), said("b", [9], [1, 2, 3, 4], 4)]
-    samples = merge(first) + [s for i, each in enumerate(others) for s in merge([each], i + 1)]
+    rest = [s for i, each in enumerate(others, 1) for s in merge([each], i, i)]
+    samples = merge(first) + rest
     return pack(samples[:2], Totals.of(samples))
 
 

@@ -327,3 +327,14 @@ def test_what_an_environment_does_not_read_is_not_generated(model: Any, tokenize
     assert not any({"e", "a"} & set(message.content) for message in seen if message.turn in turns)
     assert {learner.policy for learner in trainer.run.learners} == {"router"}
     assert all(weight.grad is None for weight in frozen.parameters())
+
+
+@pytest.mark.parametrize("algorithm", ["marft", "ippo", "mappo"])
+def test_an_agent_that_never_speaks_has_no_loss(model: Any, tokenizer: Any, algorithm: str) -> None:
+    """Its critic too: the others are trained as ever."""
+    policies = {"a": (model, tokenizer), "b": (copy.deepcopy(model), tokenizer)}
+    team = TeamLearner(policies, registry.load("algorithms", algorithm)())
+    loss = team.calculate_loss([{"a": rollout} for rollout in written()], REWARDS)
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert any(slope is not None and float(slope.norm()) > 0 for slope in gradients(model))

@@ -815,7 +815,7 @@ def test_the_mode_of_the_model_is_put_back(model: Any, tokenizer: Any) -> None:
         model, tokenizer, REINFORCE(), settings=LearnerSettings(gradient_checkpointing=True)
     )
     updated(learner)
-    assert seen == [True] and not model.training
+    assert seen == [False] and not model.training  # dropout acts only when it is asked to
     assert not any(layer.gradient_checkpointing for layer in model.model.layers)
 
 
@@ -877,10 +877,14 @@ def test_each_optimizer_steps_as_torch_does(fresh: Callable[..., Policy], optimi
     )
     learner = Learner(policy, None, SFT(), settings=settings)
     parameters = twin.parameters()
+    groups: list[dict[str, Any]] = [  # norms and biases are vectors
+        {"params": [x for x in parameters if x.ndim > 1], "weight_decay": 0.1},
+        {"params": [x for x in parameters if x.ndim == 1], "weight_decay": 0.0},
+    ]
     mine: torch.optim.Optimizer = {
-        "sgd": lambda: torch.optim.SGD(parameters, 1e-2, weight_decay=0.1),
-        "adam": lambda: torch.optim.Adam(parameters, 1e-2, (0.8, 0.9), weight_decay=0.1),
-        "adamw": lambda: torch.optim.AdamW(parameters, 1e-2, (0.8, 0.9), weight_decay=0.1),
+        "sgd": lambda: torch.optim.SGD(groups, 1e-2),
+        "adam": lambda: torch.optim.Adam(groups, 1e-2, (0.8, 0.9)),
+        "adamw": lambda: torch.optim.AdamW(groups, 1e-2, (0.8, 0.9)),
     }[optimizer]()
     for step in range(2):
         updated(learner, step=step)

@@ -408,7 +408,7 @@ def test_what_is_logged_of_pairs() -> None:
         "rewards/chosen": [1.0, 2.0, 0.5],
         "rewards/rejected": [0.5, 2.0, 3.0],
         "rewards/margins": [0.5, 0.0, -2.5],
-        "rewards/accuracies": [1.0, 0.0, 0.0],  # a tie is no win
+        "rewards/accuracies": [1.0, 0.5, 0.0],  # a tie
     }
     algorithm = DPO()
     rows = [Group([episode(i, {"a": [2, i * n]}, 0.0) for i in range(2)]) for n in (1, 0, 1, 1)]

@@ -637,3 +637,22 @@ def test_a_program_that_hangs_is_given_up(sandbox: Watched) -> None:
     begin = time.monotonic()
     verdicts = programs(sandbox, "while True: pass", [("", "")] * 300, limits=SHORT)
     assert set(kinds(verdicts)) == {"timeout"} and time.monotonic() - begin < KILLED
+
+
+def test_the_same_list_arrives_as_the_same(sandbox: Any) -> None:
+    code = """
+def add(a, b, c=None):
+    if isinstance(b, dict):
+        return b["x"][0] is a
+    a.append(1)
+    return [a is b, b is c, len(b)]
+"""
+    tests = [
+        "x = []\nassert add(x, x) == [True, False, 1]",
+        "x, y = [], []\nassert add(x, y) == [False, False, 0]",
+        "x = []\nassert add(x, x, c=x) == [True, True, 1]",
+        "x = [[]]\nassert add(x[0], {'x': x})",
+        "x = []\nadd(x, x)\nassert x == [1]",
+        "x, y = {1}, [{1}]\nassert add([], y) == [False, False, 1]",
+    ]
+    assert [each.kind for each in asserts(sandbox, code, tests)] == ["passed"] * len(tests)

@@ -64,7 +64,7 @@ def test_against_a_settled_player_the_formula_is_the_same(first: str) -> None:
         known.add("mid", "new", 1.0, reward=4.0)  # 30 of 41
         mean, low, high = fitted(known, "old", prior=0.0, settled=settled)["new"]
         assert mean == pytest.approx(rating + 400 * math.log10(30 / 11), abs=1e-6)
-        half = Z * SCALE / math.sqrt(41 * (30 / 41) * (11 / 41))
+        half = math.hypot(Z * SCALE / math.sqrt(41 * (30 / 41) * (11 / 41)), 50.0)
         assert (low, high) == pytest.approx((mean - half, mean + half))
         pulled = fitted(known, "old", prior=4.0, settled=settled)["new"]
         assert pulled[0] == pytest.approx(rating + 400 * math.log10(32 / 13), abs=1e-6)
@@ -123,6 +123,20 @@ def test_intervals_cover_what_they_should() -> None:
         _, low, high = fitted(known, "old")["new"]
         inside += low < 1100 < high
     assert 180 <= inside <= 199
+
+
+def test_intervals_know_of_the_snapshots_that_were_left_out() -> None:
+    """A ladder of players each of whom met only the one before, which is left out then."""
+    rng, inside = np.random.default_rng(2), 0
+    chance = 1 / (1 + 10 ** (-100 / 400))
+    for _ in range(60):
+        known, settled = Results(), {}
+        for level in range(1, 8):
+            for win in rng.random(60) < chance:
+                known.add(str(level), str(level - 1), float(win))
+            settled = fitted(known, "0", prior=0.0, settled=settled)
+        inside += settled["7"][1] < 1700 < settled["7"][2]
+    assert inside >= 54
 
 
 def test_a_circle_makes_all_equal_and_strangers_have_no_rating() -> None:
@@ -205,6 +219,13 @@ def test_a_record_and_a_report_have_the_means_of_every_pair() -> None:
         {"player": "one@5", "other": "one@0", "games": 1.0, "score": 1.0, "reward": 0.5},
         {"player": "one@12", "other": "one@0", "games": 1.0, "score": 0.0, "reward": -3.0},
     ]
+    known.add("one@12", "two@0", 1.0)
+    assert "at least, since" not in report(known, ratings, kept=["one@0"])
+    flawless = Results()
+    flawless.add("one@5", "one@0", 1.0)
+    assert "at least, since they won every game: one@5" in report(
+        flawless, ratings, kept=["one@0", "one@5"]
+    )
     # neither kept nor the latest of its policy: one@5
     assert report(known, ratings, kept=["one@0"]).splitlines() == [
         "player  rating        95 %",
@@ -215,8 +236,8 @@ def test_a_record_and_a_report_have_the_means_of_every_pair() -> None:
         "mean score of the row against the column (games)",
         "           one@0     two@0    one@12",
         "one@0          -  0.75 (2)  1.00 (1)",
-        "two@0   0.25 (2)         -         -",
-        "one@12  0.00 (1)         -         -",
+        "two@0   0.25 (2)         -  0.00 (1)",
+        "one@12  0.00 (1)  1.00 (1)         -",
     ]
 
 
@@ -257,7 +278,9 @@ def test_players_whom_nobody_meets_any_more_keep_their_ratings() -> None:
     rest = fitted(games, "old", settled={"mid": everybody["mid"]})
     assert rest["mid"] == everybody["mid"]
     assert rest["new"][0] == pytest.approx(everybody["new"][0], abs=1e-6)
-    assert rest["new"][1] > everybody["new"][1], "mid is taken as known"
+    assert rest["new"] == pytest.approx(everybody["new"], abs=1e-6), "mid is as uncertain as it was"
+    exact = fitted(games, "old", settled={"mid": (everybody["mid"][0],) * 3})
+    assert exact["new"][1] > everybody["new"][1], "mid is known"
     moved = fitted(games, "old", settled={"mid": (2000.0, 1900.0, 2100.0)})
     assert moved["new"][0] > everybody["new"][0] and moved["old"][0] == 1000
     assert set(fitted(games, "old", settled={"gone": (1.0, 1.0, 1.0)})) == set(everybody)

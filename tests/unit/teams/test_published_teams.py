@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from mrlm import Message, Observation, Reward, SimulatedEnvironment, Team
+from mrlm.config.trust import settings_to_trust
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import NAME, portable_name
@@ -23,7 +24,7 @@ from mrlm.teams.card import Card, paper_titles, team_card
 from mrlm.teams.facts import algorithm_facts
 from mrlm.teams.packing import pack
 from mrlm.teams.policies import PolicyFolder
-from mrlm.teams.public import public, trusted_settings, without_secrets
+from mrlm.teams.public import public, without_secrets
 
 
 def test_secrets_and_paths_are_not_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,13 +60,26 @@ def test_secrets_and_paths_are_not_public(tmp_path: Path, monkeypatch: pytest.Mo
         ({"policies": {"p": {"endpoint": {"model": "m"}}}}, ["policies.p.endpoint"]),
         ({"model": {"trust_remote_code": True}}, ["model.trust_remote_code"]),
         ({"workflow": {"name": "mine:Workflow"}}, ["workflow.name"]),
+        ({"training": {"doctor_rules": {"mine:Rule": {}}}}, ["training.doctor_rules.mine:Rule"]),
+        ({"environments": [{"env_type": "policy:Mine"}]}, ["environments.0.env_type"]),
+        ({"environments": [{"env_type": "stage:Mine"}]}, ["environments.0.env_type"]),
+        ({"environments": [{"env_type": "gymnasium", "id": "mine:World-v0"}]},
+         ["environments.0.id"]),
+        ({"environments": [{"env_type": "pettingzoo", "id": "mine.world"}]}, ["environments.0.id"]),
+        ({"environments": [{"env_type": "verifiers", "taskset": "mine"}]},
+         ["environments.0.taskset"]),
+        ({"environments": [{"env_type": "tools", "search": "https://host/x"}]},
+         ["environments.0.search"]),
+        ({"environments": [{"env_type": "openenv", "url": "host"}]}, ["environments.0.url"]),
+        ({"engine": {"servers": {"p": "host:1"}}}, ["engine.servers"]),
+        ({"distributed": {"ray": {"address": "auto"}}}, ["distributed.ray.address"]),
         ({"environments": [{"env_type": "world_model", "model": "policy:judge"}],
           "model": {"trust_remote_code": False},
           "agents": {"a": {"system_prompt": "Answer: a number, as in 3:4."}}}, []),
     ],
 )  # fmt: skip
 def test_settings_that_reach_out_need_trust(settings: dict[str, Any], keys: list[str]) -> None:
-    assert list(trusted_settings(settings)) == keys
+    assert list(settings_to_trust(settings)) == keys
 
 
 def test_names_that_other_machines_know(tiny_path: str) -> None:
@@ -200,7 +214,7 @@ def test_a_foreign_team_is_refused_until_it_is_trusted(tmp_path: Path, tiny_path
     made = tmp_path / "made"
     evil = [{"env_type": "os:mkdir", "path": str(made)}]
     source = folder(tmp_path / "team", tiny_path, environments=evil)
-    with pytest.raises(ConfigError, match=r"environments.0.env_type in team.yaml .* trust_remote"):
+    with pytest.raises(ConfigError, match=r"team.yaml: environments.0.env_type .* trust_remote"):
         Team.from_pretrained(source)
     assert not made.exists()
     with pytest.raises(ConfigError, match=r"it has no team\.yaml"):

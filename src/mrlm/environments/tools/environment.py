@@ -11,6 +11,7 @@ from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
+from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionTable
@@ -23,7 +24,6 @@ from mrlm.environments.shared.rows import (
     row_matters,
 )
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
-from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.prompts import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
-from mrlm.environments.tools.calls import written
+from mrlm.core.tool_calls import written
 from mrlm.environments.tools.registry import ToolRegistry
 
 CallFormat = Literal["tool_call", "json", "python", "short", "native"]

@@ -44,6 +44,8 @@ AGGREGATIONS: dict[str, ops.Aggregation] = {
     "turn": "turn_mean",
 }
 """Default aggregation of each loss."""
+WHOLE = {"gspo", "sequence", "sequence_mask", "geometric_mask"}
+"""Losses and importance weights with one ratio for all tokens of a rollout."""
 UNWEIGHED = (
     "{name}: loss_type=reinforce with importance=none has no correction for samples of older "
     "weights; set importance=auto, or training.max_lag=0"
@@ -212,6 +214,7 @@ class PolicyGradient(Algorithm):
             refuses_rounded=ROUNDED + "importance=token"
             if self.importance in ("auto", "none")
             else None,
+            unit="rollout" if WHOLE & {self.loss_type, self.importance} else "turn",
             entropy=self.entropy_coef != 0.0,
             ignores_zero=not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss"),
         )
@@ -314,12 +317,10 @@ class PolicyGradient(Algorithm):
         """The ratios to clip, and their advantages, both (N,)."""
         advantages = batch.advantages
         if self.loss_type == "gspo":
-            ratio = ops.gspo_ratio(difference, logprobs, batch.sequence, batch.num_sequences)
+            ratio = ops.gspo_ratio(difference, logprobs, *batch.whole)
         elif self.loss_type in ("sequence", "turn"):
             whole = self.loss_type == "sequence"
-            index, size = (
-                (batch.sequence, batch.num_sequences) if whole else (batch.turn, batch.num_turns)
-            )
+            index, size = batch.whole if whole else (batch.turn, batch.num_turns)
             limit = ops.LOG_RATIO_LIMIT if whole else ops.TURN_LOG_RATIO_LIMIT
             ratio = ops.sequence_ratio(difference, index, size, mean=not whole, limit=limit)
             advantages = ops.segment_mean(advantages, index, size)[index]
@@ -336,9 +337,8 @@ class PolicyGradient(Algorithm):
         new = logprobs if self.loss_type == "reinforce" else batch.old_logprobs
         bounds = (self.importance_cap, self.importance_floor)
         if self.importance != "auto":
-            where = (batch.sequence, batch.num_sequences)
             return ops.mismatch_weights(
-                new, batch.behaviour_logprobs, self.importance, *bounds, *where
+                new, batch.behaviour_logprobs, self.importance, *bounds, *batch.whole
             )
         ratio = self.loss_type != "reinforce"
         cut = [turn.lag > 0 or (ratio and turn.sampling.truncates) for turn in batch.turns]

@@ -88,7 +88,7 @@ def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
         "rewards/chosen": good,
         "rewards/rejected": bad,
         "rewards/margins": good - bad,
-        "rewards/accuracies": (good > bad).to(good.dtype),
+        "rewards/accuracies": ((good - bad).sign() + 1) / 2,  # ties are 1/2
     }
 
 

@@ -125,6 +125,9 @@ class Spec:
             `{name}` for the algorithm; `None`: it can.
         refuses_rounded: the same for samples of rounded weights (`engine.int8`).
         entropy: the loss differentiates the entropy.
+        leaves_out: completions that were `cut` at the token limit, or `truncated` episodes, are not
+            trained on.
+        trains_answers: the agents' own tokens are trained on; else only what they read next.
         ignores_zero: samples with only zero advantages do not change the loss, so the forward pass
             may skip them; they still count in its denominators.
     """
@@ -133,7 +136,7 @@ class Spec:
     columns: frozenset[ColumnName] = frozenset()
     critic: CriticPlan = CriticPlan()
     scalar_head: bool = False
-    unit: Literal["turn", "pair", "joint_step"] = "turn"
+    unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
     orders: tuple[Order, ...] = ("simultaneous", "alternating", "sequential")
     swap_every: int | None = None
     renew_reference: int = 0
@@ -142,6 +145,8 @@ class Spec:
     refuses_lag: str | None = UNCORRECTED
     refuses_rounded: str | None = ROUNDED + "engine.int8=false"
     entropy: bool = False
+    leaves_out: Literal["cut", "truncated"] | None = None
+    trains_answers: bool = True
     ignores_zero: bool = False
 
     def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
@@ -76,8 +77,11 @@ class Critic(Trainee):
         self, samples: Sequence[Sample], algorithm: Algorithm, across: Across | None
     ) -> Tensor:
         totals = None if across is None else across.totals(samples)
-        batch = pack(samples, totals, self.body.pad_id, self.body.device)
-        loss = algorithm.value_loss(batch, self.body.values(batch))
+        if samples:
+            batch = pack(samples, totals, self.body.pad_id, self.body.device)
+            loss = algorithm.value_loss(batch, self.body.values(batch))
+        else:  # its agents were silent
+            loss = torch.stack([p.sum() for p in self.body.parameters()]).sum() * 0.0
         if across is None:
             return loss
         return across.averaged(loss * across.size, list(self.learned.parameters()))

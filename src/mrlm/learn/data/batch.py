@@ -7,7 +7,7 @@ one entry per trained token of the micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -19,47 +19,8 @@ from torch import Tensor
 
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import Column, Turn
+from mrlm.learn.data.sample import Sample, Totals
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
-
-
-@dataclass(slots=True)
-class Sample:
-    """One training sequence: turns of one rollout whose prompts extend one another. `starts[k]` is
-    the index of the first completion token of turn `k`; samples of one `unit` stay in one
-    micro-batch; `rollout` is the index of the rollout in the batch."""
-
-    ids: list[int]
-    turns: list[Turn]
-    starts: list[int]
-    unit: int = 0
-    rollout: int = 0
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts over the whole optimiser batch, on all ranks: the denominators of a loss. Each
-    micro-batch contributes its part, so the sum does not depend on the split into micro-batches."""
-
-    tokens: int = 0
-    sequences: int = 0
-    turns: int = 0
-    units: int = 0
-    tokens_by_agent: dict[str, int] = field(default_factory=dict)
-    seen: int = 0
-    """Tokens that pass through the model: samples with zero advantages may be skipped. Metrics are
-    means over these."""
-
-    @classmethod
-    def of(cls, samples: Iterable[Sample]) -> Totals:
-        """Counts the trained tokens, turns and units of `samples`."""
-        samples = list(samples)
-        by_agent: dict[str, int] = {}
-        for sample in samples:
-            for turn in sample.turns:
-                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + len(turn.completion_ids)
-        turns, tokens = sum(len(sample.turns) for sample in samples), sum(by_agent.values())
-        units = len({sample.unit for sample in samples})
-        return cls(tokens, len(samples), turns, units, by_agent, tokens)
 
 
 @dataclass(slots=True)
@@ -134,6 +95,17 @@ class Batch:
     @property
     def num_turns(self) -> int:
         return len(self.turns)
+
+    def of_rollout(self, which: int) -> list[float]:
+        """For each turn the tokens (`which` is 0) or turns (1) of its whole rollout."""
+        counts = self.totals.by_rollout
+        return [float(counts[s.rollout][which]) for s in self.samples for _ in s.turns]
+
+    @cached_property
+    def whole(self) -> tuple[Tensor, int]:
+        """(N,) index of a token's rollout among those of this micro-batch, and their number."""
+        names, index = np.unique(self.host["rollout"], return_inverse=True)
+        return to_device(index, self.tokens.device), len(names)
 
     @cached_property
     def grid(self) -> Grid:
@@ -376,7 +348,7 @@ _CREDIT = (
 )
 _FLOATS = ("temperature", *_CREDIT)
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
-HOST = ("sequence", "turn", "unit", "agent", "place", "temperature")
+HOST = ("sequence", "turn", "rollout", "unit", "agent", "place", "temperature")
 
 
 def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray) -> np.ndarray:

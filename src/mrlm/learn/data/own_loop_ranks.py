@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -34,13 +34,14 @@ class Across:
 
     def totals(self, samples: Sequence[Sample]) -> Totals:
         """Loss denominators over all ranks. Collective: every rank must call it."""
-        parts = ops.global_gather(asdict(Totals.of(samples)))
+        own = Totals.of(samples)
+        parts = ops.global_gather(asdict(replace(own, by_rollout={})))
         agents: Counter[str] = Counter()
         for part in parts:
             agents.update(part["tokens_by_agent"])
         names = ("tokens", "sequences", "turns", "units", "seen")
         sums = {name: sum(part[name] for part in parts) for name in names}
-        return Totals(**sums, tokens_by_agent=dict(agents))
+        return Totals(**sums, tokens_by_agent=dict(agents), by_rollout=own.by_rollout)
 
     def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
         """The loss, with a hook that averages gradients over ranks in `backward`, unless in

@@ -17,9 +17,9 @@ def samples_of(
     groups: Sequence[Group], policy: str, unit: str = "turn", credited: bool = True
 ) -> list[Sample]:
     """Merges the turns of a policy's agents into samples, with the unit that stays in one
-    micro-batch: a `turn`'s sample; a `pair`, the samples of one agent in a group; or a
-    `joint_step`, those of an episode. Failed episodes are skipped, and (if `credited`) turns
-    without advantages."""
+    micro-batch: a `turn`'s sample; the samples of a `rollout`; a `pair`, the samples of one agent
+    in a group; or a `joint_step`, those of an episode. Failed episodes are skipped, and (if
+    `credited`) turns without advantages."""
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
     rollouts = count()
@@ -27,6 +27,8 @@ def samples_of(
     def key(number: int, place: int, agent: str) -> tuple[object, ...]:
         if unit == "turn":
             return (len(samples),)
+        if unit == "rollout":
+            return (number, place, agent)
         return (number, agent) if unit == "pair" else (number, place)
 
     for number, group in enumerate(groups):
@@ -82,8 +84,12 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
 def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
-    """Splits samples at random into `parts` minibatches of nearly equal size; units stay whole."""
-    units = units_of(samples)
+    """Splits samples at random into `parts` minibatches of nearly equal size; units and rollouts
+    stay whole."""
+    rollouts: dict[int, list[Sample]] = {}
+    for unit in units_of(samples):
+        rollouts.setdefault(unit[0].rollout, []).extend(unit)
+    units = list(rollouts.values())
     if parts > 1:
         rng.shuffle(units)
     for part in range(parts):

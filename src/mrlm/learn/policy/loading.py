@@ -163,6 +163,7 @@ def pick_device(name: str) -> torch.device:
 
 def run_model(path: str) -> str:
     """The `final/` folder of a run folder; any other path or hub id unchanged."""
+    path = os.path.expanduser(path)
     final = Path(path) / "final"
     return str(final) if final.is_dir() else path
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
 from mrlm.learn import ops
@@ -163,7 +164,10 @@ class Policy(PolicyWeights):
 
     def _pass(self, which: Which) -> LeanPass | None:
         """The fast path, if supported: built and checked at first use, and permanently
-        disabled when the model is modified in a way that it would miss."""
+        disabled when the model is modified in a way that it would miss. Inside a user's
+        `torch.autocast` the model's own forward is taken, which follows it."""
+        if torch.is_autocast_enabled(self.device.type):
+            return None
         if which not in self.passes:
             self.passes[which] = self._lean_pass(which) if self.lean else None
         found = self.passes[which]
@@ -226,6 +230,28 @@ class Policy(PolicyWeights):
             load_model(self.reference, file)
         else:
             set_adapter_weights(self.model, self.reference_adapter, load_file(file))
+
+
+def random_forward(policy: Policy, dropout: bool | None = None) -> bool:
+    """Whether a policy's forward in training mode is random: the dropout of its model, if
+    `dropout` (by default the policy's own) lets it act, or that of its adapter."""
+    lean = policy.lean_pass
+    inside = _dropouts(policy, True) if lean is None else lean.dropouts
+    adapters = any(each.p > 0 for each in inside)
+    return adapters or ((policy.dropout if dropout is None else dropout) and own_dropout(policy))
+
+
+def own_dropout(policy: Policy) -> bool:
+    """Whether a policy's model has dropout, apart from adapters."""
+    config = getattr(policy.model, "config", None)
+    attention = float(getattr(config, "attention_dropout", 0.0) or 0.0)
+    return attention > 0 or any(each.p > 0 for each in _dropouts(policy, False))
+
+
+def _dropouts(policy: Policy, of_adapters: bool) -> Iterator[nn.Dropout]:
+    for name, module in policy.model.named_modules():
+        if isinstance(module, nn.Dropout) and ("lora_dropout" in name) is of_adapters:
+            yield module
 
 
 def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = None) -> Policy:

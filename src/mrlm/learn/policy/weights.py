@@ -15,6 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
+from mrlm.learn.policy.modes import restored_modes
 from mrlm.learn.policy.own_forward import OwnForward, rounds_to_tf32
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
 from mrlm.learn.policy.storage import Storage
@@ -71,6 +72,8 @@ class PolicyWeights:
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"
+        self.dropout: bool = False
+        """Whether the model's own dropout acts in updates; that of adapters always does."""
         self.other_ends: frozenset[int] = frozenset()
         """Stop token ids in addition to the model's own."""
         self.shards: Storage[Any] | None = None
@@ -163,18 +166,15 @@ class PolicyWeights:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Disables dropout and gradients; restores the model's mode afterwards."""
-        was_training = self.model.training
+        """Disables dropout and gradients; restores the modes of the modules afterwards."""
         changed = any(each.training for each in modules_of(self.model, self.adapter))
-        if changed:
-            self.model.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
+        with restored_modes(self.model) if changed else nullcontext(), torch.no_grad():
             if changed:
-                self.model.train(was_training)
-            self.storage.reshard()
+                self.model.eval()
+            try:
+                yield
+            finally:
+                self.storage.reshard()
 
     @cached_property
     def size(self) -> int:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from typing import Any, Literal
 
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
+from mrlm.core.messages import read_tools, without_nulls
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Message, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 ROW_FORMS: list[tuple[str, ...]] = [
     ("messages",),
@@ -21,6 +25,11 @@ ROW_FORMS: list[tuple[str, ...]] = [
 ]
 """Sets of columns that a row may have."""
 OnLongRow = Literal["raise", "truncate"]
+READ = {
+    *("messages", "prompt", "completion", "chosen", "rejected", "agent", "reward"),
+    *("system", "tools", "chat_template_kwargs", "loss_mask"),
+}
+"""Columns that are used."""
 
 
 @dataclass(eq=False, repr=False)
@@ -45,6 +54,7 @@ class Grouping:
     on_long_row: OnLongRow = "raise"
 
     def __post_init__(self, settings_of: Mapping[str, AgentSettings]) -> None:
+        self._noted = False
         self._settings = {
             name: settings for name, settings in settings_of.items() if settings.chat is not None
         }
@@ -77,39 +87,69 @@ class Grouping:
             )
 
     def group(self, row: Mapping[str, Any], index: int) -> Group:
-        """The group of row number `index`."""
-        if row.get("messages") is not None and not self.pairs:
-            conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
-        elif row.get("chosen") is not None:
-            given = row.get("prompt")
-            prompt = _shared(row) if given is None else row_messages(given)
-            conversations = [
-                (_answered(prompt, row["chosen"]), 1.0),
-                (_answered(prompt, row["rejected"]), 0.0),
-            ]
-        else:
-            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
+        """The group of row number `index`.
+
+        Raises:
+            ConfigError: a message cannot be read, or is too long.
+            ChatTemplateError: a template leaves out a message or a call, or does not identify the
+                assistant's tokens.
+        """
+        where = f"{self.where}, row {index + 1}"
+        self._note_unused(row, where)
+        conversations = [
+            (_with_columns(messages, row, where), reward)
+            for messages, reward in self._conversations(row, where)
+        ]
         name = f"row-{index}"
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for settings in self._speakers(row, [messages for messages, _ in conversations]):
             assert settings.chat is not None
-            views = [settings.view(messages) for messages, _ in conversations]
-            said = [
-                transcript_turns(
-                    settings.chat, view, settings.name, settings.policy, {settings.name}
-                )
-                for view in views
+            views = [
+                _explained(settings, settings.view(messages), where)
+                for messages, _ in conversations
             ]
+            try:
+                said = [
+                    transcript_turns(
+                        settings.chat, view, settings.name, settings.policy, {settings.name}
+                    )
+                    for view in views
+                ]
+            except ChatTemplateError as error:
+                raise ChatTemplateError(f"{where}: {error}") from error
             self._fit(index, settings, said)
             for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
                 if turns:
                     turns[-1].reward = paid
-                part[settings.name] = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout = Rollout(settings.name, settings.policy, name, turns, view)
+                rollout.tail_ids, rollout.rewritten = _tail(settings, view, turns)
+                part[settings.name] = rollout
         episodes = [
             Episode.recorded(f"{name}/{side}", Task(name), part, paid)
             for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
         ]
         return Group(episodes, name)
+
+    def _conversations(
+        self, row: Mapping[str, Any], where: str
+    ) -> list[tuple[list[Message], float]]:
+        """The conversations of a row with their rewards."""
+        if row.get("messages") is not None and not self.pairs:
+            messages = row_messages(row["messages"], f"{where}, column 'messages'")
+            return [(messages, float(row.get("reward") or 0.0))]
+        given = row.get("prompt")
+        prompt = _shared(row) if given is None else row_messages(given, f"{where}, column 'prompt'")
+        sides = (("chosen", 1.0), ("rejected", 0.0))
+        if row.get("chosen") is None:
+            sides = (("completion", 0.0),)
+        return [(_answered(prompt, row[name], where), reward) for name, reward in sides]
+
+    def _note_unused(self, row: Mapping[str, Any], where: str) -> None:
+        """Names the columns that nothing reads, once."""
+        unused = [name for name, each in row.items() if name not in READ and each is not None]
+        if unused and not self._noted:
+            self._noted = True
+            log.warning("%s: not used in training: %s", where, ", ".join(map(str, unused)))
 
     def _speakers(
         self, row: Mapping[str, Any], sides: Sequence[list[Message]]
@@ -151,7 +191,8 @@ class Grouping:
 @dataclass(eq=False, repr=False)
 class RowSource(EpisodeSource):
     """Groups made of the rows of a data set in memory, epoch after epoch; if they are shuffled, in
-    a new order in every epoch, which follows from the seed.
+    a new order in every epoch, which follows from the seed. The last batch of an epoch has the rows
+    that are left, so that an epoch visits each row once.
 
     Raises:
         ConfigError: a row lacks a column or names an unknown agent.
@@ -183,8 +224,9 @@ class RowSource(EpisodeSource):
         return len(self.rows)
 
     async def take(self, count: int) -> list[Group]:
-        places = [self.place(self._taken + i) for i in range(count)]
-        self._taken += count
+        left = len(self.rows) - self._taken % len(self.rows)
+        places = [self.place(self._taken + i) for i in range(min(count, left))]
+        self._taken += len(places)
         return [self.group(place) for place in places]
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,6 +247,22 @@ class RowSource(EpisodeSource):
         return self.grouping.group(self.rows[index], index)
 
 
+def _tail(
+    settings: AgentSettings, view: Sequence[Message], turns: Sequence[Turn]
+) -> tuple[list[int], bool]:
+    """The tokens of the messages after an agent's last turn, as they are of a played episode, and
+    whether the template rewrote the turn instead."""
+    assert settings.chat is not None
+    if not turns or view[-1].role is Role.ASSISTANT:
+        return [], False
+    ids = settings.chat.prompt(view).ids
+    history = [*turns[-1].prompt_ids, *turns[-1].completion_ids]
+    if len(ids) > settings.max_prompt_tokens + settings.sampling.max_new_tokens:
+        return [], False
+    same = ids[: len(history)] == history
+    return ids[len(history) :] if same else [], not same
+
+
 def _shared(row: Mapping[str, Any]) -> list[Message]:
     """The common beginning of the two conversations of a pair, if each is longer."""
     sides = [row.get(name) for name in ("chosen", "rejected")]
@@ -215,9 +273,69 @@ def _shared(row: Mapping[str, Any]) -> list[Message]:
     return first[:count]
 
 
-def _answered(prompt: list[Message], answer: Any) -> list[Message]:
-    """The prompt with the answer after it, as one conversation."""
+def _answered(prompt: list[Message], answer: Any, where: str) -> list[Message]:
+    """The prompt with the answer after it, as one conversation of which only the answer is trained
+    on. A prompt that ends with the beginning of the assistant's message is continued."""
     if isinstance(answer, str):
-        return [*prompt, Message(answer, "assistant")]  # type: ignore[arg-type]
-    messages = row_messages(answer)
-    return messages if messages[: len(prompt)] == prompt else [*prompt, *messages]
+        messages = [Message(answer, Role.ASSISTANT)]
+    else:
+        messages = row_messages(answer, f"{where}, its answer")
+        if messages[: len(prompt)] == prompt:
+            messages = messages[len(prompt) :]
+    context = [replace(m, weight=0.0) if m.role is Role.ASSISTANT else m for m in prompt]
+    if not (messages and context and context[-1].role is messages[0].role is Role.ASSISTANT):
+        return [*context, *messages]
+    begun, first = prompt[-1], messages[0]
+    metadata = {**first.metadata, "prefill": len(begun.content)}
+    whole = replace(
+        first,
+        content=begun.content + first.content,
+        metadata=metadata,
+        agent=first.agent or begun.agent,
+        reasoning=begun.reasoning or first.reasoning,
+    )
+    return [*context[:-1], whole, *messages[1:]]
+
+
+def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -> list[Message]:
+    """A conversation with what other columns of its row say about it: the system message, tools and
+    variables for the chat template (in the metadata of the first message), and which messages are
+    trained on."""
+    system, mask = row.get("system"), row.get("loss_mask")
+    if mask is not None:
+        if not isinstance(mask, Sequence) or len(mask) != len(messages):
+            raise DataError(
+                f"{where}: loss_mask must be a list with an entry for each message, not {mask!r}"
+            )
+        messages = [
+            replace(m, weight=m.weight if each else 0.0)
+            for m, each in zip(messages, mask, strict=True)
+        ]
+    if system:
+        if not isinstance(system, str) or messages[0].role is Role.SYSTEM:
+            raise DataError(f"{where}: column 'system' must be text, beside no system message")
+        messages = [Message(system, Role.SYSTEM), *messages]
+    more: dict[str, Any] = {}
+    if row.get("tools"):
+        more["tools"] = read_tools(row["tools"], where)
+    if row.get("chat_template_kwargs"):
+        more["template_kwargs"] = without_nulls(row["chat_template_kwargs"])
+    if more:
+        messages = [replace(messages[0], metadata={**messages[0].metadata, **more}), *messages[1:]]
+    return messages
+
+
+def _explained(settings: AgentSettings, messages: list[Message], where: str) -> list[Message]:
+    """A conversation without tools that the policy's template would not explain."""
+    chat = settings.chat
+    if chat is None or chat.takes_tools:
+        return messages
+    place = next((i for i, m in enumerate(messages) if "tools" in m.metadata), None)
+    if place is None:
+        return messages
+    chat.say(
+        f"{where}: the tools are left out, since {chat.title} explains none; describe them in the "
+        "system message"
+    )
+    rest = {key: each for key, each in messages[place].metadata.items() if key != "tools"}
+    return [replace(m, metadata=rest) if i == place else m for i, m in enumerate(messages)]

@@ -70,7 +70,8 @@ class SelfPlayPairs(EpisodeSource):
             await self._begin(number)
         pool = [(of, row) for of in sorted(self.said) for row in self.said[of]]
         first = done * self.rounds.batch
-        chosen = [pool[self._place(number, first + i, len(pool))] for i in range(count)]
+        left = len(pool) * self.rounds.passes - first
+        chosen = [pool[self._place(number, first + i, len(pool))] for i in range(min(count, left))]
         self.calls += 1
         return [self._pair(of, row) for of, row in chosen]
 

@@ -38,6 +38,7 @@ class StreamedRows(EpisodeSource):
     _epoch: int = field(default=0, init=False)
     _place: int = field(default=0, init=False)
     _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
+    _ahead: tuple[int, Row] | None = field(default=None, init=False)
 
     @property
     def samples(self) -> bool:
@@ -48,27 +49,38 @@ class StreamedRows(EpisodeSource):
         return False
 
     async def take(self, count: int) -> list[Group]:
-        return [self._next() for _ in range(count)]
+        groups = [self._next()]
+        epoch = self._epoch
+        while len(groups) < count and self._more():
+            groups.append(self._next())
+        assert self._epoch == epoch  # a batch ends with its epoch
+        return groups
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "place": self._place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._epoch, self._place = state["epoch"], 0
-        self._rows = self._shuffled()
+        self._rows, self._ahead = self._shuffled(), None
         while self._place < state["place"]:
             next(self._rows)
             self._place += 1
 
+    def _more(self) -> bool:
+        """Reads the next row, if the epoch has one."""
+        if self._ahead is None and self._rows is not None:
+            self._ahead = next(self._rows, None)
+        return self._ahead is not None
+
     def _next(self) -> Group:
-        if self._rows is None:
-            self._rows = self._shuffled()
-        found = next(self._rows, None)
-        if found is None:
-            self._epoch, self._place, self._rows = self._epoch + 1, 0, None
-            return self._next()
+        if not self._more():
+            if self._rows is not None:
+                self._epoch += 1
+            self._place, self._rows = 0, self._shuffled()
+            self._more()
+        assert self._ahead is not None
+        (index, row), self._ahead = self._ahead, None
         self._place += 1
-        index, row = found
         self.grouping.check(row, index)
         return self.grouping.group(row, index)
 

@@ -16,6 +16,9 @@ import numpy as np
 from mrlm.record.filters import Filter
 from mrlm.record.reader import RecordedEpisode, RecordedRun, RecordedTurn
 
+OBSERVATION = "observation"
+"""The `finish_reason` of a turn that is a part of the conversation that a world model predicts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -127,7 +130,10 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
             for number, each in enumerate(message.get("tool_calls") or ())
         )
         waiting.extend(call.id for call in calls)
-        answers = waiting.popleft() if message["role"] == "tool" and waiting else None
+        answers = message.get("tool_call_id")
+        if message["role"] == "tool" and waiting:
+            answers = answers if answers in waiting else waiting[0]
+            waiting.remove(answers)
         sender = message.get("agent")
         sender = None if sender == agent else sender
         role, text = message["role"], message["content"]
@@ -137,7 +143,8 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
     for turn in episode.agent_turns(agent):
         place = turn.row.get("message")
         if place is None:  # a message that the agent's conversation does not keep
-            yield [Entry(agent, "assistant", turn.text, turn=turn)]
+            observed = turn.row.get("finish_reason") == OBSERVATION  # part of a message
+            yield [] if observed else [Entry(agent, "assistant", turn.text, turn=turn)]
             continue
         before = [entry(each) for each in range(read, place)]
         yield [*before, entry(place, turn)]

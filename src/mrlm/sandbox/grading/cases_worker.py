@@ -197,8 +197,8 @@ class Case(Test):
             raise NotPlain("the case is over")
         return super().asked(said, args, kwargs, in_place)
 
-    def packed(self, value: Any) -> Any:
-        return Packer().value(value, 60)
+    def packer(self) -> "PlainPacker":
+        return Packer(aliases=True)
 
     def unpacked(self, value: Any) -> Any:
         return Unpacker(self).value(value, 60)

@@ -5,7 +5,7 @@ this file also runs inside sandboxes, before a worker's: it uses only the standa
 Every other value is an object with one key, its tag: `i` (integer, hexadecimal), `f` (a float that
 is not finite), `c` (complex), `u` (text that is not Unicode), `b` (bytes), `t` (tuple), `s` (set),
 `z` (frozenset), `d` (dictionary, as pairs), `r` (range), `o` (the number of an object that is kept
-in its process)."""
+in its process), `a` (a list, set or dictionary again, by its number: arguments of a call only)."""
 
 from typing import Any
 
@@ -55,10 +55,12 @@ def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
 
 
 class PlainPacker:
-    """Packs one value, up to `ITEMS` values and `TEXT` characters in it."""
+    """Packs values, up to `ITEMS` values and `TEXT` characters in them. With `aliases`, the same
+    list, set or dictionary is the same one where it is unpacked."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliases: bool = False) -> None:
         self.items, self.text = ITEMS, TEXT
+        self.numbers: dict[int, int] | None = {} if aliases else None
 
     def value(self, value: Any, depth: int) -> Any:
         """Pack one value; containers call it for their items."""
@@ -68,6 +70,10 @@ class PlainPacker:
         kind = type(value)
         if value is None or kind is bool:
             return value
+        if self.numbers is not None and issubclass(kind, (list, set, dict)):
+            if id(value) in self.numbers:
+                return {"a": self.numbers[id(value)]}
+            self.numbers[id(value)] = len(self.numbers)
         for base, how in self.HOW:
             if issubclass(kind, base):
                 return how(self, value, depth - 1)
@@ -150,10 +156,12 @@ class PlainPacker:
 
 
 class PlainUnpacker:
-    """Unpacks one value; `objects` are those that its handles are numbers of."""
+    """Unpacks values; `objects` are those that its handles are numbers of. `aliases`: those of a
+    packer with aliases."""
 
-    def __init__(self, objects: list[Any] | None) -> None:
+    def __init__(self, objects: list[Any] | None, aliases: bool = False) -> None:
         self.objects = objects
+        self.aliases: list[Any] | None = [] if aliases else None
 
     def value(self, packed: Any, depth: int) -> Any:
         if depth < 0:
@@ -162,17 +170,33 @@ class PlainUnpacker:
             return packed
         try:
             if type(packed) is list:
-                return [self.value(each, depth - 1) for each in packed]
+                row = self.known([])
+                row.extend(self.value(each, depth - 1) for each in packed)
+                return row
             ((tag, content),) = packed.items()
             return self.tagged(tag, content, depth - 1)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise NotPlain(f"not a packed value: {error}") from None
 
+    def known(self, made: Any) -> Any:
+        """A new container, under the next number."""
+        if self.aliases is not None:
+            self.aliases.append(made)
+        return made
+
     def tagged(self, tag: str, content: Any, depth: int) -> Any:
         if tag == "d":
-            return {self.value(key, depth): self.value(each, depth) for key, each in content}
-        if tag in ("t", "s", "z"):
-            kind = {"t": tuple, "s": set, "z": frozenset}[tag]
+            table = self.known({})
+            table.update((self.value(key, depth), self.value(each, depth)) for key, each in content)
+            return table
+        if tag == "s":
+            heap = self.known(set())
+            heap.update(self.value(each, depth) for each in content)
+            return heap
+        if tag == "a" and self.aliases is not None:
+            return self.aliases[content]
+        if tag in ("t", "z"):
+            kind = {"t": tuple, "z": frozenset}[tag]
             return kind(self.value(each, depth) for each in content)
         if tag == "i":
             return integer(content)

@@ -11,7 +11,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or "PlainPacker" not in globals():  # imported, instead of run after that text
-    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, PlainPacker, pack, unpack
+    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, PlainPacker, PlainUnpacker, pack
 
 FILE = "<solution>"
 ANSWER = 1_000_000
@@ -76,7 +76,8 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
 
 def given(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments by position and by name."""
-    return unpack(request["args"], objects), unpack(request["kwargs"], objects)
+    unpacker = PlainUnpacker(objects, aliases=True)
+    return unpacker.value(request["args"], DEPTH), unpacker.value(request["kwargs"], DEPTH)
 
 
 def outcome(request: dict[str, Any], value: Any, arguments: Any, form: Any) -> dict[str, Any]:

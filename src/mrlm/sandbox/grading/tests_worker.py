@@ -13,7 +13,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox.grading.plain import NotPlain, pack, unpack
+    from mrlm.sandbox.grading.plain import DEPTH, NotPlain, PlainPacker, unpack
 
 MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
@@ -144,7 +144,8 @@ class Test:
         self, said: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
         try:
-            packed = {"args": self.packed(list(args)), "kwargs": self.packed(kwargs)}
+            packer = self.packer()
+            packed = {"args": packer.value([*args], DEPTH), "kwargs": packer.value(kwargs, DEPTH)}
         except NotPlain:
             self.unfit = True
             raise
@@ -167,8 +168,9 @@ class Test:
         self.swallowed = name
         return STOPPED[name](text) if name in STOPPED else built_in(name, text)
 
-    def packed(self, value: Any) -> Any:
-        return pack(value)
+    def packer(self) -> "PlainPacker":
+        """Packs the arguments of one call: the same list in two of them arrives as one."""
+        return PlainPacker(aliases=True)
 
     def unpacked(self, value: Any) -> Any:
         return unpack(value)

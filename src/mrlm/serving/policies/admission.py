@@ -49,6 +49,7 @@ class AdmissionLimits:
         parts: objects, lists and names in one body.
         head_seconds: time limit for a request's head (or a TLS handshake).
         body_seconds: time limit for a body.
+        read_seconds: time limit for a client that reads nothing of its answer.
         connections: open at the same time.
         per_address: open at the same time from one address.
     """
@@ -58,6 +59,7 @@ class AdmissionLimits:
     parts: int = 100_000
     head_seconds: float = 10.0
     body_seconds: float = 30.0
+    read_seconds: float = 20.0
     connections: int = 512
     per_address: int = 256
 
@@ -71,7 +73,13 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
     if sum(map(data.count, (b"{", b"[", b":"))) > parts:
         raise Refusal("bad", f"the body holds more than {parts} objects, lists and names")
     try:
-        found = json.loads(data, parse_constant=_no_number)
+        found = json.loads(data.decode(), parse_constant=_no_number)
+        if b"\\ud" in data or b"\\uD" in data:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise Refusal(
+            "bad", "the body is not JSON: half of a surrogate pair in it, or not UTF-8"
+        ) from None
     except (ValueError, RecursionError):
         raise Refusal("bad", "the body is not JSON") from None
     if not isinstance(found, dict):

@@ -52,14 +52,38 @@ class Connections:
             self._open.pop(address, None)
 
 
+class Sending(H11Protocol):
+    """A connection that is closed if its client reads nothing for some time."""
+
+    read_seconds: float
+    _unread: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.read_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._read()
+        super().connection_lost(exc)
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+
+
 def protocol(connections: Connections) -> type[Any]:
     """uvicorn's protocol class for HTTP/1.1, with the limits of `connections`."""
     limits = connections.limits
 
-    class Limited(H11Protocol):
+    class Limited(Sending):
         """A connection whose requests have a time limit."""
 
         address = ""
+        read_seconds = limits.read_seconds
         _timer: asyncio.TimerHandle | None = None
 
         @property

@@ -8,25 +8,39 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from mrlm.core.chat import Chat
-from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.core.errors import DataError
+from mrlm.core.messages import read_message
+from mrlm.core.thoughts import without_thoughts
+from mrlm.core.tool_calls import ToolCall, blocks_in
+from mrlm.core.types import Completion, Message, SamplingParams
+from mrlm.record.vocabulary import token_bytes
 from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
 JSON = dict[str, Any]
-ROLES: dict[str, Role] = {
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-    "tool": Role.TOOL,
-    "function": Role.TOOL,
-}
+DONE: frozenset[str] = frozenset(
+    (
+        "model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options",
+        "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p",
+        "top_k", "min_p", "stop", "return_token_ids",
+    )
+)  # fmt: skip
+"""Fields that are carried out."""
+WITHOUT_EFFECT: frozenset[str] = frozenset(
+    (
+        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "request_id", "priority", "cache_salt",
+    )
+)  # fmt: skip
+"""Fields that change no answer, whatever their value is."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
     "echo": (False,),
     "suffix": ("",),
@@ -37,21 +51,43 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "response_format": ({"type": "text"},),
     "functions": ([],),
+    "function_call": ("none",),
     "top_logprobs": (0,),
+    "parallel_tool_calls": (True,),
+    "modalities": (["text"],),
+    "store": (False,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "documents": ([],),
 }
-"""Fields that would change an answer but are not supported, with the values that have no effect."""
-OPENS, CLOSES = "<tool_call>", "</tool_call>"
+"""Fields that would change an answer but are not supported, with the values that have no effect.
+Any field in none of the three tables is refused."""
 MOST_CHOICES = 64
 
 
 class Fields:
-    """The body of a request; every getter reports what is wrong with its field."""
+    """The body of a request; every getter reports what is wrong with its field. `closed`: a field
+    that is in no table is refused."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any], closed: bool = False) -> None:
         self.body = body
-        for name, allowed in NEUTRAL.items():
-            value = body.get(name)
-            if value is not None and value not in allowed:
+        for name, value in body.items():
+            if value is None or name in DONE or name in WITHOUT_EFFECT:
+                continue
+            if not closed and name not in NEUTRAL:
+                continue
+            if not any(
+                value == each and isinstance(value, bool) == isinstance(each, bool)
+                for each in NEUTRAL.get(name, ())
+            ):
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
     def _value(self, name: str, default: Any, good: Callable[[Any], bool], what: str) -> Any:
@@ -173,31 +209,10 @@ def _characters(value: Any) -> int:
 
 
 def _message(given: Any, where: str) -> Message:
-    if not isinstance(given, dict) or given.get("role") not in ROLES:
-        raise Refusal("bad", f"{where} needs a role, one of {', '.join(ROLES)}", where)
-    content = given.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-            raise Refusal("bad", f"{where}.content may have parts of text only", where)
-        content = "".join(part["text"] for part in content)
-    if content is not None and not isinstance(content, str):
-        raise Refusal("bad", f"{where}.content must be a text", where)
-    calls = given.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
-        raise Refusal("bad", f"{where}.tool_calls must be a list of objects", where)
-    return Message(content or "", ROLES[given["role"]], tool_calls=tuple(map(_called, calls)))
-
-
-def _called(call: JSON) -> JSON:
-    """A tool call in the form of chat templates: its arguments as an object."""
-    function = call.get("function")
-    function = dict(function) if isinstance(function, dict) else {}
-    if isinstance(function.get("arguments"), str):
-        try:
-            function["arguments"] = json.loads(function["arguments"])
-        except ValueError:
-            raise Refusal("bad", "the arguments of a tool call are not JSON", "messages") from None
-    return {**call, "function": function}
+    try:
+        return read_message(given, where)
+    except DataError as error:
+        raise Refusal("bad", str(error), where) from None
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -224,8 +239,10 @@ def chat_logprobs(chat: Chat, found: Completion) -> JSON:
     """The log-probs of a chat completion, token by token."""
     return {
         "content": [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in zip(_tokens(chat, found), found.logprobs, strict=True)
+            {"token": text, "logprob": logprob, "bytes": list(own), "top_logprobs": []}
+            for text, own, logprob in zip(
+                _tokens(chat, found), _bytes(chat, found), found.logprobs, strict=True
+            )
         ],
         "refusal": None,
     }
@@ -249,6 +266,15 @@ def _tokens(chat: Chat, found: Completion) -> list[str]:
     return [chat.tokenizer.decode([token]) for token in found.token_ids]
 
 
+_vocabulary = lru_cache(maxsize=8)(token_bytes)
+
+
+def _bytes(chat: Chat, found: Completion) -> list[bytes]:
+    """The bytes of every token: a part of a character has its own, which its text cannot show."""
+    known = _vocabulary(chat.tokenizer)
+    return [known[token] if token < len(known) else b"" for token in found.token_ids]
+
+
 def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
     `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any."""
@@ -260,23 +286,19 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
 
 
 def _calls_in(text: str) -> tuple[list[JSON], str]:
-    """The tool calls in a text, and the rest, in linear time. Malformed calls stay text."""
-    first, *parts = text.split(OPENS)
+    """The tool calls after the thoughts of a text, and the rest. Malformed calls stay text."""
     calls: list[JSON] = []
-    rest = [first]
-    for part in parts:
-        inside, closed, after = part.partition(CLOSES)
-        try:
-            call: Any = json.loads(inside) if closed else None
-            function = {"name": str(call["name"]), "arguments": json.dumps(call["arguments"])}
-        except (ValueError, KeyError, TypeError, RecursionError):
-            rest += [OPENS, part]
-            continue
-        rest.append(after)
-        calls.append(
-            {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
-        )
-    return calls, "".join(rest)
+    stated = without_thoughts(text)
+    rest, text, place = [text[: len(text) - len(stated)]], stated, 0
+    for block in blocks_in(text):
+        if isinstance(block.call, ToolCall):
+            arguments = json.dumps(block.call.arguments)
+            function = {"name": block.call.name, "arguments": arguments}
+            name = f"call_{secrets.token_hex(8)}"
+            calls.append({"id": name, "type": "function", "function": function})
+            rest.append(text[place : block.start])
+            place = block.end
+    return calls, "".join([*rest, text[place:]])
 
 
 async def events(first: JSON, choices: list[JSON], counts: JSON | None) -> AsyncIterator[bytes]:

@@ -49,6 +49,7 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
 }
 
 
+BOTH = "transfer-encoding"
 Route = Callable[[JSON, Any], Awaitable[Any]]
 """`route(body, request)` returns JSON, a text, or an iterator of server-sent events."""
 
@@ -100,7 +101,7 @@ class OpenAIHandler:
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
-        fields = Fields(body)
+        fields = Fields(body, closed=True)
         served = self.hub.find(fields.text("model"))
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
@@ -122,7 +123,7 @@ class OpenAIHandler:
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
-        fields = Fields(body)
+        fields = Fields(body, closed=True)
         served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
@@ -207,6 +208,8 @@ class OpenAIHandler:
         """Read the body of a request, within the limits of memory; `_held` counts its size."""
         if request.method == "GET":
             return
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            raise Refusal("bad", "give content-length or transfer-encoding, not both", BOTH)
         limits = self.limits
         large = Refusal("large", f"the request is larger than {limits.body} bytes")
         length = request.headers.get("content-length", "")
@@ -239,6 +242,8 @@ def _error(
 
     said = {"message": message, "type": kind, "param": field, "code": code}
     headers = {"retry-after": f"{RETRY_AFTER:g}"} if status == 429 else {}
+    if field == BOTH:  # where the request ends is disputed, so nothing after it is read
+        headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse({"error": said}, status, headers)

@@ -16,6 +16,7 @@ from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
 
 T = TypeVar("T")
+OPTIONAL = ("tool_call_id", "name", "reasoning", "weight")
 MOST_DEPTH = 100
 """Most levels of nested lists and objects."""
 
@@ -101,6 +102,10 @@ def to_message(message: Message) -> pb.Message:
             agent=message.agent,
             tool_calls_json=to_json(message.tool_calls or None, f"tool_calls of {whose}"),
             metadata_json=to_json(message.metadata or None, f"metadata of {whose}"),
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+            reasoning=message.reasoning,
+            weight=message.weight,
         ),
         whose,
     )
@@ -123,6 +128,7 @@ def message_of(record: pb.Message) -> Message:
         record.agent if record.HasField("agent") else None,
         tuple(calls),
         _object_of(record.metadata_json, "metadata"),
+        **{name: getattr(record, name) for name in OPTIONAL if record.HasField(name)},
     )
 
 

@@ -302,7 +302,8 @@ export function turnsOf(row, evaluation) {
       const own = record.messages
         .map((m, k) => [m, k])
         .filter(([m]) => m.role === "assistant" && m.agent === agent)
-      const at = turn.message ?? own[place]?.[1] ?? null
+      const observed = turn.finish_reason === "observation",
+        at = observed ? null : (turn.message ?? own[place]?.[1] ?? null)
       const read = record.messages.slice(last + 1, at ?? last + 1)
       found.push({
         ...turn,

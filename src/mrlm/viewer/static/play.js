@@ -50,7 +50,8 @@ function results(turn, row, first, rows) {
 /** The bar of a turn of episode `i`. */
 export function playBar(i, row, turn) {
   const stage = meta.stages.find(s => s.name === list.codes.stage[list.columns.stage[i]])
-  if (!stage?.folder || !turn.agent) return null
+  const played = row.environment && stage?.config?.environments?.length
+  if (!stage?.folder || !turn.agent || !played) return null // rows, and live objects
   const n = el("input", { type: "number", min: 1, max: 64, value: 4, "aria-label": "branches" }),
     greedy = el("input", { type: "checkbox" }),
     weights = el(

@@ -1,5 +1,5 @@
-"""Parsing of messages: tool calls in three forms, or an answer. Runs no tool, and parses or rejects
-any text in time linear in its length."""
+"""Parsing of messages: tool calls in three forms, or an answer, for environments and servers alike.
+Runs no tool, and parses or rejects any text in time linear in its length."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.thoughts import without_thoughts
 
 MAX_TEXT = 20_000
 """Maximum number of characters of a message."""
@@ -23,6 +24,7 @@ OPENS, CLOSES = "<tool_call>", "</tool_call>"
 ANSWER_OPENS, ANSWER_CLOSES = "<answer>", "</answer>"
 _BEGINS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}[ ]?\(")
 _LINE = re.compile(_BEGINS.pattern + r".*\)")
+_SPACE = re.compile(r"\s*")
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 """A string of JSON, whole, or a bracket."""
 
@@ -46,6 +48,15 @@ class Malformed:
 ParsedCalls = list[ToolCall | Malformed]
 
 
+@dataclass(frozen=True)
+class Block:
+    """A call in tags: the text from `start` to `end`, closing tag included."""
+
+    call: ToolCall | Malformed
+    start: int
+    end: int
+
+
 class _Refused(ValueError):
     """A call cannot be parsed."""
 
@@ -60,12 +71,34 @@ def calls_in(text: str) -> ParsedCalls:
     """
     if len(text) > MAX_TEXT:
         return [Malformed(f"the message is longer than {MAX_TEXT} characters")]
+    text = without_thoughts(text)
     if OPENS in text:
-        return _tagged(text)
+        return [block.call for block in blocks_in(text)]
     stripped = text.strip().removeprefix("<|python_tag|>").removeprefix("[TOOL_CALLS]").strip()
     if stripped[:1] == "{" or re.match(r"\[\s*\{", stripped):
         return _bare(stripped)
     return _lines(stripped)
+
+
+def blocks_in(text: str) -> Iterator[Block]:
+    """The calls in tags, in order. A closing tag within a text of the JSON object is part of that
+    text; a malformed call ends with the first closing tag, or before the next opening one."""
+    start, last = text.find(OPENS), text.rfind(CLOSES)
+    while start >= 0:
+        inside = start + len(OPENS)
+        following = text.find(OPENS, inside)
+        if last < inside:
+            yield Block(Malformed(f"{OPENS} without {CLOSES}"), start, len(text))
+            return
+        call, end = _tagged(text, inside)
+        if end < 0:
+            closing = text.find(CLOSES, inside)
+            if 0 <= following < closing:
+                end, call = following, Malformed(f"{OPENS} without {CLOSES}")
+            else:
+                end = closing + len(CLOSES)
+        yield Block(call, start, end)
+        start = text.find(OPENS, end)
 
 
 def answer_in(text: str) -> str | None:
@@ -112,15 +145,16 @@ def _quoted(value: Any) -> str:
 # -- the three forms -------------------------------------------------------------------------------
 
 
-def _tagged(text: str) -> ParsedCalls:
-    found: ParsedCalls = []
-    for part in text.split(OPENS)[1:]:
-        inside, closed, _ = part.partition(CLOSES)
-        if not closed:
-            found.append(Malformed(f"{OPENS} without {CLOSES}"))
-        else:
-            found.append(_read(lambda inside=inside: _call_of(_value(inside.strip()))))
-    return found
+def _tagged(text: str, place: int) -> tuple[ToolCall | Malformed, int]:
+    """The call after an opening tag, and the end of its closing tag; -1 if it is malformed."""
+    try:
+        value, end = _scanned(text, _SPACE.match(text, place).end())  # type: ignore[union-attr]
+        end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+        if not text.startswith(CLOSES, end):
+            raise _Refused("there is something after the JSON object of the call")
+    except _Refused as error:
+        return Malformed(str(error)), -1
+    return _read(lambda: _call_of(value)), end + len(CLOSES)
 
 
 def _bare(text: str) -> ParsedCalls:
@@ -170,9 +204,10 @@ def _value(text: str) -> Any:
 
 def _scanned(text: str, place: int) -> tuple[Any, int]:
     """The JSON value that begins at a position, and the position of its end."""
-    if not text:
+    if text[place : place + 1] in ("", "<"):
         raise _Refused("the call is empty")
-    _bounded_value(text, place)
+    if text[place] in "{[":
+        _bounded_value(text, place)
     try:
         return _STRICT.raw_decode(text, place)
     except json.JSONDecodeError as error:
@@ -218,7 +253,9 @@ def _call_of(value: Any) -> ToolCall:
         raise _Refused("a call has arguments or parameters, not both")
     arguments = value[keys[0]] if keys else {}
     if isinstance(arguments, str):
-        arguments = _value(arguments)
+        arguments = _value(arguments) if arguments.strip() else {}
+    if arguments is None:
+        arguments = {}
     if not isinstance(arguments, dict):
         raise _Refused(f"the arguments of {name[:40]!r} must be an object")
     return ToolCall(name, arguments)
@@ -271,7 +308,7 @@ def _bounded_value(text: str, place: int) -> None:
     """Like `_bounded`, for the JSON value that begins at a position, so that a message with many
     values is scanned only once."""
     depth = 0
-    for found in _STRUCTURE.finditer(text, place):
+    for found in _STRUCTURE.finditer(text, place, place + MAX_CALL + 1):
         if found.end() - place > MAX_CALL:
             break
         if found[0][0] in "{[":

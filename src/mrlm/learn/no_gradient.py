@@ -1,0 +1,68 @@
+"""The cause of a gradient of exactly 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mrlm.core.errors import TrainingError
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.data.batch import Outputs, Sample, Totals, pack, split
+from mrlm.learn.policy.policy import Policy
+
+
+def check_gradient(
+    policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, max_tokens: int
+) -> None:
+    """Called before a step whose gradient is exactly 0: a loss may be flat (every ratio is clipped,
+    a margin is reached, the policy is certain of all tokens), but one with a slope must reach the
+    weights. On several ranks all of them call it with the same samples.
+
+    Args:
+        policy: the policy, with the weights of the gradient.
+        samples: those of the step.
+        algorithm: its loss.
+        max_tokens: limit of a micro-batch.
+
+    Raises:
+        TrainingError: the loss has a slope.
+    """
+    totals, count = Totals.of(samples), 0
+    for micro in split(samples, max_tokens, packed=policy.packed):
+        batch = pack(micro, totals, policy.pad_id, policy.device)
+        with policy.scoring():
+            outputs = policy.forward(batch)
+        leaves = [_leaf(x) for x in (outputs.logprobs, outputs.entropy, outputs.values)]
+        with torch.enable_grad():
+            loss = algorithm.loss(batch, Outputs(*leaves))  # pyright: ignore[reportArgumentType]
+        if not loss.total.requires_grad:
+            continue
+        given = [leaf for leaf in leaves if leaf is not None]
+        slopes = torch.autograd.grad(loss.total, given, allow_unused=True)
+        logprobs = leaves[0]
+        assert logprobs is not None
+        certain = (logprobs.detach().exp() >= 1) & (slopes[1] is None)
+        for place, slope in enumerate(slopes):
+            if slope is not None:
+                count += int(((slope != 0) & ~(certain & (place == 0))).sum())
+    if not count:
+        return
+    weights = policy.parameters()
+    cause = (
+        "the gradients underflow in float16; set training.precision=bf16 or fp32"
+        if policy.precision == "fp16"
+        else "the forward pass does not use them. Is an adapter inactive or replaced, does the "
+        "model compute under torch.no_grad, or were its modules changed after it was given? "
+        "model.lean=false takes the model's own forward"
+    )
+    raise TrainingError(
+        f"policy {policy.name!r}: the gradient is exactly 0 in all {len(weights)} trained tensors, "
+        f"although the loss has a slope at {count} of {totals.tokens} tokens, so nothing is "
+        f"trained: {cause}"
+    )
+
+
+def _leaf(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach().clone().requires_grad_()
