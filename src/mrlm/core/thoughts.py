@@ -1,4 +1,4 @@
-"""Thoughts in a completion: which part of a text is thought, and which part is said to others.
+"""Thoughts in a completion: the part of a text that is thought, and the part that others read.
 
 Everything up to the last mark that closes a thought is neither an answer nor a tool call, and while
 a thought is open there is no answer yet. A prompt that ends in an opening mark, as some chat

@@ -121,7 +121,7 @@ class QASolverEnv(QuestionEnvironment):
 
 
 def _problem(gold: Any) -> str:
-    """What is wrong with an answer column: no answer, or one that no short answer can equal."""
+    """The problem of an answer column: no answer, or one that no short answer can equal."""
     accepted = accepted_answers(gold)
     if not accepted:
         return "its answer is empty"

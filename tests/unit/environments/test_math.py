@@ -32,7 +32,7 @@ HANGS = r"\int_0^1 e^{e^{e^{x^{x}}}} dx"
 
 
 def paid(said: str, question: str = "What is 3 + 5?", answer: str = "8", **kwargs: Any) -> float:
-    world = MathReasoningEnvironment(**kwargs)
+    world = MathReasoningEnvironment(**{"answers": "any", **kwargs})
     world.reset(Task("t", question, answer=answer))
     return world.step({"agent": Message(said, MessageType.MODEL)}).rewards["agent"].value
 

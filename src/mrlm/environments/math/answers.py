@@ -107,7 +107,8 @@ def number(text: str) -> Number | None:
         return Number(value, decimal="." in text, percent=percent, unit=unit)
     match = _REPEATING.fullmatch(text)
     if match:
-        return _repeating(*match.groups(), percent, unit)
+        sign, whole, fixed, repeated = match.groups()
+        return _repeating(sign, whole, fixed, repeated, percent, unit)
     match = _SLASH.fullmatch(text)
     if match:
         whole, above, below = match.groups()

@@ -53,7 +53,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         instruction: text after the question; none if empty.
         answers: `boxed` (only an answer in a box counts) or `any` (also one in running text, and
             the last number of a completion that was cut off); by default `boxed` if the instruction
-            asks for a box.
+            names a box.
         agents: name of the agent.
     """
 

@@ -145,7 +145,7 @@ def golds_of(value: Any) -> list[str]:
 
 
 def problem_of(value: Any) -> str:
-    """What is wrong with the value of an answer column, for a loader: nothing, if an answer can
+    """The problem of the value of an answer column, for a loader: none, if an answer can
     equal it."""
     if isinstance(value, Mapping):
         return "its answer is a mapping; give a text, a number, or a list of accepted answers"

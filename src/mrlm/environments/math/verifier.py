@@ -106,6 +106,8 @@ def verify(
         return None
     if "".join(said.split()) == "".join(wanted.split()):
         return True
+    if len(wanted) == 1 and answers.letter(wanted):
+        return answers.letter(said) == wanted
     if question and answers.repeats(said, question):
         return False
     decided = _decided(said, wanted, bool(_PERCENT.search(question)))
@@ -123,8 +125,6 @@ def verify(
 
 def _decided(said: str, wanted: str, percents: bool) -> bool | None:
     """The verdict without computer algebra; `None` if it is needed."""
-    if len(wanted) == 1 and answers.letter(wanted):
-        return answers.letter(said) == wanted
     gold = answers.number(wanted)
     if gold is not None:
         answer = answers.number(said)
