@@ -278,16 +278,13 @@ class Learner(Trainee):
                     continue
                 totals = Totals.of(minibatch)
                 totals.seen = Totals.of(chosen).tokens
+                work = chosen, totals, algorithm
                 if split:
-                    found |= yield from self._gradient_parts(
-                        split, chosen, totals, algorithm, reseed
-                    )
+                    found |= yield from self._gradient_parts(split, *work, reseed)
                     split = []
                 loss_of = algorithm.loss if look.done else look.at(algorithm.loss)
                 loss_of = trace.at(numbers.at(loss_of))
-                history.append(
-                    (yield from self._optimizer_step(chosen, totals, algorithm, loss_of))
-                )
+                history.append((yield from self._optimizer_step(*work, loss_of)))
                 look.done = True
             trace.write()
             moved = history[-1].get("approx_kl", 0.0)
