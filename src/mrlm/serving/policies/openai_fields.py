@@ -275,20 +275,21 @@ def _bytes(chat: Chat, found: Completion) -> list[bytes]:
     return [known[token] if token < len(known) else b"" for token in found.token_ids]
 
 
-def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
+def spoken(found: Completion, tools: Sequence[JSON], opened: bool = False) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any."""
-    calls, rest = _calls_in(found.text) if tools else ([], found.text)
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any, but not those in
+    a thought, which its prompt may have `opened`."""
+    calls, rest = _calls_in(found.text, opened) if tools else ([], found.text)
     if not calls:
         return {"role": "assistant", "content": found.text}, found.finish_reason
     content = rest.strip() or None
     return {"role": "assistant", "content": content, "tool_calls": calls}, "tool_calls"
 
 
-def _calls_in(text: str) -> tuple[list[JSON], str]:
+def _calls_in(text: str, opened: bool) -> tuple[list[JSON], str]:
     """The tool calls after the thoughts of a text, and the rest. Malformed calls stay text."""
     calls: list[JSON] = []
-    stated = without_thoughts(text)
+    stated = without_thoughts(text, opened)
     rest, text, place = [text[: len(text) - len(stated)]], stated, 0
     for block in blocks_in(text):
         if isinstance(block.call, ToolCall):

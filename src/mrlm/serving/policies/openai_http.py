@@ -114,7 +114,8 @@ class OpenAIHandler:
             return _requests(served, fields, [prompt], limit)
 
         def choice(sent: Request, found: Completion) -> JSON:
-            message, reason = spoken(found, tools)
+            opened = served.chat.thoughts.opened(sent.prompt_ids) is not None
+            message, reason = spoken(found, tools, opened)
             scores = chat_logprobs(served.chat, found) if logprobs else None
             return {"message": message, "logprobs": scores, "finish_reason": reason}
 
