@@ -26,13 +26,13 @@ from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
 from mrlm.build.in_process import TINY, InProcess
-from mrlm.build.ineffective import refuse_idle, verdicts
+from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
-from mrlm.build.sources import play_of, rows_of, source_of, total_steps
+from mrlm.build.sources import amount, play_of, rows_of, source_of, total_steps
 from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
@@ -142,6 +142,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     placing.ready(run, checkpoint)
     if checkpoint is not None:
         _continue(run, checkpoint)
+    run.log.note(amount(plan, facts_of(plan).turns, total))
     return run
 
 

@@ -37,6 +37,7 @@ class Word:
         values: value -> our value; other values are unchanged, and validated by the section.
         convert: converts a value, instead of the table.
         absent: handles an algorithm without the setting.
+        completions: algorithms in which the word counts completions, as in TRL, and not tasks.
     """
 
     path: str
@@ -44,6 +45,7 @@ class Word:
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     convert: Callable[[Any], object] | None = None
     absent: Refused | None = None
+    completions: tuple[str, ...] = ()
 
     def value(self, given: Any) -> Any:
         """The converted value, or `UNSET`."""
@@ -103,6 +105,7 @@ def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
         values,
         CONVERTERS[how["convert"]] if "convert" in how else None,
         absent and Refused(absent["reason"], tuple(absent.get("same", OFF))),
+        tuple(how.get("completions", ())),
     )
 
 
