@@ -77,7 +77,7 @@ def build(
     peers = join(config.distributed)
     plan = plan_of(config, parts or LiveObjects(), peers)
     if checked and resume is None:
-        refuse_idle(verdicts(plan))
+        refuse_idle({k: why for k, why in verdicts(plan).items() if k not in plan.parts.usual})
     log.info("%s", plan.assignment)
     log.info("%s", precision_text(config, plan.config))
     if config.training.checks != "off":

@@ -8,11 +8,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
-from mrlm.config.other_libraries import OFF, Refused, read_table, without_neutral
+from mrlm.config.other_libraries import OFF, Refused, read_table
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -136,16 +135,6 @@ class FlatWords:
 
         def __getattr__(self, name: str) -> Any:
             """The value of a word."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral(cls, given: Any) -> Any:
-        """Accept settings of other libraries that have no effect here; reject others with the
-        reason."""
-        if not isinstance(given, ArgsKwargs) or not given.kwargs:
-            return given
-        own = {field.name for field in dataclasses.fields(cls)}
-        return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Redeclare, on the subclass, the algorithm's fields that a word would hide."""
