@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,15 +25,24 @@ from mrlm.build.arguments import (
     refuse_unplayed,
     with_paths,
 )
+from mrlm.build.compatible import count_of, evaluated, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import FlatWords
+from mrlm.config.aliases import NUM_AGENTS, UNSET, FlatWords
+from mrlm.config.compatible import compatible_faces
 from mrlm.config.errors import InvalidConfig
-from mrlm.config.flat_words import algorithm_fields, config_class, setting_of, split_config, twice
+from mrlm.config.flat_words import (
+    algorithm_fields,
+    config_class,
+    library_defaults,
+    setting_of,
+    split_config,
+    twice,
+)
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
@@ -97,6 +106,8 @@ class Trainer:
     algorithm: ClassVar[str] = ""
     args_class: ClassVar[type[object] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
+    _usual: frozenset[str] = frozenset()
+    """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
 
@@ -136,8 +147,9 @@ class Trainer:
         words = adapter_words(peft_config) | words
         if isinstance(args, Mapping):
             words, args = joined_words(args, words), None
-        asked = args.num_agents if isinstance(args, FlatWords) else words.pop("num_agents", None)
-        num_agents = one_of("num_agents", num_agents, asked)
+        kind = type(args) if isinstance(args, FlatWords) else self.args_class
+        asked = args.num_agents if isinstance(args, FlatWords) else words.pop(NUM_AGENTS, None)
+        num_agents = count_of(one_of(NUM_AGENTS, num_agents, asked), agents, kind)
         environments, rows = environments_or_rows(data)
         environments += listed(environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
@@ -155,6 +167,8 @@ class Trainer:
         scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
         if scored is not None:
             environments, rows = [*environments, scored], None
+            count = None if eval_dataset is None else scored.num_tasks("eval")
+            self.config, self._usual = evaluated(self.config, kind, self._usual, count)
         self._parts.environments, self._parts.rows = environments, rows
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
@@ -184,6 +198,9 @@ class Trainer:
             config = config.merged({"training": {"algorithm": self.algorithm}})
         given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
         fields, overrides = ({}, {}) if args is None else split_config(args)
+        usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
+        overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
+        fields = {k: v for k, v in fields.items() if usual.get(f"algorithm.{k}", UNSET) != v}
         overrides.pop("num_agents", None)
         for path, value in overrides.items():
             if words.get(path, value) != value:
@@ -194,9 +211,9 @@ class Trainer:
         given |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
         if self.args_class is not None:
             plain, own = (algorithm_fields(each) for each in (type(settings), self.args_class))
-            usual = {key: value for key, value in own.items() if value != plain[key]}
-            usual = {key: value for key, value in usual.items() if key not in given}
-            config = config.merged({section_key(name): usual}) if usual else config
+            alike = {key: value for key, value in own.items() if value != plain[key]}
+            usual = {f"algorithm.{key}": value for key, value in alike.items()} | usual
+        config, self._usual = with_usual(config, usual, given)
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
@@ -290,6 +307,7 @@ class Trainer:
     @property
     def run(self) -> Run:
         """The run, built at first use."""
+        self._parts.usual = self._usual
         return self._take(build(self.config, self._parts)) if self._run is None else self._run
 
     def _take(self, run: Run) -> Run:
@@ -370,19 +388,29 @@ class Trainer:
 
 
 @cache
-def trainer_class(name: str) -> type[Trainer]:
+def trainer_class(name: str, library: str = "") -> type[Trainer]:
     """The class `XTrainer` of an algorithm, made once.
 
     Args:
         name: its public name (`mrlm.core.faces`).
+        library: another library, whose defaults it has (`mrlm.config.compatible`).
     """
-    found = faces()[name]
+    found = (compatible_faces(library) if library else faces())[name]
     algorithm = registry.load("algorithms", found.algorithm)
     body = {
         "__doc__": f"Trains with `{algorithm.__name__}` in one call.",
-        "__module__": algorithm.__module__,
+        "__module__": f"mrlm.{library}" if library else algorithm.__module__,
         "__qualname__": name,
         "algorithm": found.algorithm,
-        "args_class": config_class(found.config) if found.defaults else None,
+        "args_class": config_class(found.config, library) if found.defaults else None,
     }
     return type(name, (Trainer,), body)
+
+
+def compatible_names(library: str) -> dict[str, Callable[[], Any]]:
+    """Public name -> factory, of the classes of `mrlm.trl` or `mrlm.comlrl`."""
+    made = {"config": config_class, "trainer": trainer_class}
+    return {
+        name: partial(made[each.kind], name, library)
+        for name, each in compatible_faces(library).items()
+    }

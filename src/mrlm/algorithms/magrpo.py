@@ -6,8 +6,8 @@
   gamma mean(children)` and the mean over the answers to one state. With `joint_mode: cross` all `G
   ** N` combinations of N agents' answers are played (one joint step), and an answer returns the
   mean (`cross_credit: sum`: the sum) of those that contain it.
-- **Differs** from the authors' code: advantages are neither centred again nor divided by their
-  deviation (CoMLRL 1.4.3 does both, `advantage_normalization`); one optimiser step per batch and
+- **Differs** from the authors' code: advantages are not divided by their deviation (CoMLRL 1.4.3
+  does so by default; `whiten_advantages`); one optimiser step per batch and
   not per two nodes of a tree; a `cross` answer returns a mean and not a sum; the last token of an
   answer is trained; gamma .9 and two siblings (`preset: magrpo`: 1 and four, as CoMLRL 1.4.3).
 - **Knobs** plan: `chain(G)`, `tree` or `cross`; credit: team (or `independent`), to go; group:
@@ -72,6 +72,8 @@ class MAGRPO(PolicyGradient):
             the same `turn`, and in trees those of the same state, `node`. `episode` is the mean
             return of an episode, `role` and `batch` are all returns of the agent in the group or
             the batch.
+        whiten_advantages: centre the advantages of a comparison, whatever the baseline, and divide
+            them by their deviation (CoMLRL's `advantage_normalization`).
         gamma: discount from one joint step to the next.
         returns: `joint`: the team's. `independent`: each agent's own rewards (one policy gradient
             per agent; identical where rewards are shared).
@@ -88,6 +90,7 @@ class MAGRPO(PolicyGradient):
     aggregation: Aggregation | None = "turn_mean_token_sum"
     baseline: Baseline = "mean"
     baseline_by: BaselineBy | None = None
+    whiten_advantages: bool = False
     gamma: float = Field(default=0.9, ge=0, le=1)
     returns: Literal["joint", "independent"] = "joint"
     joint_mode: Annotated[
@@ -137,6 +140,16 @@ class MAGRPO(PolicyGradient):
                 f"baseline_by={self.baseline_by!r}: a greedy episode is compared by 'turn' or by "
                 "'episode'"
             )
+        if self.whiten_advantages and self.baseline == "remax_greedy":
+            raise ConfigError(
+                "whiten_advantages divides by the deviation over siblings, and baseline="
+                "'remax_greedy' has none; set baseline=mean, or remove it"
+            )
+        if self.whiten_advantages and self.joint_mode == "cross":
+            raise ConfigError(
+                "whiten_advantages compares siblings one by one, and joint_mode='cross' the "
+                "answers that are combined; set joint_mode=aligned, or remove it"
+            )
         if self.joint_mode == "cross" and self.baseline == "remax_greedy":
             raise ConfigError(
                 "joint_mode='cross' compares the answers that are combined with one another, and "
@@ -146,7 +159,7 @@ class MAGRPO(PolicyGradient):
 
     @property
     def spec(self) -> Spec:
-        siblings = self.baseline not in ("none", "remax_greedy")
+        siblings = self.whiten_advantages or self.baseline not in ("none", "remax_greedy")
         plan = SamplingPlan(
             siblings=siblings,
             greedy=self.baseline == "remax_greedy",
@@ -159,6 +172,8 @@ class MAGRPO(PolicyGradient):
     @property
     def statistic(self) -> Statistic:
         """The baseline among siblings."""
+        if self.whiten_advantages:
+            return "standard"
         return "none" if self.baseline == "remax_greedy" else self.baseline
 
     def credit_group(self, group: Group) -> None:

@@ -55,6 +55,7 @@ class LiveObjects:
         rows: data for supervised and preference learning, instead of `config.data.dataset`.
         system_prompt: of agents without one of their own.
         callbacks: hooks of the run.
+        usual: config paths that have the default of another library's class, which need no effect.
     """
 
     models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class LiveObjects:
     rows: Any = None
     system_prompt: str | None = None
     callbacks: Sequence[Callback] = ()
+    usual: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
 from mrlm.build.in_process import TINY, InProcess
-from mrlm.build.ineffective import refuse_idle, verdicts
+from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import (
@@ -39,7 +39,7 @@ from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
-from mrlm.build.sources import play_of, rows_of, source_of, total_steps
+from mrlm.build.sources import amount, play_of, rows_of, source_of, total_steps
 from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
@@ -85,7 +85,7 @@ def build(
     plan = plan_of(config, parts or LiveObjects(), peers)
     peers.first(lambda: check_free(run_folder(config)))
     if checked and resume is None:
-        refuse_idle(verdicts(plan))
+        refuse_idle({k: why for k, why in verdicts(plan).items() if k not in plan.parts.usual})
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if config.training.checks != "off":
@@ -155,6 +155,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     placing.ready(run, checkpoint)
     if checkpoint is not None:
         _continue(run, checkpoint)
+    run.log.note(amount(plan, facts_of(plan).turns, total))
     return run
 
 

@@ -156,6 +156,23 @@ def _most_boards(plan: RunPlan) -> int | None:
     return SAMPLED_GROUPS if in_order and config.record.tokens == "sample" else None
 
 
+def amount(plan: RunPlan, turns: int | None, total: int) -> str:
+    """How much a step of a run samples or reads, in words; `turns` as in `RunFacts`."""
+    tasks, spec = plan.config.training.batch_size, plan.spec
+    if plan.rows is not None or spec.sampling.rows:
+        text = f"{tasks} {'pairs' if spec.sampling.pairs else 'rows'} a step"
+    else:
+        agents, samples = len(plan.assignment.policy_of), plan.algorithm.group_size
+        single = turns == 1 and agents == 1
+        first, last = ("prompts", "completions") if single else ("tasks", "episodes")
+        text = f"{tasks} {first} x {samples} samples = {tasks * samples} {last} a step"
+        if not single:
+            text += f", {agents} agent{'s' * (agents > 1)}"
+    parts = plan.algorithm.num_minibatches * plan.algorithm.update_epochs
+    each = "" if parts == 1 else f" of up to {parts} optimiser steps"
+    return f"{text}, {total} step{'s' * (total != 1)}{each}"
+
+
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:
     """Iterations of a run over `tasks` tasks (`None`: endless): as many as are configured, else
     enough for the epochs; with endless tasks an epoch is one iteration, in an outer loop it is a

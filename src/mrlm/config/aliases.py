@@ -8,11 +8,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
-from mrlm.config.other_libraries import OFF, Refused, read_table, without_neutral
+from mrlm.config.other_libraries import OFF, Refused, read_table
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -37,6 +36,7 @@ class Word:
         values: value -> our value; other values are unchanged, and validated by the section.
         convert: converts a value, instead of the table.
         absent: handles an algorithm without the setting.
+        completions: algorithms in which the word counts completions, as in TRL, and not tasks.
     """
 
     path: str
@@ -44,6 +44,7 @@ class Word:
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     convert: Callable[[Any], object] | None = None
     absent: Refused | None = None
+    completions: tuple[str, ...] = ()
 
     def value(self, given: Any) -> Any:
         """The converted value, or `UNSET`."""
@@ -103,6 +104,7 @@ def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
         values,
         CONVERTERS[how["convert"]] if "convert" in how else None,
         absent and Refused(absent["reason"], tuple(absent.get("same", OFF))),
+        tuple(how.get("completions", ())),
     )
 
 
@@ -133,16 +135,6 @@ class FlatWords:
 
         def __getattr__(self, name: str) -> Any:
             """The value of a word."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral(cls, given: Any) -> Any:
-        """Accept settings of other libraries that have no effect here; reject others with the
-        reason."""
-        if not isinstance(given, ArgsKwargs) or not given.kwargs:
-            return given
-        own = {field.name for field in dataclasses.fields(cls)}
-        return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Redeclare, on the subclass, the algorithm's fields that a word would hide."""

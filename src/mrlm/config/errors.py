@@ -4,6 +4,7 @@ Converts pydantic's errors, independently of the section."""
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from pydantic import BaseModel, ValidationError
 from mrlm.config.aliases import WORDS
 from mrlm.config.other_libraries import refused_text
 from mrlm.core.errors import ConfigError
+
+UNION = re.compile(r"(literal|list|dict|tuple)\[.*\]|bool|int|float|str")
+"""How pydantic names a type of a union in the location of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,20 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
 
 
 def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> list[Problem]:
-    """Pydantic's errors as problems."""
-    return [_problem(entry, model, prefix) for entry in error.errors(include_url=False)]
+    """Pydantic's errors as problems; those of the types of a union are one."""
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for entry in error.errors(include_url=False):
+        location = tuple(part for part in entry["loc"] if part != "[key]")
+        union = len(location) > 1 and UNION.fullmatch(str(location[-1]))
+        found.setdefault(location[:-1] if union else location, []).append(entry)
+    problems = []
+    for location, entries in found.items():
+        several = [_problem({**entry, "loc": location}, model, prefix) for entry in entries]
+        texts = [each.text.removesuffix(f", not {show(entries[0]['input'])}") for each in several]
+        text = " or ".join([texts[0], *(each.removeprefix("must be ") for each in texts[1:])])
+        last = several[0].text.removeprefix(texts[0])
+        problems.append(Problem(several[0].key, text + last))
+    return problems
 
 
 def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem:

@@ -147,7 +147,8 @@ class ExperimentConfig(Section):
         base = self.given()
         tree = normalize.NestedSettings(base)
         section = normalize.section_key(self.training.algorithm)
-        changed = normalize.normalise(_nested(changes), base=base)
+        below = normalize.merge(base, {section: dict(fields or {})})
+        changed = normalize.normalise(_nested(changes), base=below)
         for part in (changed, {section: dict(fields or {})}):
             for path, value in normalize.leaves(part):
                 tree.put(path, value, "given beside the config")

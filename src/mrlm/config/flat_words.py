@@ -5,39 +5,95 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
+from pydantic import ValidationError, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
 from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, FlatWords, Word
-from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, show
+from mrlm.config.compatible import compatible_faces, counted
+from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, problems_of, show
+from mrlm.config.other_libraries import refused_settings, refused_text
 from mrlm.core import registry
+from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 
 
 @cache
-def config_class(name: str) -> type[Any]:
+def config_class(name: str, library: str = "") -> type[Any]:
     """The class `XConfig`, made once.
 
     Args:
         name: the public name of a config class (`mrlm.core.faces`).
+        library: another library, whose defaults it has (`mrlm.config.compatible`).
     """
-    face = faces()[name]
+    face = (compatible_faces(library) if library else faces())[name]
     algorithm = registry.load("algorithms", face.algorithm)
     hints = get_type_hints(algorithm, include_extras=True) if face.defaults else {}
+    hints = {key: word.kind | None for key, word in WORDS.items()} | hints
     body = {
         "__doc__": f"Settings of `{name.removesuffix('Config')}Trainer`: those of "
         f"`{algorithm.__name__}`, and the flat words of other trainers.",
-        "__module__": algorithm.__module__,
+        "__module__": f"mrlm.{library}" if library else algorithm.__module__,
         "__qualname__": name,
         "__annotations__": {key: hints[key] for key in face.defaults},
+        "face_of": face,
+        "_in_one_message": model_validator(mode="wrap")(classmethod(_in_one_message)),
         **face.defaults,
     }
     return dataclass(kw_only=True, config=algorithm.__pydantic_config__)(
         type(name, (FlatWords, algorithm), body)
     )
+
+
+def without_neutral(
+    given: Mapping[str, object], own: set[str], title: str
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Keyword arguments without those of other libraries that have no effect here, and the problem
+    of each that has an effect there and no equivalent here.
+
+    Args:
+        given: name -> value.
+        own: names of our settings.
+        title: name of the class, for the problems.
+    """
+    kept: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, value in given.items():
+        refused = None if name in own else refused_settings().get(name)
+        if refused is None:
+            kept[name] = value
+        elif not refused.accepts(value):
+            problems.append(Problem(f"{title}.{name}", str(refused_text(name))))
+    return kept, problems
+
+
+def _in_one_message(cls: type[Any], given: Any, make: Callable[[Any], Any]) -> Any:
+    """A config object; all its problems are one error. Settings of other libraries that have no
+    effect here are dropped, others refused with the reason.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    words = dict(given.kwargs or {}) if isinstance(given, ArgsKwargs) else {}
+    if cls.face_of.library == "trl" and "num_iterations" in words:  # TRL's word for it
+        words["update_epochs"] = words.pop("num_iterations")
+    own = {field.name for field in dataclasses.fields(cls)}
+    kept, problems = without_neutral(words, own, cls.__name__)
+    try:
+        made = make(ArgsKwargs(given.args, kept) if isinstance(given, ArgsKwargs) else given)
+    except ValidationError as error:
+        problems += problems_of(error, cls, cls.__name__)
+    except InvalidConfig as error:
+        problems += error.problems
+    except ConfigError as error:
+        problems.append(Problem(cls.__name__, str(error)))
+    if problems:
+        raise InvalidConfig(problems)
+    return made
 
 
 def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
@@ -48,7 +104,7 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
             continue
         if issubclass(base, FlatWords):
             own = inspect.get_annotations(base)
-            described = {n: f for n, f in base.__pydantic_fields__.items() if n in own}  # type: ignore[attr-defined]
+            described = {n: base.__pydantic_fields__[n] for n in own if n in found}  # type: ignore[attr-defined]
         else:
             described = base.__dict__.get("__pydantic_fields__", {})
         found |= {
@@ -97,7 +153,13 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     fields, paths = changed_fields(settings), {}
     source = {f"algorithm.{name}": f"{title}.{name}" for name in fields}
     known = algorithm_fields(type(settings))
-    for _, name, given in folded([(title, *word) for word in flat_words(settings).items()]):
+    words = flat_words(settings)
+    face = getattr(type(settings), "face_of", None)
+    if face is not None and face.library:
+        words = counted(face, words, fields)
+        paths = {path: words.pop(path) for path in list(words) if "." in path}
+        source |= dict.fromkeys(paths, title)
+    for _, name, given in folded([(title, *word) for word in words.items()]):
         path, value = WORDS[name].path, WORDS[name].value(given)
         if value is UNSET or not applies(WORDS[name], value, known, f"{title}.{name}"):
             continue
@@ -110,6 +172,17 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
         target[key] = value
         source[path] = f"{title}.{name}"
     return fields, paths
+
+
+def library_defaults(kind: type[Any] | None) -> dict[str, Any]:
+    """Config path -> value, of what a config class of another library sets when nothing is given;
+    empty for a class of this one."""
+    face = None if kind is None else getattr(kind, "face_of", None)
+    if kind is None or face is None or not face.library:
+        return {}
+    fields, paths = split_config(kind())
+    usual = {f"algorithm.{name}": value for name, value in fields.items()}
+    return dict(face.settings) | usual | paths
 
 
 def setting_of(word: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -203,7 +205,7 @@ def normalise(
         path = word.path if setting == word.path else f"{section}.{setting}"
         tree.put(path, value, source)
     for source, value in pending:
-        tree.put("training.batch_size", _times_parts(value, tree, base, source), source)
+        _put_per_device(tree, base, name, value, source)
     return tree.data
 
 
@@ -290,16 +292,46 @@ def as_mappings(value: object) -> Any:
     return value
 
 
-def _times_parts(value: Any, tree: NestedSettings, base: Mapping[str, Any], source: str) -> Any:
-    """The batch size from `per_device_train_batch_size`, which is multiplied by the number of
-    gradient accumulation steps."""
-    parts = tree.get("training.gradient_accumulation_steps")
-    if parts is UNSET:
-        parts = NestedSettings(dict(base)).get("training.gradient_accumulation_steps")
+def _put_per_device(
+    tree: NestedSettings, base: Mapping[str, Any], algorithm: str, value: Any, source: str
+) -> None:
+    """Set the batch size from `per_device_train_batch_size`, which is multiplied by the parts of
+    `gradient_accumulation_steps` and by the processes of torchrun. It counts tasks; completions
+    where TRL's trainer of the algorithm does."""
+    below, section = NestedSettings(dict(base)), section_key(algorithm)
+
+    def setting(path: str, default: Any) -> Any:
+        written = next((at for at in (tree.get(path), below.get(path)) if at is not UNSET), default)
+        return written
+
     try:
-        parts = 1 if parts is UNSET else parts
+        parts = setting("training.gradient_accumulation_steps", 1)
         checked = TrainingConfig(batch_size=value, gradient_accumulation_steps=parts)
     except InvalidConfig as error:
         texts = [problem.text for problem in error.problems]
         raise InvalidConfig([Problem(source, text) for text in texts[:1]]) from None
-    return checked.batch_size * checked.gradient_accumulation_steps
+    value, parts = checked.batch_size, checked.gradient_accumulation_steps
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    total, cls = value * parts * processes, algorithm_class(algorithm)
+    if algorithm in WORDS["per_device_train_batch_size"].completions:
+        implied = cls.implied({"preset": setting(f"{section}.preset", None)})
+        usual = implied.get("group_size", (known_fields(algorithm) or {})["group_size"])
+        size = setting(f"{section}.group_size", usual)
+        if total % size:
+            step = size // math.gcd(size, parts * processes)
+            fits = " or ".join(
+                str(n) for n in (value // step * step, value // step * step + step) if n
+            )
+            text = (
+                f"generation_batch_size = {value} x {parts} gradient_accumulation_steps x "
+                f"{processes} processes = {total} completions cannot be divided by "
+                f"num_generations ({size}); use per_device_train_batch_size={fits}"
+            )
+            raise InvalidConfig([Problem(source, text)])
+        total //= size
+        minibatches = setting(f"{section}.num_minibatches", 1)
+        if parts > 1 and total % minibatches == 0:
+            tree.data.setdefault("training", {})["gradient_accumulation_steps"] = math.gcd(
+                parts, total // minibatches
+            )
+    tree.put("training.batch_size", total, source)

@@ -3,13 +3,11 @@ Those with an equivalent are in `aliases.yaml`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
-from mrlm.core.errors import ConfigError
 
 OFF: tuple[object, ...] = (None, False)
 """Values that disable a setting in most libraries."""
@@ -30,6 +28,7 @@ class Refused:
     def accepts(self, value: object) -> bool:
         """Whether a value equals the behaviour here."""
         plain = list(value) if isinstance(value, tuple) else value
+        plain = str(plain.value) if isinstance(plain, Enum) else plain  # such as transformers' own
         return any(type(plain) is type(each) and plain == each for each in self.same)
 
 
@@ -51,7 +50,7 @@ def refused_settings() -> dict[str, Refused]:
     """Setting -> reason of refusal (`other_libraries.yaml`). Settings of the run's algorithm and
     words of `aliases.yaml` have precedence."""
     return {
-        name: Refused(row["reason"], tuple(row.get("same", OFF)))
+        name: Refused(row["reason"], tuple(row.get("also", {}).get(name, row.get("same", OFF))))
         for row in read_table("other_libraries.yaml")
         for name in row["names"].split()
     }
@@ -61,24 +60,3 @@ def refused_text(name: str) -> str | None:
     """The reason why a setting of another library is refused; `None` if it is unknown."""
     found = refused_settings().get(name)
     return None if found is None else f"no setting of MRLM: {found.reason}"
-
-
-def without_neutral(given: Mapping[str, object], own: set[str], title: str) -> dict[str, Any]:
-    """Keyword arguments without those of other libraries that have no effect here.
-
-    Args:
-        given: name -> value.
-        own: names of our settings.
-        title: name of the class, for the error.
-
-    Raises:
-        ConfigError: an argument that has an effect there and no equivalent here.
-    """
-    kept: dict[str, Any] = {}
-    for name, value in given.items():
-        refused = None if name in own else refused_settings().get(name)
-        if refused is None:
-            kept[name] = value
-        elif not refused.accepts(value):
-            raise ConfigError(f"{title}.{name}: {refused_text(name)}")
-    return kept

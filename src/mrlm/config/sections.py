@@ -110,8 +110,8 @@ class TrainingConfig(Section):
     seed: Whole = 0
     save_steps: Count | None = None
     """Iterations between checkpoints; by default only at the end."""
-    save_total_limit: Count = 2
-    """Number of checkpoints kept; during a run at least two."""
+    save_total_limit: Count | None = 2
+    """Number of checkpoints kept; during a run at least two. Null keeps all."""
     logging_steps: Count = 1
     """Iterations between lines on the terminal; files contain every iteration."""
     show: list[str] = Field(default_factory=list)

@@ -24,6 +24,8 @@ class Face:
         kind: the algorithm's class itself, its config class or its trainer.
         config: name of the config class with its defaults.
         defaults: defaults that differ from the algorithm's, for names of other libraries.
+        library: the other library whose defaults and counts it has (`mrlm.config.compatible`).
+        settings: config path -> value, where that library has no word for it.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Face:
     kind: Literal["algorithm", "config", "trainer"]
     config: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    library: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache

@@ -33,7 +33,7 @@ def write_checkpoint(
     step: int,
     learners: Sequence[Learner],
     parts: dict[str, dict[str, Any]],
-    keep: int,
+    keep: int | None,
     critics: Sequence[Critic] = (),
     shards: Path | None = None,
 ) -> Path:
@@ -44,7 +44,7 @@ def write_checkpoint(
         step: number of finished iterations.
         learners, critics: written as Hugging Face folders with their optimisers.
         parts: name -> JSON-able state of everything else.
-        keep: checkpoints to keep.
+        keep: checkpoints to keep; `None`: all.
         shards: a folder with sharded state to include in the checkpoint.
     """
     from safetensors.torch import save_file
@@ -72,8 +72,11 @@ def write_checkpoint(
     return target
 
 
-def thin(newest: Path, keep: int) -> None:
-    """Removes the oldest checkpoints but `newest` and others, `keep` in all (at least two)."""
+def thin(newest: Path, keep: int | None) -> None:
+    """Removes the oldest checkpoints but `newest` and others, `keep` in all (at least two); none if
+    `keep` is `None`."""
+    if keep is None:
+        return
     older = [each for each in checkpoints(newest.parent) if step_of(each) < step_of(newest)]
     for each in older[max(2, keep) - 1 :]:
         remove_folder(each)

@@ -33,7 +33,7 @@ POOLS: dict[BaselineBy, str] = {
     "batch": "turns of this agent in the batch",
 }
 """The compared returns in words."""
-Statistic = Literal["none", "mean", "leave_one_out", "group_max"]
+Statistic = Literal["none", "mean", "leave_one_out", "group_max", "standard"]
 
 
 @dataclass(slots=True)
@@ -65,15 +65,19 @@ class Comparison:
         if statistic == "none":
             return "no baseline"
         kind = {"mean": "mean", "leave_one_out": "mean of the others", "group_max": "best"}
+        kind["standard"] = "standardised by mean and deviation"
         return f"{kind[statistic]} of {len(self.pool)} {POOLS[by]}"
 
     def advantages(self, statistic: Statistic) -> np.ndarray:
-        """Returns minus their baseline (n,): zero, the pool's mean, the mean over its other
-        episodes, or its maximum. Exactly 0 for a single episode or equal returns."""
+        """Returns minus their baseline (n,): zero, the pool's mean (with `standard` divided by its
+        deviation), the mean over its other episodes, or its maximum. Exactly 0 for a single episode
+        or equal returns."""
         if statistic == "none":
             return self.values.copy()
         if self.flat:
             return np.zeros(len(self.values))
+        if statistic == "standard":
+            return (self.values - self.pool.mean()) / max(float(self.pool.std()), EPSILON)
         if statistic == "leave_one_out":
             baseline = [self.pool[self.pool_owners != owner].mean() for owner in self.owners]
         elif statistic == "group_max":

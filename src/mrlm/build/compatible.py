@@ -1,0 +1,90 @@
+"""Fills in what another library's trainer does where nothing is given (`mrlm.trl`, `mrlm.comlrl`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mrlm.config import ExperimentConfig
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET
+from mrlm.config.flat_words import library_defaults
+from mrlm.config.normalize import NestedSettings, section_key
+from mrlm.core.errors import ConfigError
+
+Usual = frozenset[str]
+"""Config paths that have the default of another library's class."""
+
+
+def with_usual(
+    config: ExperimentConfig, usual: Mapping[str, Any], given: Collection[str]
+) -> tuple[ExperimentConfig, Usual]:
+    """A config with the defaults of another library where nothing is given, and their paths.
+
+    Args:
+        config: as given by the user.
+        usual: config path -> default; `algorithm.` is the algorithm's section.
+        given: the algorithm's settings that are given.
+    """
+    written, section = NestedSettings(config.given()), section_key(config.training.algorithm)
+    changes: dict[str, Any] = {}
+    for path, value in usual.items():
+        place, _, setting = path.partition(".")
+        if place == "algorithm":
+            known, path = setting in given, f"{section}.{setting}"
+        else:
+            known = written.get(_canonical(path)) is not UNSET
+        if path != NUM_AGENTS and not known:
+            changes[path] = value
+    paths = frozenset(map(_canonical, changes))
+    return (config.merged(changes) if changes else config), paths
+
+
+def count_of(count: int | None, agents: Any, kind: type[Any] | None) -> int | None:
+    """The number of agents: as given, else by default of another library's class; where `agents` are
+    given, that default is no contradiction."""
+    usual = library_defaults(kind).get(NUM_AGENTS)
+    if usual is None or count not in (None, usual):
+        return count
+    return usual if agents is None else None
+
+
+def evaluated(
+    config: ExperimentConfig, kind: type[Any] | None, usual: Usual, rows: int | None
+) -> tuple[ExperimentConfig, Usual]:
+    """A config that evaluates as another library does: only on rows of their own, sampled as in
+    training.
+
+    Args:
+        config: of the run.
+        kind: the class of its settings.
+        usual: config paths with that library's defaults.
+        rows: number of evaluation rows; `None` without any.
+
+    Raises:
+        ConfigError: an evaluation without rows.
+    """
+    face = getattr(kind, "face_of", None)
+    section = config.evaluation
+    if face is None or not face.library:
+        return config, usual
+    trl = face.library == "trl"
+    if rows is None:
+        path = "evaluation.every" if trl else "evaluation.episodes"
+        if section.every is not None and path not in usual:
+            raise ConfigError(f"{path}: this trainer evaluates on eval_dataset=; give it")
+        return config.merged({"evaluation": {"episodes": 0}}), usual
+    changes: dict[str, Any] = {"greedy": False}
+    if trl and section.every is None:
+        return config, usual
+    if trl:
+        size = config.algorithm_settings().group_size
+        changes |= {"episodes": rows, "at_start": False, "samples": size}
+    elif "evaluation.episodes" in usual:
+        changes |= {"episodes": min(section.episodes, rows)}
+    given = config.given().get("evaluation", {}).keys()
+    kept = {k: v for k, v in changes.items() if k not in given or f"evaluation.{k}" in usual}
+    return config.merged({"evaluation": kept}), usual | {f"evaluation.{key}" for key in kept}
+
+
+def _canonical(path: str) -> str:
+    return "training.batch_size" if path == PER_DEVICE else path

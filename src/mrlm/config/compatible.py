@@ -1,0 +1,96 @@
+"""Classes of other libraries under their names: `mrlm.trl` and `mrlm.comlrl` have the algorithms of
+this library with the other's defaults and counts (`compatible.yaml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from mrlm.config.errors import InvalidConfig, Problem
+from mrlm.config.other_libraries import read_table
+from mrlm.core.faces import Face
+
+STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "warmup_steps")
+"""Words by which TRL counts optimiser steps."""
+CRITICS = ("ippo", "mappo")
+
+
+@cache
+def compatible_faces(library: str) -> dict[str, Face]:
+    """Public name -> its origin, of the classes of another library."""
+    found: dict[str, Face] = {}
+    for stem, row in read_table("compatible.yaml")[library].items():
+        if "algorithm" not in row:
+            continue  # words that several classes share
+        config, rest = f"{stem}Config", (row["words"], library, row["settings"])
+        found[config] = Face(config, row["algorithm"], "config", config, *rest)
+        found[f"{stem}Trainer"] = Face(f"{stem}Trainer", row["algorithm"], "trainer", config, *rest)
+    return found
+
+
+def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a config of another library with its counts as counts of this one.
+
+    Args:
+        face: its class.
+        words: flat word -> value, defaults included.
+        fields: the algorithm's settings.
+
+    Returns:
+        Flat words, and settings by their config path.
+
+    Raises:
+        ConfigError: a count that this library cannot have; names the nearest that it can.
+    """
+    if face.library == "trl":
+        return _optimiser_steps(face, words, fields)
+    return _nodes(face, words)
+
+
+def _optimiser_steps(
+    face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """TRL counts optimiser steps; an iteration has one for each epoch and minibatch."""
+    found = dict(words)
+    if not words.get("beta"):
+        found.pop("use_bias_correction_kl", None)  # without a divergence it changes nothing
+    each = fields.get("update_epochs", 1) * fields.get("num_minibatches", 1)
+    for name in STEPS if each > 1 else ():
+        value = words.get(name)
+        if value is None or value <= 0:
+            continue
+        if value % each and value != face.defaults.get(name):
+            text = (
+                f"it counts optimiser steps, of which every step of the run has {each} "
+                f"(num_iterations x num_minibatches); use {max(1, value // each) * each}"
+            )
+            raise InvalidConfig([Problem(f"{face.name}.{name}", text)])
+        found[name] = -(-value // each)
+    return found
+
+
+def _nodes(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
+    """CoMLRL counts what is in its buffers: nodes of a tree, rollouts of an actor-critic, and tasks
+    between evaluations."""
+    found = dict(words)
+    size = words.get("num_generations") or 1
+    turns = words.get("num_turns") or 1
+    buffer, minibatch = found.pop("rollout_buffer_size"), found.pop("train_batch_size", None)
+    if face.algorithm in CRITICS:
+        of_task = size * turns
+    elif face.algorithm == "madpo":
+        of_task = 1
+    else:
+        of_task = sum(size**turn for turn in range(turns))
+        if turns > 1:
+            found |= {"workflow.name": "tree", "workflow.branches": size}
+    if minibatch is not None and buffer % minibatch:
+        text = f"it must divide rollout_buffer_size ({buffer}); use {buffer}"
+        raise InvalidConfig([Problem(f"{face.name}.train_batch_size", text)])
+    found["training.batch_size"] = tasks = max(1, buffer // of_task)
+    if minibatch is not None and minibatch < buffer:
+        found["algorithm.num_minibatches"] = min(tasks, buffer // minibatch)
+    if (every := words.get("eval_interval")) is not None and every > 0:
+        found["eval_interval"] = max(1, every // tasks)
+    return found
