@@ -277,8 +277,8 @@ def _bytes(chat: Chat, found: Completion) -> list[bytes]:
 
 def spoken(found: Completion, tools: Sequence[JSON], opened: bool = False) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any, but not those in
-    a thought, which its prompt may have `opened`."""
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any, but
+    not those in a thought, which its prompt may have `opened`."""
     calls, rest = _calls_in(found.text, opened) if tools else ([], found.text)
     if not calls:
         return {"role": "assistant", "content": found.text}, found.finish_reason
