@@ -7,8 +7,7 @@ import re
 MAX_CODE = 100_000
 """Maximum number of characters of code; longer code is refused without being run."""
 
-_FENCE = re.compile(r"(.*?)(`{3,}|~{3,})([^`]*)")
-_CLOSING = re.compile(r"([ \t]*)(`{3,}|~{3,})(.*)")
+_MARKER = re.compile(r"[-*+]|\d{1,9}[.)]")
 _PYTHON = re.compile(r"[ \t]*(?:python3?|py)\b", re.IGNORECASE)
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -31,13 +30,14 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     inside: list[str] = []
     for number, line in enumerate(lines):
         if opening is None:
-            if fence := _FENCE.fullmatch(line):
-                before, marks, info = fence.groups()
-                last = not info.strip() and not "".join(lines[number + 1 :]).strip()
-                if last and not blocks:
+            before, marks, info = _fence(line)
+            if marks:
+                alone = not info.strip() and not blocks
+                if alone and not "".join(lines[number + 1 :]).strip():
                     code = "\n".join([*lines[:number], before])
                     return [("", code)] if code.strip() else []
-                column = len(before) if re.fullmatch(r"\s*(?:[-*+]|\d+[.)])?\s*", before) else 0
+                listed = not before.strip() or _MARKER.fullmatch(before.strip())
+                column = len(before) if listed else 0
                 opening, inside = (column, marks, info), []
             continue
         column, marks, info = opening
@@ -54,10 +54,22 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     return blocks
 
 
+def _fence(line: str) -> tuple[str, str, str]:
+    """A line that may open a block: what stands before the fence, the fence, and the words after
+    it. Without a fence, the second is empty."""
+    tilde = line.lstrip(" \t").startswith("~~~")
+    mark = "~" if tilde else "`"
+    end = len(line) - len(line.lstrip(" \t~")) if tilde else line.rfind(mark) + 1
+    before = line[:end].rstrip(mark)
+    if end - len(before) < 3 or "```" in before:  # no fence, or code inside a line
+        return "", "", ""
+    return before, line[len(before) : end], line[end:]
+
+
 def _closes(line: str, column: int, marks: str) -> bool:
     """Whether a line closes a block: one that is indented further belongs to the code."""
-    fence = _CLOSING.fullmatch(line)
-    return fence is not None and fence[2].startswith(marks) and len(fence[1]) < column + 4
+    text = line.lstrip(" \t")
+    return text.startswith(marks) and len(line) - len(text) < column + 4
 
 
 def refusal(code: str) -> str:
