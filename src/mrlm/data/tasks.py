@@ -220,8 +220,12 @@ def _checked(
     for name in CONVERSATIONS:
         if name in row:
             if name in ANSWERS and isinstance(row[name], Mapping):
-                row[name] = joint_answer(row[name], f"{where}, column {name!r}")
-            row_messages(row[name], f"{where}, column {name!r}")
+                if row[name].keys() & {"role", "from"}:  # one message
+                    row[name] = [row[name]]
+                else:
+                    row[name] = joint_answer(row[name], f"{where}, column {name!r}")
+            if row.get("conversations") is None:  # in the form of another project
+                row_messages(row[name], f"{where}, column {name!r}")
     return row
 
 

@@ -3,7 +3,7 @@ which one agent answers them, in one or several attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mrlm.core.board import Html, shortened, stacked, table
@@ -14,6 +14,7 @@ from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_SHOWN = 1_000
 """Characters of an answer on the board."""
 
@@ -46,6 +47,7 @@ class QuestionTable(RowTable):
         return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
 
     def _checked(self, row: Row, where: str) -> Row:
+        row = _multiple_choice(_of_verl(row), where)
         if question_of(row) is None:
             raise DataError(
                 f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
@@ -61,6 +63,38 @@ class QuestionTable(RowTable):
                 f"{', '.join(row)} (rename with columns)"
             )
         return row
+
+
+def _of_verl(row: Row) -> Row:
+    """A row whose answer is the `ground_truth` of a column `reward_model`, as in verl."""
+    truth = row.get("reward_model")
+    if row.get("answer") is not None or not isinstance(truth, Mapping):
+        return row
+    return row | {"answer": truth.get("ground_truth")}
+
+
+def _multiple_choice(row: Row, where: str) -> Row:
+    """A row whose answer is one of its `choices`, by index or letter, as in MMLU: they become part
+    of the question, and the letter or the text is the answer."""
+    choices, answer, question = row.get("choices"), row.get("answer"), question_of(row)
+    if choices is None or not isinstance(question, str):
+        return row
+    if isinstance(choices, Mapping):  # of ARC: {"text": [...], "label": [...]}
+        choices = choices.get("text")
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or len(choices) > len(LETTERS):
+        raise DataError(f"{where}, column 'choices': expected a list of at most {len(LETTERS)}")
+    place = LETTERS.find(answer) if isinstance(answer, str) and len(answer) == 1 else answer
+    if isinstance(answer, str) and answer in choices:
+        place = list(choices).index(answer)
+    if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < len(choices):
+        raise DataError(
+            f"{where}, column 'answer': expected the index, letter or text of one of the "
+            f"{len(choices)} choices, not {answer!r}"
+        )
+    lettered = [f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False)]
+    asked = {name: None for name in QUESTIONS if name in row}
+    text = "\n".join([question, *lettered])
+    return row | asked | {"prompt": text, "answer": [LETTERS[place], str(choices[place])]}
 
 
 class QuestionEnvironment(RowTasks):
