@@ -18,7 +18,7 @@ from mrlm.environments import reasoning_gym as expressions
 from mrlm.environments.code.answers import extract_code
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import new_sentences, sentences
-from mrlm.environments.math import answers, units
+from mrlm.environments.math import answers, golds, lists, stated, units
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.verifier import _decided
 from mrlm.environments.shared import grading, routing
@@ -48,7 +48,13 @@ def graded(text: str) -> Any:
         return None
     said = answers.cleaned(text)
     units.split(said)
-    return [_decided(said, gold) for gold in ("5", "2, 3", "x > 3") if said]
+    same = lambda one, gold: _decided(one, gold, False)  # noqa: E731
+    lists.choice(said)
+    return [
+        (_decided(said, gold, False), lists.compared(said, gold, same))
+        for gold in ("5", "2, 3", "x > 3")
+        if said
+    ]
 
 
 VOTE = MajorityVote(weighted=True)
@@ -59,9 +65,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answer_in": answer_in,
     "spoken": lambda text: spoken(Completion([1], [-1.0], text), [{"type": "function"}]),
     "pieces": lambda text: list(pieces(text)),
-    "stated": answers.stated,
-    "before_answer": answers.before_answer,
-    "gold_of": answers.gold_of,
+    "stated": stated.stated,
+    "before_answer": stated.before_answer,
+    "gold_of": golds.gold_of,
     "graded": graded,
     "shows_working": lambda text: shows_working(text, "What is 3 + 4?"),
     "boxed": boxed,

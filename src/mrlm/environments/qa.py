@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
+from mrlm.data.final_answer import after_hashes, boxed
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
+from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable, choices_of
 from mrlm.environments.shared.rows import one_of
 from mrlm.environments.shared.text import exact_match, f1, tagged
 
@@ -67,7 +68,7 @@ class QASolverEnv(QuestionEnvironment):
         self.reward = reward
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("QA data set", ANSWERS, dataset, *settings)
+            self._table = QuestionTable("QA data set", ANSWERS, golds_of, dataset, *settings)
         self._accepted: list[str] = []
 
     def setup(self, question: str, answer: Any) -> tuple[list[Message], dict[str, Any]]:
@@ -83,8 +84,6 @@ class QASolverEnv(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         found = self._questions().question(seed, split)
         opening, state = self.setup(found.text, found.gold)
-        if not state["answer"]:
-            raise ConfigError(f"{found.where}: its answer is empty")
         prompt = opening if len(found.messages) == 1 else found.messages
         info = found.info | {"question": state["question"]}
         return Task(f"qa-{split}-{found.index}", prompt, state["answer"], seed, info)
@@ -96,6 +95,7 @@ class QASolverEnv(QuestionEnvironment):
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = _stated(stated_text(next(iter(actions.values()))))
+        said = _with_text(said, choices_of(self._task.info))
         self.note(said, bool(exact_match(said, self._accepted)))
         scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
@@ -118,13 +118,31 @@ class QASolverEnv(QuestionEnvironment):
 
 def accepted_answers(value: Any) -> list[str]:
     """The answers in an answer column: text, a number, a list of them, or SQuAD's `{"text":
-    [...]}`."""
+    [...]}`; of a worked solution the answer after `####` or in a box."""
     if isinstance(value, Mapping):
         value = value.get("text")
     if value is None:
         return []
     many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return [str(one) for one in many if str(one).strip()]
+    return [_final(str(one)) for one in many if one is not None and str(one).strip()]
+
+
+def _final(text: str) -> str:
+    return (after_hashes(text) if "####" in text else boxed(text)) or text
+
+
+def golds_of(value: Any, where: str) -> list[str]:
+    """The accepted answers in a row's answer column. Raises `DataError`: it has none."""
+    accepted = accepted_answers(value)
+    if not accepted:
+        raise DataError(f"{where}: its answer is empty; give text, a number, or a list of them")
+    return accepted
+
+
+def _with_text(answer: str, choices: Sequence[str]) -> str:
+    """The choice of which an answer is the letter (`B`, `(b)`); any other answer unchanged."""
+    letter = answer.strip().strip("()[]*.: ").upper()
+    return next((choice for choice in choices if letter == choice[0]), answer)
 
 
 def _stated(text: str) -> str:

@@ -23,7 +23,9 @@ from mrlm.environments.math import (
     verifier,
     verify,
 )
-from mrlm.environments.math.answers import boxed, gold_of, stated
+from mrlm.data.final_answer import boxed
+from mrlm.environments.math.golds import gold_of
+from mrlm.environments.math.stated import stated
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.generator import FAMILIES
 
@@ -85,7 +87,7 @@ def test_computer_algebra_has_the_seconds_that_the_world_says() -> None:
 )
 def test_rewards(said: str, reward: float) -> None:
     started = time.process_time()
-    assert paid(said) == reward
+    assert paid(said, answers="any") == reward
     assert time.process_time() - started < 0.5  # none of these needs computer algebra
 
 

@@ -1,22 +1,24 @@
-"""Answers as text: extraction of the final answer from a completion or from a data set's answer
-column, and comparison without computer algebra. Starts no process and evaluates no model-written
-text."""
+"""Answers as text: reading and comparison without computer algebra. Starts no process and evaluates
+no model-written text."""
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-from mrlm.data.final_answer import MAX_TEXT, after_hashes, boxed
-from mrlm.environments.math.units import LEADING, Unit, factor, split
+from mrlm.data.final_answer import boxed
+from mrlm.environments.math.units import Unit, factor, split
 
 MAX_ANSWER = 400
 """Maximum number of characters of an answer that is checked."""
 MAX_DEPTH = 30
 MAX_EXPONENT = 10_000
+
+MAX_BITS = 20_000
+"""Maximum size of a power that is compared exactly."""
 
 _DIGITS = r"\d{1,200}"
 _DECIMAL = re.compile(rf"[+-]?(?:\d{{1,3}}(?:,\d{{3}}){{1,60}}|{_DIGITS})?(?:\.{_DIGITS})?")
@@ -36,38 +38,42 @@ _SCIENTIFIC = re.compile(
     r"([+-]?\d{1,50}(?:\.\d{1,50})?)"
     r"\s*(?:(?:\\times|\\cdot|[*×])\s*10\s*(?:\^|\*\*)\s*|[eE])\{?([+-]?\d{1,3})\}?"
 )
+_REPEATING = re.compile(rf"([+-]?)({_DIGITS})?\.({_DIGITS})?\\overline\{{({_DIGITS})\}}")
+SIGNS: dict[int, str] = dict.fromkeys(map(ord, "−–﹣－‐‑"), "-") | dict.fromkeys(
+    map(ord, "“”"), '"'
+)
+"""Spellings of the minus sign and of quotation marks -> the plain one."""
+_DELIMITER = re.compile(r"(?<!\\)\\[\[\]() ]")
+_SPACED_SIGN = re.compile(r"^([+-]) (?=[\d.\\])")
+_WRAPPED = re.compile(r"\\(?:text|textbf|mathbf|mathrm|mbox|bf)\{([^{}]*)\}")
+_PLAIN = (
+    *[(re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"((\1)/(\2))")] * 2,
+    (re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[×·]"), "*"),
+    (re.compile(r"\\div(?![A-Za-z])|÷"), "/"),
+    (re.compile(r"\{"), "("),
+    (re.compile(r"\}"), ")"),
+    (re.compile(r"\^"), "**"),
+    (re.compile(r"(?<!\d)0+(?=\d)|(?<=\d),(?=\d{3}(?!\d))"), ""),
+)
+"""LaTeX of arithmetic -> its plain form."""
+_ARITHMETIC = re.compile(r"[\d\s+\-*/()]{1,400}")
 _RELATION = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(.+)")
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _SPELLINGS = {
-    "−": "-", "–": "-", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "{,}": ",", "\\%": "%",
+    "\\dfrac": "\\frac", "\\tfrac": "\\frac", "{,}": ",", "\\%": "%",
     "≤": "<=", "\\leq": "<=", "\\le": "<=", "\\lt": "<", "π": "\\pi", "∞": "\\infty",
     "≥": ">=", "\\geq": ">=", "\\ge": ">=", "\\gt": ">", "\\displaystyle": "",
     "\\left": "", "\\right": "", "\\!": "", "\\,": "", "\\;": "",
-    "\\$": "", "$": "", "€": "", "£": "",
+    "\\$": "", "$": "", "€": "", "£": "", "^\\circ": "°", "^{\\circ}": "°",
 }  # fmt: skip
 _SPELLING = re.compile(
     "|".join(re.escape(s) + (r"(?![a-z])" if s[-1].isalpha() else "") for s in _SPELLINGS)
-)
-_ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may be hostile
-    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?|\btherefore\b[,:]?|\\therefore)"
-    r"\s{0,5}+([^\n]{1,400})",
-    re.IGNORECASE,
-)
-_SPACED = re.compile(r" ?([/^*×÷]) ?")
-_RUN = re.compile(
-    r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
-    r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
 )
 _IRRATIONAL = re.compile(
     r"\\(?:pi|sqrt|log|ln|exp|sin|cos|tan|e)(?![A-Za-z])|(?<![A-Za-z])(?:pi|sqrt|log|ln|exp|sin|cos"
     r"|tan|e)(?![A-Za-z])|√"
 )
 _ABOUT = re.compile(r"^\s*(?:[A-Za-z]\s*)?(?:≈|~|\\(?:approx|sim|simeq)(?![A-Za-z]))\s*")
-_SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
-_EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
-_WORD = re.compile(
-    r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,75 +87,21 @@ class Number:
     unit: Unit | None = None
 
 
-# -- finding the answer ----------------------------------------------------------------------------
-
-
-def stated(text: str) -> str | None:
-    """The final answer of a completion: the last box, else the text after the last "answer is" or
-    "####", else the whole completion if it is an expression, else the last complete number (`3/8`
-    is one number).
-
-    Returns:
-        The answer's text, or `None` if none is stated.
-    """
-    text = text[-MAX_TEXT:]
-    if "\\boxed" in text or "\\fbox" in text:
-        return boxed(text)
-    anchored = [match[1] for match in _ANCHOR.finditer(text)]
-    part = anchored[-1] if anchored else text
-    whole = cleaned(part)
-    return whole if _is_expression(whole) else _number_in(part)
-
-
-def before_answer(text: str) -> str:
-    """The part of a completion before its final answer."""
-    answer = stated(text)
-    place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if place < 0 and answer is not None:
-        anchors = [match.start() for match in _ANCHOR.finditer(text)]
-        place = anchors[-1] if anchors else text.rfind(answer)
-    return text[:place] if place > 0 else ""
-
-
-def gold_of(value: Any) -> str:
-    """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), else the text
-    itself."""
-    text = str(value).strip()
-    found = after_hashes(text) if "####" in text else boxed(text)
-    return found or text
-
-
-def _is_expression(text: str) -> bool:
-    if len(text) > MAX_ANSWER:
-        return False
-    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
-    plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
-    return plain or number(text) is not None
-
-
-def _number_in(text: str) -> str | None:
-    together = _SPACED.sub(r"\1", " ".join(text.split()))
-    runs = [
-        match
-        for match in _RUN.finditer(together)
-        if match[1] is None and any(map(str.isdigit, match[0]))  # a letter makes it `2x`
-    ]
-    if not runs:
-        return None
-    unit = LEADING.match(together, runs[-1].end())
-    return runs[-1][0] + unit[0] if unit else runs[-1][0].rstrip(".,(+-*/^×÷")
-
-
 # -- reading without computer algebra --------------------------------------------------------------
 
 
 def cleaned(text: str) -> str:
     """A text with normalised signs, spaces, dollar marks and final full stop."""
-    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text.strip())
+    text = text.translate(SIGNS).strip()
+    if "\\" in text:
+        text = _DELIMITER.sub(" ", text).strip()
+    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text)
     inner = boxed(text)
     if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
         text = inner
-    return " ".join(text.split()).rstrip(".").strip("*` ")
+    text = _SPACED_SIGN.sub(r"\1", " ".join(text.split()).rstrip(".,").strip("*`\"' "))
+    wrapped = _WRAPPED.fullmatch(text)
+    return wrapped[1].strip() if wrapped else text
 
 
 def number(text: str) -> Number | None:
@@ -160,7 +112,7 @@ def number(text: str) -> Number | None:
     text, unit = _without_unit(text)
     percent = text.endswith("%")
     text = text.removesuffix("%").strip()
-    if len(text) > 2 and text[0] + text[-1] in ("()", "{}"):
+    if len(text) > 2 and text[0] + text[-1] in ("()", "{}", "[]"):
         text = text[1:-1].strip()
     match = _SCIENTIFIC.fullmatch(text)
     if match:
@@ -174,6 +126,13 @@ def number(text: str) -> Number | None:
         whole, above, below = match.groups()
         sign = -1 if (whole or "").startswith("-") else 1
         return _ratio(sign, abs(int(whole or 0)), int(above), int(below), percent, unit)
+    match = _REPEATING.fullmatch(text)
+    if match:
+        head, once, again = match[2] or "0", match[3] or "", match[4]
+        value = Fraction(int(head + once + again) - int(head + once)) / (
+            10 ** len(once) * (10 ** len(again) - 1)
+        )
+        return Number(-value if match[1] == "-" else value, percent=percent, unit=unit)
     match = _FRAC.fullmatch(text.replace(" ", ""))
     if match:
         sign = -1 if match[1] == "-" else 1
@@ -191,18 +150,6 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
     if unit.powers or len(unit.words) > 1 or text.endswith("}"):
         return bare, unit
     return text, None
-
-
-def several(text: str) -> frozenset[Fraction] | None:
-    r"""The numbers of a cleaned list such as `2, 5`, `x = 2 or x = 5` or `\{2, 5\}`; `None` if it
-    is not a list of two or more different numbers."""
-    text = re.sub(r"^\\?\{(.*?)\\?\}$", r"\1", text)
-    parts = re.split(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*", text)
-    numbers = [number(part) for part in parts if part]
-    if len(numbers) < 2 or any(one is None or one.percent for one in numbers):
-        return None
-    values = frozenset(one.value for one in numbers if one is not None)
-    return values if len(values) == len(numbers) else None
 
 
 def relation(text: str) -> tuple[str, str, Fraction] | None:
@@ -255,6 +202,39 @@ def unworked(text: str) -> bool:
     """Whether a cleaned text that `number` cannot parse is a calculation, a choice or plain words,
     in contrast to a number in LaTeX that requires computer algebra."""
     return bool(_UNWORKED.search(text)) or "\\" not in text
+
+
+def exact(text: str) -> Fraction | None:
+    """The value of a cleaned sum, product, quotient or power of whole numbers; `None` if it is
+    anything else, or too large."""
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
+    if not _ARITHMETIC.fullmatch(text):
+        return None
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr) -> Fraction | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return Fraction(node.value)
+    if isinstance(node, ast.UnaryOp) and (inner := _value(node.operand)) is not None:
+        return -inner if isinstance(node.op, ast.USub) else inner
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _value(node.left), _value(node.right)
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.Pow):
+        size = left.numerator.bit_length() + left.denominator.bit_length()
+        if right.denominator > 1 or abs(right) * size > MAX_BITS:
+            return None
+        return left ** int(right)
+    if isinstance(node.op, ast.Div):
+        return left / right
+    return {ast.Add: left + right, ast.Sub: left - right}.get(type(node.op), left * right)
 
 
 def repeats(text: str, question: str) -> bool:

@@ -10,7 +10,8 @@ from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Role, Rollout
 from mrlm.data.final_answer import boxed
-from mrlm.environments.math.answers import gold_of, stated
+from mrlm.environments.math.golds import golds_of
+from mrlm.environments.math.stated import stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
 
 
@@ -59,17 +60,22 @@ class BoxedReward:
 
         Raises:
             RewardError: the numbers of answers and rollouts differ.
+            DataError: a right answer that no reply can reach.
         """
         if len(rollouts) != len(answers):
             raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")
-        golds = map(gold_of, answers)
-        return [self._one(rollout, gold) for rollout, gold in zip(rollouts, golds, strict=True)]
+        golds = (golds_of(value, f"BoxedReward: answer {i}") for i, value in enumerate(answers))
+        return [self._one(*pair) for pair in zip(rollouts, golds, strict=True)]
 
-    def _one(self, rollout: Rollout, gold: str) -> float:
+    def _one(self, rollout: Rollout, golds: Sequence[str]) -> float:
         said = [stated_text(m) for m in rollout.messages if m.role is Role.ASSISTANT]
         said = said or [stated_text(turn.message) for turn in rollout.turns]
         if not said:
             return self.rewards[None]
         asked = [m.content for m in rollout.messages if m.role is Role.USER]
         answer = stated(said[-1]) if self.plain else boxed(said[-1])
-        return self.rewards[verify(answer, gold, question="\n".join(asked), timeout=self.timeout)]
+        question = "\n".join(asked)
+        return max(
+            self.rewards[verify(answer, gold, question=question, timeout=self.timeout)]
+            for gold in golds
+        )

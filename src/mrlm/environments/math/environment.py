@@ -6,19 +6,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.data.final_answer import boxed
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.math.answers import before_answer, gold_of, number, stated
+from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
+from mrlm.environments.math.golds import golds_of
+from mrlm.environments.math.stated import before_answer, stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import row_matters
+from mrlm.environments.shared.rows import one_of, row_matters
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -50,6 +53,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
         max_turns: alias of `max_attempts`.
         timeout: time limit of computer algebra for one answer, in seconds.
         instruction: text after the question; none if empty.
+        answers: `boxed`: only an answer in a box counts, so that one that was cut off before its
+            box is none; `any`: else the last one that the text states. By default `boxed` if the
+            instruction asks for a box.
         agents: name of the agent.
     """
 
@@ -75,6 +81,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         max_turns: int | None = None,
         timeout: float = TIMEOUT,
         instruction: str = INSTRUCTION,
+        answers: Literal["boxed", "any"] | None = None,
         agents: str | Sequence[str] = "agent",
     ) -> None:
         made = difficulty_range is not None or families is not None
@@ -101,10 +108,13 @@ class MathReasoningEnvironment(QuestionEnvironment):
         )
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("math data set", ANSWERS, dataset, *settings)
+            self._table = QuestionTable("math data set", ANSWERS, golds_of, dataset, *settings)
         self.require_solution = require_solution
         self.timeout = timeout
         self.instruction = instruction
+        if answers is not None:
+            one_of("answers", answers, ("boxed", "any"))
+        self.answers: str = answers or ("boxed" if "boxed" in instruction else "any")
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
@@ -117,7 +127,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
         found = self._table.question(seed, split)
         asked = Message(self._asked(found.text), found.messages[-1].role)
         prompt = [*found.messages[:-1], asked]
-        return Task(f"math-{split}-{found.index}", prompt, gold_of(found.gold), seed, found.info)
+        golds = golds_of(found.gold, found.where)
+        gold = golds[0] if len(golds) == 1 else golds
+        return Task(f"math-{split}-{found.index}", prompt, gold, seed, found.info)
 
     def _asked(self, question: str) -> str:
         wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
@@ -126,15 +138,22 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = stated_text(next(iter(actions.values())))
         self._attempts += 1
-        gold = gold_of(self._task.answer)
-        answer = stated(text)
-        correct = verify(answer, gold, question=self.question, timeout=self.timeout)
+        answer = stated(text) if self.answers == "any" else boxed(text)
+        verdicts = [
+            verify(answer, gold, question=self.question, timeout=self.timeout)
+            for gold in self._golds
+        ]
+        correct = True if True in verdicts else False if False in verdicts else None
         self.note(None if correct is None else answer, bool(correct))
         reward, words = self._paid(text, correct)
         over = bool(correct) or self._attempts >= self.max_attempts
         if not over:
             words += f" {self.again}"
         return self.answered(words, reward, over)
+
+    @property
+    def _golds(self) -> list[str]:
+        return golds_of(self._task.answer, f"environment math: task {self._task.id!r}")
 
     def _paid(self, text: str, correct: bool | None) -> tuple[Reward, str]:
         if correct is None:
@@ -152,13 +171,12 @@ class MathReasoningEnvironment(QuestionEnvironment):
         """The answers as they were read, the reference answer and its steps; not for the agent."""
         if agent is not None:
             return None
-        return self.attempts_board(
-            gold_of(self._task.answer), self._task.info.get("solution") or ""
-        )
+        return self.attempts_board(" or ".join(self._golds), self._task.info.get("solution") or "")
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        gold = gold_of(self._task.answer)
-        answer = f"\\boxed{{{gold}}}" if "boxed" in self.instruction else gold
+        gold = self._golds[0]
+        boxes = self.answers == "boxed" or "boxed" in self.instruction
+        answer = f"\\boxed{{{gold}}}" if boxes else gold
         steps = self._task.info.get("solution")
         return f"{steps}\n{answer}" if self.require_solution and steps else answer
 

@@ -25,7 +25,7 @@ _END = re.compile(
 )
 _NAMED = "|".join(sorted(map(re.escape, _KNOWN), key=len, reverse=True))
 _LONGER = "|".join(name for name in _NAMED.split("|") if len(name) > 1)  # 5m may be a product
-_GLUED = re.compile(rf"(?<=\d)(?:{_LONGER})(?:s\b)?{_POWER}$")
+_GLUED = re.compile(rf"(?<=\d)(?:{_LONGER}|°)(?:s\b)?{_POWER}$")
 LEADING: re.Pattern[str] = re.compile(
     rf"(?:\s(?!in\b)(?:(?:square|cubic) )?(?:{_NAMED})|(?:{_LONGER}))s?{_POWER}(?![\w/])"
 )

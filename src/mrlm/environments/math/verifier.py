@@ -10,7 +10,7 @@ import queue
 import re
 from functools import lru_cache
 
-from mrlm.environments.math import answers, units
+from mrlm.environments.math import answers, lists, units
 from mrlm.environments.shared.child_process import ChildEnded, ChildProcess, TooLate
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -102,27 +102,40 @@ def verify(
     if answer is None or not answer.strip() or answers.costly(answer):
         return None
     said, wanted = answers.cleaned(answer), answers.cleaned(gold)
-    if not said:
-        return None
+    return _compared(said, wanted, question, timeout) if said else None
+
+
+def _compared(said: str, wanted: str, question: str, timeout: float) -> bool | None:
+    """The verdict on two cleaned texts."""
     if "".join(said.split()) == "".join(wanted.split()):
         return True
     if question and answers.repeats(said, question):
         return False
+    (letter, value), (right, text) = lists.choice(said), lists.choice(wanted)
+    if letter and right:
+        return letter == right
+    if letter and value or right and text:
+        said, wanted = value, text
+    elif right:
+        return False
     decided = _decided(said, wanted, bool(_PERCENT.search(question)))
     if decided is not None:
         return decided
+    listed = lists.compared(said, wanted, lambda a, b: _compared(a, b, "", timeout))
+    if listed is not None:
+        return listed
     if units.factor(units.split(said)[1], units.split(wanted)[1]) != 1:
         return False
     reply = _shared.compare(said, wanted, timeout)
     if reply == "gold":
         log.debug(
-            "the gold answer %r cannot be read as mathematics; only the same text counts", gold
+            "the gold answer %r cannot be read as mathematics; only the same text counts", wanted
         )
     return {"right": True, "wrong": False, "gold": False}.get(reply)
 
 
 def _decided(said: str, wanted: str, percents: bool) -> bool | None:
-    """The verdict without computer algebra; `None` if it is needed."""
+    """The verdict on single values without computer algebra; `None` if it is needed."""
     gold = answers.number(wanted)
     if gold is not None:
         answer = answers.number(said)
@@ -133,11 +146,11 @@ def _decided(said: str, wanted: str, percents: bool) -> bool | None:
         return False if answers.unworked(said) else None
     if answers.approximates(said, wanted):
         return False
-    plain = "\\" not in said and said[0] not in "([{"
-    numbers = answers.several(wanted)
-    if numbers is not None and (plain or answers.several(said) is not None):
-        return answers.several(said) == numbers
+    value = answers.exact(wanted)
+    if value is not None and (answer := answers.exact(said)) is not None:
+        return answer == value
     condition = answers.relation(wanted)
+    plain = "\\" not in said and said[0] not in "([{"
     if condition is not None and (plain or any(sign in said for sign in "<>")):
         return answers.relation(said) == condition
     return None

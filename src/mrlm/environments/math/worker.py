@@ -17,6 +17,7 @@ MEMORY = 2 << 30
 
 REWRITES = [
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\\?(?<![A-Za-z])exp\(([^()]*)\)"), r"e^{\1}"),
     (re.compile(r"\^\(([^()]*)\)"), r"^{\1}"),
     (re.compile(r"\^(-?\d{2,}|-\d)"), r"^{\1}"),
     (re.compile(r"(?<!\\)\bsqrt\(([^()]*)\)"), r"\\sqrt{\1}"),

@@ -14,7 +14,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import OPENED, stated_text, without_thoughts
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.qa import ANSWERS, accepted_answers
+from mrlm.environments.qa import ANSWERS, accepted_answers, golds_of
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
 from mrlm.environments.search_qa.prompts import (
@@ -142,7 +142,7 @@ class SearchQAEnvironment(RowTasks):
         self.hops: tuple[int, ...] = _hops(hops)
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("search_qa data set", ANSWERS, dataset, *settings)
+            self._table = QuestionTable("search_qa data set", ANSWERS, golds_of, dataset, *settings)
         self._begin(Task("none"))
 
     def num_tasks(self, split: Split = "train") -> int | None:

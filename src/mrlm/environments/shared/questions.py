@@ -3,7 +3,7 @@ which one agent answers them, in one or several attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mrlm.core.board import Html, shortened, stacked, table
@@ -31,19 +31,48 @@ class QuestionRow(NamedTuple):
 
 class QuestionTable(RowTable):
     """Rows with a question and an answer, in one of the columns `answers`; `title` is its name in
-    errors."""
+    errors. `golds(value, where)` reads the right answers, and raises if none can be reached. A row
+    with `choices` is a multiple choice: they stand in the prompt, and its right answers are the
+    letter with the text, and the text."""
 
-    def __init__(self, title: str, answers: tuple[str, ...], *dataset: Any) -> None:
-        self.title, self.answers = title, answers
+    def __init__(
+        self,
+        title: str,
+        answers: tuple[str, ...],
+        golds: Callable[[Any, str], list[str]],
+        *dataset: Any,
+    ) -> None:
+        self.title, self.answers, self.golds = title, answers, golds
         super().__init__(*dataset, convert=self._checked)
 
     def question(self, seed: int, split: Split) -> QuestionRow:
         index, row = self.row(seed, split)
         where = f"{self.title}, {split} row {index}"
-        gold = next(row[name] for name in self.answers if row.get(name) is not None)
-        messages = row_messages(question_of(row), where)
+        gold, messages = self._gold(row, where), row_messages(question_of(row), where)
+        if choices := choices_of(row):
+            shown = "\n".join([messages[-1].content, *choices])
+            messages = [*messages[:-1], Message(shown, messages[-1].role)]
         text = messages[-1].content
         return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
+
+    def _gold(self, row: Row, where: str) -> Any:
+        name = next(name for name in self.answers if row.get(name) is not None)
+        gold, choices = row[name], choices_of(row)
+        if not choices:
+            return gold
+        texts = [choice[3:] for choice in choices]
+        letter = str(gold).strip().strip("().").upper()
+        place = ord(letter) - ord("A") if len(letter) == 1 and letter.isalpha() else -1
+        if isinstance(gold, int) and not isinstance(gold, bool):
+            place = gold
+        elif gold in texts:
+            place = texts.index(gold)
+        if not 0 <= place < len(choices):
+            raise DataError(
+                f"{where}: its {name} {gold!r} names none of its {len(choices)} choices; give the "
+                "index from 0, the letter, or the text"
+            )
+        return [choices[place], texts[place]]
 
     def _checked(self, row: Row, where: str) -> Row:
         if question_of(row) is None:
@@ -60,7 +89,19 @@ class QuestionTable(RowTable):
                 else f"{where}: needs an answer ({', '.join(self.answers)}); it has "
                 f"{', '.join(row)} (rename with columns)"
             )
+        self.golds(self._gold(row, where), where)
         return row
+
+
+def choices_of(row: Mapping[str, Any]) -> list[str]:
+    """The choices of a row with letters, `A. Paris`; empty for a row without the column `choices`
+    (a list of texts, or a mapping with them as `text`)."""
+    listed = row.get("choices")
+    if isinstance(listed, Mapping):
+        listed = listed.get("text")
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or not 2 <= len(listed) <= 10:
+        return []
+    return [f"{chr(ord('A') + i)}. {text}" for i, text in enumerate(listed)]
 
 
 class QuestionEnvironment(RowTasks):

@@ -20,15 +20,17 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str, accepted: Sequence[str]) -> float:
-    """1.0 if the answer equals one of the accepted ones after normalisation and is not empty, else
-    0.0."""
+    """1.0 if the answer is not empty and equals one of the accepted ones after normalisation, else
+    0.0; of an accepted one that is an article or a sign nothing is left (`A`, `+`), as in SQuAD."""
     said = normalised(answer)
-    return float(bool(said) and any(said == normalised(one) for one in accepted))
+    return float(bool(answer.strip()) and any(said == normalised(one) for one in accepted))
 
 
 def f1(answer: str, accepted: Sequence[str]) -> float:
     """Best token F1 with any accepted answer, from 0 to 1; yes, no and noanswer count only as a
     whole."""
+    if not answer.strip():
+        return 0.0
     return max((_f1(normalised(answer), normalised(one)) for one in accepted), default=0.0)
 
 
@@ -36,6 +38,8 @@ def _f1(said: str, gold: str) -> float:
     if said != gold and (said in _VERDICTS or gold in _VERDICTS):
         return 0.0
     ours, theirs = said.split(), gold.split()
+    if not ours or not theirs:
+        return float(ours == theirs)
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 

@@ -13,6 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
+from mrlm.environments.qa import golds_of
 from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.shared.rows import (
     RowTasks,
@@ -142,7 +143,7 @@ class ToolUseEnvironment(RowTasks):
         if self.generator is None:
             held = None if eval_tasks is None else rows_of(eval_tasks)
             settings = (held, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("tool tasks", ANSWERS, rows_of(tasks), *settings)
+            self._table = QuestionTable("tool tasks", ANSWERS, golds_of, rows_of(tasks), *settings)
         if registry is None:
             default = self.generator.groups if self.generator else GROUPS
             groups = default if tools is None else tools
