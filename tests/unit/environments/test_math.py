@@ -16,6 +16,7 @@ import pytest
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Message, MessageType, Rollout, Task
+from mrlm.data.final_answer import boxed
 from mrlm.environments.math import (
     BoxedReward,
     MathProblemGenerator,
@@ -23,11 +24,10 @@ from mrlm.environments.math import (
     verifier,
     verify,
 )
-from mrlm.data.final_answer import boxed
-from mrlm.environments.math.golds import gold_of
-from mrlm.environments.math.stated import stated
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.generator import FAMILIES
+from mrlm.environments.math.golds import gold_of
+from mrlm.environments.math.stated import stated
 
 HANGS = r"\int_0^1 e^{e^{e^{x^{x}}}} dx"
 

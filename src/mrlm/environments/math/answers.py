@@ -39,9 +39,10 @@ _SCIENTIFIC = re.compile(
     r"\s*(?:(?:\\times|\\cdot|[*×])\s*10\s*(?:\^|\*\*)\s*|[eE])\{?([+-]?\d{1,3})\}?"
 )
 _REPEATING = re.compile(rf"([+-]?)({_DIGITS})?\.({_DIGITS})?\\overline\{{({_DIGITS})\}}")
-SIGNS: dict[int, str] = dict.fromkeys(map(ord, "−–﹣－‐‑"), "-") | dict.fromkeys(
-    map(ord, "“”"), '"'
-)
+SIGNS: dict[int, str] = {
+    **dict.fromkeys((0x2010, 0x2011, 0x2013, 0x2212, 0xFE63, 0xFF0D), "-"),
+    **dict.fromkeys((0x201C, 0x201D), '"'),
+}
 """Spellings of the minus sign and of quotation marks -> the plain one."""
 _DELIMITER = re.compile(r"(?<!\\)\\[\[\]() ]")
 _SPACED_SIGN = re.compile(r"^([+-]) (?=[\d.\\])")

@@ -1,5 +1,5 @@
-"""Where a completion states its final answer. It is read line by line from its end, without Markdown;
-nothing is evaluated."""
+"""Where a completion states its final answer. It is read line by line from its end, without
+Markdown; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may 
     re.IGNORECASE,
 )
 _SURE = re.compile(r"####|[:=]\s*$|\b(?:is|are|equals)\s*[:=]?\s*$", re.IGNORECASE)
+_CONCLUDES = re.compile(r"(?:so|thus|hence|therefore|finally)\b", re.IGNORECASE)
 _DISPLAY = re.compile(
     r"\\\[.{0,600}?\\\]|\$\$.{0,600}?\$\$|\\begin\{[a-z]{1,12}\}.{0,600}?\\end", re.DOTALL
 )
@@ -85,10 +86,8 @@ def _last(text: str) -> tuple[str, int] | None:
     rest: tuple[str, int] | None = None
     below, ends = "", False  # whether the sentence of `rest` ends in its number
     for line, place in _lines(text):
-        mark = None
-        for mark in _ANCHOR.finditer(line):
-            pass
-        if mark is not None:
+        mark = next(reversed([*_ANCHOR.finditer(line)]), None)
+        if mark is not None and (_SURE.search(mark[0]) or not ends):
             part = line[mark.end() :].strip(" .") or below
             answer = _anchored(part, bool(mark["sure"]), bool(_SURE.search(mark[0])))
             if answer is not None:
@@ -100,6 +99,8 @@ def _last(text: str) -> tuple[str, int] | None:
             rest = rest or (whole, place + max(0, line.rfind(whole[-1:])))
         elif rest is None and (run := _number_in(line)) is not None:
             rest, ends = (run[0], place + run[1]), line.rstrip(" .!").endswith(run[0])
+            if ends and _CONCLUDES.match(line):
+                return rest
         below = line
     return rest
 

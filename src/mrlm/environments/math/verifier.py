@@ -114,7 +114,7 @@ def _compared(said: str, wanted: str, question: str, timeout: float) -> bool | N
     (letter, value), (right, text) = lists.choice(said), lists.choice(wanted)
     if letter and right:
         return letter == right
-    if letter and value or right and text:
+    if (letter and value) or (right and text):
         said, wanted = value, text
     elif right:
         return False

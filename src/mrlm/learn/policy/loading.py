@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,20 @@ def load_model(
     base = adapter_base(path)
     if base is not None:
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
-        return import_peft().PeftModel.from_pretrained(loaded, path).merge_and_unload()
+        peft = import_peft()
+        adapted = peft.PeftModel.from_pretrained(loaded, path)
+        if (file := Path(path) / "adapter_model.safetensors").is_file():
+            with safe_open(file, "pt") as saved:
+                require_weights(
+                    path, set(peft.get_peft_model_state_dict(adapted)) - {*saved.keys()}
+                )
+        return adapted.merge_and_unload()
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
-            model = kind.from_pretrained(
+            model, report = kind.from_pretrained(
                 path,
+                output_loading_info=True,
                 dtype=DTYPES[dtype],
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
@@ -80,9 +88,21 @@ def load_model(
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
+    require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
     return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+
+
+def require_weights(name: str, missing: Collection[str]) -> None:
+    """Raises `ModelError` if weights are missing, which would be random numbers."""
+    if missing:
+        first = ", ".join(sorted(missing)[:3])
+        raise ModelError(
+            f"{name}: {len(missing)} weights of the model are missing in its files ({first}"
+            f"{', ...' if len(missing) > 3 else ''}), and would be random numbers; save the whole "
+            "model with save_pretrained, under the names that it loads them by"
+        )
 
 
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
