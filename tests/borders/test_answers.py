@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.answer_forms import WAYS, neighbours
 
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Task
@@ -18,7 +19,6 @@ from mrlm.environments.math.golds import gold_of, golds_of
 from mrlm.environments.math.stated import stated
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.shared.text import exact_match, f1
-from tests.helpers.answer_forms import WAYS, neighbours
 
 TITLE = "Answers to questions of mathematics and short answers"
 JUDGE = "GSM8K's published answers, Math-Verify, and SQuAD's script as it is described"

@@ -1,5 +1,6 @@
 """Answers of several values: names and units are keys, so that `x = 2, y = 1` is not
-`x = 1, y = 2`; values without keys are compared as a multiset. And multiple choice: a letter with its text."""
+`x = 1, y = 2`; values without keys are compared as a multiset. And multiple choice: a letter with
+its text."""
 
 from __future__ import annotations
 
