@@ -42,10 +42,10 @@ def compared(said: str, gold: str, same: Same) -> bool | None:
         `None` if neither is a list that can be compared without computer algebra.
     """
     ours, theirs = entries(said), entries(gold)
-    if _keyed(theirs):
+    if theirs is not None and _keyed(theirs):
         ours = ours or entries(_inner(said))
         return ours is not None and _as_mapping(ours, theirs, same)
-    if _keyed(ours) and (theirs := theirs or entries(_inner(gold))):
+    if ours is not None and _keyed(ours) and (theirs := theirs or entries(_inner(gold))):
         return _as_mapping(ours, theirs, same)
     theirs = theirs or entries(_inner(gold, "{"))
     if theirs is None or not all(_numeric(part) for _, part in theirs):
@@ -102,10 +102,10 @@ def _entry(part: str) -> Entry:
     return "", part
 
 
-def _keyed(listed: list[Entry] | None) -> bool:
+def _keyed(listed: list[Entry]) -> bool:
     """Whether every part has a key of its own."""
-    keys = [key for key, _ in listed or ()]
-    return bool(keys) and all(keys) and len(set(keys)) == len(keys)
+    keys = [key for key, _ in listed]
+    return all(keys) and len(set(keys)) == len(keys)
 
 
 def _as_mapping(ours: list[Entry], theirs: list[Entry], same: Same) -> bool:

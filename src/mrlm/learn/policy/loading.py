@@ -78,7 +78,7 @@ def load_model(
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
-            model, report = kind.from_pretrained(
+            loading: Any = kind.from_pretrained(
                 path,
                 output_loading_info=True,
                 dtype=DTYPES[dtype],
@@ -88,6 +88,7 @@ def load_model(
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
+    model, report = loading
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
