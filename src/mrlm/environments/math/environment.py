@@ -55,7 +55,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         instruction: text after the question; none if empty.
         answers: `boxed`: only an answer in a box counts, so that one that was cut off before its
             box is none; `any`: else the last one that the text states. By default `boxed` if the
-            instruction asks for a box.
+            instruction requests a box.
         agents: name of the agent.
     """
 

@@ -32,7 +32,7 @@ def golds_of(value: Any, where: str) -> list[str]:
         where: its place, for errors.
 
     Raises:
-        DataError: no answer can be paid for it: it is empty, a mapping, a whole solution without a
+        DataError: no reply can reach it: it is empty, a mapping, a whole solution without a
             marked answer, or too large to be compared.
     """
     listed = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -56,7 +56,7 @@ def _reachable(value: Any, where: str) -> str:
         )
     if not is_expression(cleaned(gold)) and ("\n" in gold or len(gold) > LONGEST):
         raise DataError(
-            f"{where}: its answer is a whole solution, and where it states the answer cannot be "
-            "told; put the answer alone into the column, after '####', or in \\boxed{}"
+            f"{where}: its answer is a whole solution, which marks no answer; "
+            "put the answer alone into the column, after '####', or in \\boxed{}"
         )
     return gold

@@ -77,7 +77,7 @@ def choice(text: str) -> tuple[str | None, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """The text between separators that stand in no bracket."""
+    """The text between separators outside of brackets."""
     parts, start, depth, place = [], 0, 0, 0
     for match in _SEPARATOR.finditer(text):
         between = text[place : match.start()]

@@ -1,4 +1,4 @@
-"""Where a completion states its final answer. It is read line by line from its end, without
+"""The final answer that a completion states. It is read line by line from its end, without
 Markdown; nothing is evaluated."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class QuestionRow(NamedTuple):
 class QuestionTable(RowTable):
     """Rows with a question and an answer, in one of the columns `answers`; `title` is its name in
     errors. `golds(value, where)` reads the right answers, and raises if none can be reached. A row
-    with `choices` is a multiple choice: they stand in the prompt, and its right answers are the
+    with `choices` is a multiple choice: the prompt shows them, and its right answers are the
     letter with the text, and the text."""
 
     def __init__(
