@@ -16,6 +16,7 @@ from mrlm.build.arguments import (
     adapter_words,
     assign_references,
     environments_or_rows,
+    from_llm,
     joined_words,
     listed,
     names_of,
@@ -45,11 +46,10 @@ from mrlm.config.flat_words import (
 )
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.environment import Environment, as_environment
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.types import EnvironmentMode
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow, as_workflow
 from mrlm.runs import (
@@ -110,6 +110,7 @@ class Trainer:
     """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
+    _run: Run | None = None
 
     def __init__(
         self,
@@ -159,9 +160,9 @@ class Trainer:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=callbacks or ())
         if isinstance(model, LLMEnvironment):
-            model, tokenizer, environments, watched = self._from_llm(
-                model, tokenizer, environments, watched
-            )
+            llm, lists = model, [environments, watched]
+            model, tokenizer = llm.model, one_of("tokenizer", tokenizer, llm.tokenizer)
+            self.config, (environments, watched) = from_llm(self.config, self._parts, llm, lists)
         self._take_parts(workflow, wandb_config, external_transition)
         names = names_of(agents, num_agents)
         scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
@@ -169,10 +170,9 @@ class Trainer:
             environments, rows = [*environments, scored], None
             count = None if eval_dataset is None else scored.num_tasks("eval")
             self.config, self._usual = evaluated(self.config, kind, self._usual, count)
-        self._parts.environments, self._parts.rows = environments, rows
-        self._parts.eval_environments = watched
+        parts = self._parts
+        parts.environments, parts.rows, parts.eval_environments = environments, rows, watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
-        self._run: Run | None = None
 
     # -- from arguments to a config ----------------------------------------------------------------
 
@@ -237,27 +237,6 @@ class Trainer:
             self.config = self.config.joined({"workflow.external_transition": external_transition})
         else:
             self._parts.external_transition = external_transition
-
-    def _from_llm(
-        self, llm: LLMEnvironment, tokenizer: Any, *environments: list[Any]
-    ) -> tuple[Any, ...]:
-        if llm.mode is EnvironmentMode.CLIENT:
-            raise ConfigError(
-                "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs "
-                "EnvironmentMode.SERVER"
-            )
-        llm.check_policy()
-        if llm.generation_config:
-            self.config = self.config.merged({"generation": dict(llm.generation_config)})
-        if llm.reward_fn is not None:
-            rescored = registry.load("environments", "rescored")
-            environments = tuple(
-                [rescored(as_environment(env), llm.reward_fn) for env in each]
-                for each in environments
-            )
-        if llm.system_prompt:
-            self._parts.system_prompt = llm.system_prompt
-        return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *environments
 
     def _scored(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.config.aliases import WORDS
 from mrlm.config.base import Section
@@ -16,7 +17,7 @@ from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.normalize import SECTIONS, known_fields, section_key
 from mrlm.config.other_libraries import refused_text
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SimulatedEnvironment
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
@@ -92,6 +93,7 @@ def with_paths(
     """
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
+    first |= {each for each in words if any(name.endswith(f"_{each}") for name in arguments)}
     paths = {word: word if word in first else last_words().get(word, word) for word in words}
     return {paths[word]: value for word, value in words.items()}
 
@@ -276,3 +278,27 @@ def listed(environments: Any) -> list[Any]:
 def agent_names(count: int) -> list[str]:
     """Default names of agents."""
     return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]
+
+
+def from_llm(
+    config: ExperimentConfig, parts: LiveObjects, llm: LLMEnvironment, lists: Sequence[list[Any]]
+) -> tuple[ExperimentConfig, list[list[Any]]]:
+    """A trainer's config and its lists of environments, with the settings of a language model that
+    is trained.
+
+    Raises:
+        ConfigError: the model is frozen.
+    """
+    if llm.mode is EnvironmentMode.CLIENT:
+        raise ConfigError(
+            "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs EnvironmentMode.SERVER"
+        )
+    llm.check_policy()
+    if llm.generation_config:
+        config = config.merged({"generation": dict(llm.generation_config)})
+    if llm.reward_fn is not None:
+        rescored = registry.load("environments", "rescored")
+        lists = [[rescored(as_environment(env), llm.reward_fn) for env in each] for each in lists]
+    if llm.system_prompt:
+        parts.system_prompt = llm.system_prompt
+    return config, [*lists]

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.paths import PROGRAM
-from mrlm.config.play_sections import LENT
+from mrlm.config.paths import LENT, PROGRAM
 from mrlm.core.tiny_model import portable_name
 from mrlm.record.redaction import SECRET_NAME, redacted, secrets
 
@@ -68,8 +67,8 @@ def local_files(data: Any) -> bool:
 
 
 def needed(data: Any) -> Iterator[str]:
-    """What another machine needs, beside a config, to repeat its run: files, modules, and live
-    objects of a program."""
+    """Names of files, modules and live objects of a program that another machine needs, beside a
+    config, to repeat its run."""
     if isinstance(data, Mapping | list | tuple):
         for value in data.values() if isinstance(data, Mapping) else data:
             yield from needed(value)
