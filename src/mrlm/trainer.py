@@ -161,8 +161,8 @@ class Trainer:
         self._parts = LiveObjects(callbacks=callbacks or ())
         if isinstance(model, LLMEnvironment):
             llm, lists = model, [environments, watched]
-            model, tokenizer = llm.model, one_of("tokenizer", tokenizer, llm.tokenizer)
             self.config, (environments, watched) = from_llm(self.config, self._parts, llm, lists)
+            model, tokenizer = llm.model, one_of("tokenizer", tokenizer, llm.tokenizer)
         self._take_parts(workflow, wandb_config, external_transition)
         names = names_of(agents, num_agents)
         scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
@@ -170,8 +170,7 @@ class Trainer:
             environments, rows = [*environments, scored], None
             count = None if eval_dataset is None else scored.num_tasks("eval")
             self.config, self._usual = evaluated(self.config, kind, self._usual, count)
-        parts = self._parts
-        parts.environments, parts.rows, parts.eval_environments = environments, rows, watched
+        self._parts.take(environments, rows, watched)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
 
     # -- from arguments to a config ----------------------------------------------------------------

@@ -50,8 +50,7 @@ class LiveObjects:
         environments: instances, classes or functions, instead of `config.environments`.
         eval_environments: the same, which are evaluated and never trained on.
         workflow: instead of `config.workflow`.
-        external_transition: writes the prompts between two turns, instead of
-            `config.workflow.external_transition`.
+        external_transition: instead of `config.workflow.external_transition`.
         rows: data for supervised and preference learning, instead of `config.data.dataset`.
         system_prompt: of agents without one of their own.
         callbacks: hooks of the run.
@@ -67,6 +66,10 @@ class LiveObjects:
     system_prompt: str | None = None
     callbacks: Sequence[Callback] = ()
     usual: frozenset[str] = frozenset()
+
+    def take(self, environments: list[Any], rows: Any, watched: list[Any]) -> None:
+        """Sets environments, rows, and environments that are evaluated only."""
+        self.environments, self.rows, self.eval_environments = environments, rows, watched
 
 
 @dataclass(slots=True)
@@ -126,8 +129,7 @@ def assign(
     policies = dict(config.policies)
     if not policies:
         names = [section.policy for section in config.agents.values() if section.policy]
-        if not names:
-            names = ["policy"] if len(agents) == 1 else agents
+        names = names or (["policy"] if len(agents) == 1 else agents)
         policies = {name: PolicyConfig() for name in names}
     sections = [*config.environments, *config.evaluation.environments]
     named = {section.policy for section in config.agents.values()}
@@ -176,16 +178,14 @@ def _check_agents(
         near = difflib.get_close_matches(agent, set(known) - set(config.agents), n=1, cutoff=0.75)
         if near:
             raise ConfigError(
-                f"agents.{agent}: no environment has an agent of this name; did you mean "
-                f"{near[0]!r}?"
+                f"agents.{agent}: no environment has this agent; did you mean {near[0]!r}?"
             )
     for env in environments:
         env_agents = env.template.agents
         if env.workflow.agents and len(env_agents) > 1:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} needs environments with one agent, and "
-                f"environment {env.name!r} has {len(env_agents)} "
-                f"({', '.join(env_agents)}); use 'turns'"
+                f"{env.name!r} has {len(env_agents)} ({', '.join(env_agents)}); use 'turns'"
             )
         if env.workflow.spec.repeats and not env.template.seeded:
             raise ConfigError(
