@@ -177,9 +177,8 @@ def _check_agents(
     for agent in idle:
         near = difflib.get_close_matches(agent, set(known) - set(config.agents), n=1, cutoff=0.75)
         if near:
-            raise ConfigError(
-                f"agents.{agent}: no environment has this agent; did you mean {near[0]!r}?"
-            )
+            text = "no environment has an agent of this name; did you mean"
+            raise ConfigError(f"agents.{agent}: {text} {near[0]!r}?")
     for env in environments:
         env_agents = env.template.agents
         if env.workflow.agents and len(env_agents) > 1:
