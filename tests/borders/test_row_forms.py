@@ -139,8 +139,9 @@ def test_other_rows_are_refused_by_name(says: str) -> None:
 @pytest.mark.parametrize(
     ("row", "question", "answers"),
     [
-        ({"question": "2+2?", "choices": ["3", "4"], "answer": 1}, "2+2?\nA. 3\nB. 4", ["B", "4"]),
-        ({"question": "2+2?", "choices": ["3", "4"], "answer": "A"}, "2+2?\nA. 3\nB. 4",
+        ({"question": "2+2?", "choices": ["3", "4"], "answer": 1}, "2+2?\n(A) 3\n(B) 4",
+         ["B", "4"]),
+        ({"question": "2+2?", "choices": ["3", "4"], "answer": "A"}, "2+2?\n(A) 3\n(B) 4",
          ["A", "3"]),
         ({"prompt": [message("user", "2+2?")], "data_source": "x",
           "reward_model": {"style": "rule", "ground_truth": "4"}}, "2+2?", ["4"]),
@@ -153,5 +154,5 @@ def test_questions_of_mmlu_and_verl(row: Any, question: str, answers: list[str])
 
 
 def test_an_index_without_a_choice_is_refused() -> None:
-    with pytest.raises(DataError, match="one of the 2 choices, not 2"):
+    with pytest.raises(DataError, match="none of its 2 choices"):
         QASolverEnv(dataset=[{"question": "?", "choices": ["a", "b"], "answer": 2}])
