@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,18 @@ def set_aside(folder: Path) -> None:
     log.info("%s held an earlier run, renamed to %s.%d", folder, folder, number)
 
 
-def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
+def prepare_folder(
+    config: ExperimentConfig,
+    resume: Path | None,
+    record: Callable[[Path], ExperimentConfig] | None = None,
+) -> Path:
     """The run's folder with its `config.yaml`. The folder of an earlier run is renamed unless that
     run is resumed.
+
+    Args:
+        config: the run's.
+        resume: the run folder or checkpoint to continue from.
+        record: run folder -> the config to write, where it has live objects too.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -92,6 +102,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
             set_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
         clear_temporaries(folder)
+        config = config if record is None else record(folder)
         config.save(folder / "config.yaml")
         if not same:
             note_inputs(config, folder)

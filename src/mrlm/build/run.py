@@ -28,8 +28,9 @@ from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
-from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings
+from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
 from mrlm.build.precision import device_type, precision_text, with_precision
+from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
@@ -105,7 +106,9 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
     state = None if checkpoint is None else read_state(checkpoint)
-    folder = peers.first(lambda: prepare_folder(config, resume))
+    folder = peers.first(
+        lambda: prepare_folder(config, resume, partial(recorded_config, plan))
+    )
     if peers.main and config.record.tokens != "none":
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
     job = LearningJob(plan.algorithm, total, folder)
@@ -135,6 +138,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         placement=placing,
         frozen=placing.frozen(policies, copies),
         team=team_config(plan),
+        live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)
@@ -196,6 +200,7 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) 
     Raises:
         ConfigError: something requested does not exist or does not fit.
     """
+    refuse_program(config, parts)
     config = with_precision(config, parts.models)
     algorithm = config.algorithm_settings()
     environments = make_environments(config, parts)

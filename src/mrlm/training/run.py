@@ -127,6 +127,7 @@ class Run:
         unsaved: its last step is whole, and `final/` does not have it yet.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
+        live_models: policies whose models a program gave as objects.
     """
 
     config: ExperimentConfig
@@ -159,6 +160,7 @@ class Run:
     saves_end: bool = True
     unsaved: bool = False
     team: Mapping[str, Any] = field(default_factory=dict)
+    live_models: Sequence[str] = ()
 
     def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained
