@@ -17,6 +17,7 @@ from mrlm.build.compatibility import (
     check_engines,
     check_gradient_shares,
     check_plays,
+    check_processes,
     check_swap,
     check_tracking,
     check_trained,
@@ -161,11 +162,6 @@ def placement_of(plan: RunPlan) -> InProcess:
     if section.enabled and section.strategy == "ray":
         from mrlm.build.ray import OnRay
 
-        if plan.peers.size > 1:
-            raise ConfigError(
-                "distributed.strategy=ray starts its workers itself: run it without torchrun, or "
-                "use ddp or fsdp"
-            )
         return OnRay(plan)
     return InProcess(plan)
 
@@ -181,6 +177,7 @@ def _shard(run: Run) -> None:
 
 
 CHECKS: tuple[Callable[[RunPlan], None], ...] = (
+    check_processes,
     check_tracking,
     check_trained,
     check_plays,

@@ -81,6 +81,8 @@ class ExperimentConfig(Section):
 
     def __init__(self, /, **data: Any) -> None:
         data = normalize.normalise(data)
+        if isinstance(place := data.get("output_dir"), str):
+            data["output_dir"] = os.path.expanduser(place)
         given = {key: value for key, value in data.items() if key in type(self).model_fields}
         settings, problems = _algorithm_sections(data)
         try:
