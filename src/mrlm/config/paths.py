@@ -27,7 +27,7 @@ MODELS: frozenset[str] = frozenset(
 """Keys whose value may be a model folder."""
 OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_key", "ca"))
 
-PROGRAM = "program:"
+PROGRAM = "live-object:"
 """Prefix of a recorded setting that was a live object of a program; its description follows."""
 
 Change = Callable[[str], str]
