@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mrlm import read_run
+
 TITLE = "Records and cards of runs from Python"
 JUDGE = "a second process"
 DIFFERENCES = (
@@ -20,15 +22,14 @@ DIFFERENCES = (
     "but in the program",
 )
 
-MODULE = '''
+MODULE = """
 def size(prompts, completions, **columns):
     return [len(each) / 100 for each in completions]
 
 def short(row):
     return "Short: " + row["prompt"]
-'''
-PROGRAM = '''
-import sys
+"""
+PROGRAM = """
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 import mrlm
@@ -37,56 +38,100 @@ import scoring
 def here(prompts, completions, **columns):
     return [len(each) / 100 for each in completions]
 
+def train(kind, folder, steps=2):
+    model = "mine" if kind == "path" else AutoModelForCausalLM.from_pretrained("mine")
+    if kind == "nameless":
+        model.name_or_path = model.config._name_or_path = ""
+    functions = {"lambda": lambda prompts, completions, **columns: [0.5] * len(completions)}
+    functions |= {"guarded": here}
+    trainer = mrlm.GRPOTrainer(
+        model=model, tokenizer=AutoTokenizer.from_pretrained("mine"),
+        reward_funcs=functions.get(kind, scoring.size), formatters=scoring.short,
+        train_dataset=[{"prompt": f"say {n}"} for n in range(12)], batch_size=2,
+        num_generations=2, max_new_tokens=4, num_iterations=steps, save_steps=2,
+        output_dir=folder, learning_rate=1e-3,
+    )
+    with open(folder + ".txt", "w") as file:
+        print(trainer.train(), file=file)
+
 if __name__ == "__main__":
-    kind = sys.argv[1]
     path = mrlm.default_model()
-    tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for each in model.parameters():
             each.add_(0.01)
     model.save_pretrained("mine")
-    tokenizer.save_pretrained("mine")
-    if kind != "path":
-        model = AutoModelForCausalLM.from_pretrained("mine")
-    if kind == "nameless":
-        model.name_or_path = model.config._name_or_path = ""
-    functions = {"lambda": lambda prompts, completions, **columns: [0.5] * len(completions)}
-    functions |= {"guarded": here}
-    rows = [{"prompt": f"say {n}"} for n in range(12)]
-    trainer = mrlm.GRPOTrainer(
-        model="mine" if kind == "path" else model, tokenizer=tokenizer,
-        reward_funcs=functions.get(kind, scoring.size), formatters=scoring.short,
-        train_dataset=rows, batch_size=2, num_generations=2, max_new_tokens=4,
-        num_iterations=int(sys.argv[2]), save_steps=2, output_dir=sys.argv[3], learning_rate=1e-3,
-        logging_steps=1,
-    )
-    print(trainer.train())
-'''
+    AutoTokenizer.from_pretrained(path).save_pretrained("mine")
+    for kind in ("module", "guarded", "path", "lambda", "nameless"):
+        train(kind, kind)
+    train("module", "whole", 4)
+    train("module", "part")
+"""
+SECOND = """
+import contextlib, io, json, sys
+from mrlm import cli
+
+sys.path.insert(0, "")
+for arguments in json.load(sys.stdin):
+    sys.argv, out, err = ["mrlm", *arguments], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code or 0, out.getvalue(), err.getvalue()]), flush=True)
+"""
 LIVE = "this run had live objects of a program"
+KINDS = ("module", "guarded", "path")
+Done = tuple[int, str, str]
 
 
-def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(arguments: Sequence[str], folder: Path, given: str = "") -> str:
     settings = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=settings, input=given, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
-def _mrlm(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _run(["-m", "mrlm", *arguments], folder)
+def _mrlm(folder: Path, *commands: Sequence[str]) -> list[Done]:
+    """Exit code, output and errors of commands, in one other process."""
+    lines = _run(["-c", SECOND], folder, json.dumps(commands)).splitlines()
+    return [tuple(json.loads(line)) for line in lines]
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program, its module, and a run of each kind."""
-    folder = tmp_path_factory.mktemp("program")
+    folder = tmp_path_factory.mktemp("programs")
     (folder / "scoring.py").write_text(MODULE)
     (folder / "program.py").write_text(PROGRAM)
-    for kind in ("module", "guarded", "path", "lambda", "nameless"):
-        done = _run(["program.py", kind, "2", kind], folder)
-        assert done.returncode == 0, done.stderr[-2000:]
-        (folder / f"{kind}.txt").write_text(done.stdout)
+    _run(["program.py"], folder)
     return folder
+
+
+def _episode(folder: Path) -> str:
+    return next(read_run(folder).episodes()).id
+
+
+@pytest.fixture(scope="module")
+def second(programs: Path) -> Mapping[str, Done]:
+    """What another process says: command -> its result."""
+    commands = [
+        command
+        for kind in KINDS
+        for command in (
+            f"eval --model {kind} --num-episodes 2",
+            f"replay {kind} --episode {_episode(programs / kind)}",
+            f"why {kind} --episode {_episode(programs / kind)} --n 2",
+        )
+    ]
+    commands += ["train --resume part training.num_iterations=4", "doctor path"]
+    commands += [command for command, _ in REFUSED]
+    done = _mrlm(programs, *(command.split() for command in commands))
+    return dict(zip(commands, done, strict=True))
 
 
 def _config(folder: Path) -> Mapping[str, object]:
@@ -97,25 +142,30 @@ def _weights(folder: Path) -> str:
     return hashlib.sha256((folder / "final/model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("kind", ["module", "guarded", "path"])
-def test_a_second_process_evaluates_replays_explains_and_resumes(programs: Path, kind: str) -> None:
-    evaluated = _mrlm(programs, "eval", "--model", kind, "--num-episodes", "2")
-    assert evaluated.returncode == 0 and "0 failed" in evaluated.stdout, evaluated.stderr
-    looked = _mrlm(programs, "look", kind, "--json")
-    episode = json.loads(looked.stdout.splitlines()[0])["id"]
-    played = _mrlm(programs, "replay", kind, "--episode", episode)
-    assert "equal to the log" in played.stdout, played.stderr
-    explained = _mrlm(programs, "why", kind, "--episode", episode, "--n", "2")
-    assert explained.returncode == 0, explained.stderr
+REFUSED = [
+    ("eval --model lambda", "reward_func lambda in program.py"),
+    ("train --resume lambda", "reward_func lambda in program.py"),
+    ("train --config lambda/final/train.yaml", "reward_func lambda"),
+    ("plan --config lambda/config.yaml", "reward_func lambda"),
+    ("train --config nameless/config.yaml", "ForCausalLM"),
+]
 
 
-def test_a_run_resumed_from_its_record_is_the_longer_run(programs: Path) -> None:
-    whole = _run(["program.py", "module", "4", "whole"], programs)
-    assert whole.returncode == 0, whole.stderr
-    part = _run(["program.py", "module", "2", "part"], programs)
-    assert part.returncode == 0, part.stderr
-    resumed = _mrlm(programs, "train", "--resume", "part", "training.num_iterations=4")
-    assert resumed.returncode == 0, resumed.stderr
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_process_evaluates_replays_and_explains(
+    second: Mapping[str, Done], kind: str
+) -> None:
+    done = {command.split()[0]: each for command, each in second.items() if f" {kind} " in command}
+    assert done["eval"][0] == 0 and "0 failed" in done["eval"][1], done["eval"]
+    assert "equal to the log" in done["replay"][1], done["replay"]
+    assert done["why"][0] == 0, done["why"]
+
+
+def test_a_run_resumed_from_its_record_is_the_longer_run(
+    programs: Path, second: Mapping[str, Done]
+) -> None:
+    code, _, err = second["train --resume part training.num_iterations=4"]
+    assert code == 0, err
     assert _weights(programs / "part") == _weights(programs / "whole")
 
 
@@ -124,27 +174,18 @@ def test_the_record_names_the_model_that_was_trained(programs: Path, kind: str) 
     config = _config(programs / kind)
     assert "model_name_or_path" not in config["model"]
     named = config["policies"]["policy"]["model"]
-    assert named == ("program:LlamaForCausalLM" if kind == "nameless" else "../mine")
+    assert named.startswith("live-object:") if kind == "nameless" else named == "../mine"
     text = (programs / f"{kind}.txt").read_text()
     assert "mrlm/tiny" not in text + (programs / kind / "final/train.yaml").read_text()
     assert f"policy from {named}" in text
 
 
-@pytest.mark.parametrize(
-    ("kind", "command", "names"),
-    [
-        ("lambda", ["eval", "--model", "lambda"], "reward_func lambda in program.py"),
-        ("lambda", ["train", "--resume", "lambda"], "reward_func lambda in program.py"),
-        ("lambda", ["train", "--config", "lambda/final/train.yaml"], "reward_func lambda"),
-        ("lambda", ["plan", "--config", "lambda/config.yaml"], "reward_func lambda"),
-        ("nameless", ["train", "--config", "nameless/config.yaml"], "model LlamaForCausalLM"),
-    ],
-)
+@pytest.mark.parametrize(("command", "names"), REFUSED)
 def test_what_only_the_program_has_is_named(
-    programs: Path, kind: str, command: list[str], names: str
+    second: Mapping[str, Done], command: str, names: str
 ) -> None:
-    done = _mrlm(programs, *command)
-    assert done.returncode == 2 and LIVE in done.stderr and names in done.stderr, done.stderr
+    code, _, err = second[command]
+    assert code == 2 and LIVE in err and names in err, err
 
 
 def test_a_card_says_reproduce_where_another_folder_gives_the_same_model(
@@ -162,21 +203,24 @@ def test_a_card_says_reproduce_where_another_folder_gives_the_same_model(
         "grpo": {"group_size": 2},
     }
     (tmp_path / "built_in.yaml").write_text(yaml.safe_dump(config))
-    assert _mrlm(tmp_path, "train", "--config", "built_in.yaml").returncode == 0
+    assert _mrlm(tmp_path, ["train", "--config", "built_in.yaml"])[0][0] == 0
     final = tmp_path / "first/final"
     assert "## Reproduce" in (final / "README.md").read_text(encoding="utf-8")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "train.yaml").write_bytes((final / "train.yaml").read_bytes())
-    again = _mrlm(elsewhere, "train", "--config", "train.yaml")
-    assert again.returncode == 0, again.stderr
+    code, _, err = _mrlm(elsewhere, ["train", "--config", "train.yaml"])[0]
+    assert code == 0, err
     files = sorted(each.relative_to(final) for each in final.rglob("*.safetensors"))
     same = elsewhere / "outputs/built_in/final"
-    assert files and all((final / each).read_bytes() == (same / each).read_bytes() for each in files)
+    assert files and all(
+        (final / each).read_bytes() == (same / each).read_bytes() for each in files
+    )
 
 
-def test_a_card_counts_the_rules_that_had_enough(programs: Path) -> None:
+def test_a_card_counts_the_rules_that_had_enough(
+    programs: Path, second: Mapping[str, Done]
+) -> None:
     card = (programs / "module/final/README.md").read_text(encoding="utf-8")
-    shown = _mrlm(programs, "doctor", "path")
     assert "of 13 rules had enough to look at" in card and "found nothing" not in card
-    assert "2 of 13 rules had enough to look at" in shown.stdout
+    assert "2 of 13 rules had enough to look at" in second["doctor path"][1]

@@ -140,7 +140,9 @@ class _Record:
             path, number = self._folder / f"{key}-{number}.jsonl", number + 1
         self._written.add(path.name)
         try:
-            lines = [json.dumps(row, ensure_ascii=False) for _, row in find(source).rows(None, False)]
+            lines = [
+                json.dumps(row, ensure_ascii=False) for _, row in find(source).rows(None, False)
+            ]
         except (DataError, TypeError, ValueError):  # splits by name, or values without a JSON form
             count = f" of {len(source)}" if hasattr(source, "__len__") else ""
             return f"{PROGRAM}{key}{count}"

@@ -107,9 +107,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
     state = None if checkpoint is None else read_state(checkpoint)
-    folder = peers.first(
-        lambda: prepare_folder(config, resume, partial(recorded_config, plan))
-    )
+    folder = peers.first(lambda: prepare_folder(config, resume, partial(recorded_config, plan)))
     if peers.main and config.record.tokens != "none":
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
     job = LearningJob(plan.algorithm, total, folder)

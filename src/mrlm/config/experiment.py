@@ -197,8 +197,10 @@ class ExperimentConfig(Section):
             result[key] = comparison.plain(getattr(self, key))
             if key == "training":
                 result |= self._resolved_algorithms()
-        if not self.stages and self.policies and all(
-            each.model or each.endpoint for each in self.policies.values()
+        if (
+            not self.stages
+            and self.policies
+            and all(each.model or each.endpoint for each in self.policies.values())
         ):  # no policy begins with it
             del result["model"]["model_name_or_path"]
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"

@@ -48,7 +48,9 @@ class _Loader(yaml.SafeLoader):
             if name:  # a key or an item of a list: an agent that is called so
                 node.tag = TEXT
             elif node.tag != BOOL:
-                problem = f"{node.value} is octal to some readers; write it without the 0 or quote it"
+                problem = (
+                    f"{node.value} is octal to some readers; write it without the 0 or quote it"
+                )
                 raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
         return node
 
