@@ -34,7 +34,7 @@ _NAMES = {
     "mrlm.environments.qa": "QASolverEnv",
     "mrlm.environments.reward": "RewardProcessors",
     "mrlm.experiment": "run_experiment",
-    "mrlm.generate": "Generator",
+    "mrlm.generate": "Generator ModelGenerate",
     "mrlm.learn.bases.algorithm": "Algorithm",
     "mrlm.learn.data.batch": "Batch Loss Outputs",
     "mrlm.learn.learner": "Learner",

@@ -113,6 +113,7 @@ from mrlm.environments.qa import QASolverEnv as QASolverEnv
 from mrlm.environments.reward import RewardProcessors as RewardProcessors
 from mrlm.experiment import run_experiment as run_experiment
 from mrlm.generate import Generator as Generator
+from mrlm.generate import ModelGenerate as ModelGenerate
 from mrlm.learn.bases.algorithm import Algorithm as Algorithm
 from mrlm.learn.data.batch import Batch as Batch
 from mrlm.learn.data.batch import Loss as Loss

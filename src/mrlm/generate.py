@@ -114,3 +114,44 @@ class Generator:
         assert last is not None
         before = chat.prompt(rollout.messages[: spoken[-1]])
         return chat.prompt(rollout.messages, after=(before, last)).ids
+
+
+class ModelGenerate(Generator):
+    """A `Generator` with the names of SimpleTorchLLMRL.
+
+    Args:
+        model, tokenizer: as of `Generator`.
+        do_sample: `False` is greedy.
+        pad_token_id: not used: batches have no padding.
+        **sampling: further arguments of `Generator`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        do_sample: bool = True,
+        pad_token_id: int | None = None,
+        **sampling: Any,
+    ) -> None:
+        if not do_sample:
+            sampling["temperature"] = 0.0
+        super().__init__(model, tokenizer, **sampling)
+
+    def rollout_generate_response(self, rollout: Rollout) -> Message:
+        """Returns the next MODEL message of a rollout, to be added with `rollout.add_messages`; of
+        those that were sampled before and not added, the rollout has no turn any more.
+
+        Raises:
+            ConfigError: as of `Generator.batch_generate`.
+        """
+        present = {id(message.turn) for message in rollout.messages}
+        rollout.turns[:] = [turn for turn in rollout.turns if id(turn) in present]
+        message = self.generate(rollout)
+        rollout.messages.pop()
+        return message
+
+    def batch_rollout_generate_response(self, rollouts: Sequence[Rollout]) -> list[Message]:
+        """`Generator.batch_generate`: the messages are added."""
+        return self.batch_generate(rollouts)

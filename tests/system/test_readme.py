@@ -37,6 +37,7 @@ def blocks(page: str, language: str) -> list[str]:
         *blocks("docs/environments.md", "python"),
         *blocks("docs/presets.md", "python"),
         *blocks("docs/coming_from/rllib.md", "python"),
+        *blocks("docs/coming_from/seeds.md", "python"),
         *blocks("docs/coming_from/verifiers.md", "python"),
     ],
 )

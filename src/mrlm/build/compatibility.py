@@ -10,6 +10,7 @@ from mrlm.build.engines import check_engine
 from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.distributed import check_alone, world_size
 from mrlm.doctor.examination import make_rules
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.play.sources.task_sampler import EnvironmentSpec
@@ -86,8 +87,19 @@ def check_swap(plan: RunPlan) -> None:
 
 def check_tracking(plan: RunPlan) -> None:
     """Refuses trackers and rules that do not exist or cannot be used here."""
-    check_trackers(plan.config.training.report_to)
+    check_trackers(plan.config.training.report_to, dict(plan.config.training))
     make_rules(plan.config.training.doctor_rules)
+
+
+def check_processes(plan: RunPlan) -> None:
+    """Refuses a strategy that the processes of this run cannot have."""
+    section = plan.config.distributed
+    check_alone(section)
+    if section.enabled and section.strategy == "ray" and world_size() > 1:
+        raise ConfigError(
+            "distributed.strategy=ray starts its workers itself: run it without torchrun, or "
+            "use ddp or fsdp"
+        )
 
 
 def check_gradient_shares(plan: RunPlan) -> None:

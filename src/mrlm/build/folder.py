@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,18 @@ def claim(folder: Path, earlier: bool) -> None:
         lock(folder)
 
 
-def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
+def prepare_folder(
+    config: ExperimentConfig,
+    resume: Path | None,
+    record: Callable[[Path], ExperimentConfig] | None = None,
+) -> Path:
     """The run's folder with its `config.yaml`, locked. The folder of an earlier run is renamed
     unless that run is resumed.
+
+    Args:
+        config: the run's.
+        resume: the run folder or checkpoint to continue from.
+        record: run folder -> the config to write, where it has live objects too.
 
     Raises:
         ConfigError: the folder cannot be written, or another process writes there.
@@ -108,6 +118,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
         earlier = list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))
         claim(folder, not same and bool(earlier))
         clear_temporaries(folder)
+        config = config if record is None else record(folder)
         config.save(folder / "config.yaml")
         if not same:
             note_inputs(config, folder)

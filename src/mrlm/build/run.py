@@ -17,6 +17,7 @@ from mrlm.build.compatibility import (
     check_engines,
     check_gradient_shares,
     check_plays,
+    check_processes,
     check_swap,
     check_tracking,
     check_trained,
@@ -34,9 +35,11 @@ from mrlm.build.policies import (
     assign,
     load_policies,
     make_settings,
+    origin_of,
 )
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
+from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
 from mrlm.build.sources import amount, play_of, rows_of, source_of, total_steps
@@ -118,7 +121,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
     state = None if checkpoint is None else read_state(checkpoint)
-    folder = peers.first(lambda: prepare_folder(config, resume))
+    folder = peers.first(lambda: prepare_folder(config, resume, partial(recorded_config, plan)))
     if peers.main and config.record.tokens != "none":
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
     job = LearningJob(plan.algorithm, total, folder)
@@ -148,6 +151,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         placement=placing,
         frozen=placing.frozen(policies, copies),
         team=team_config(plan),
+        live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)
@@ -171,11 +175,6 @@ def placement_of(plan: RunPlan) -> InProcess:
     if section.enabled and section.strategy == "ray":
         from mrlm.build.ray import OnRay
 
-        if plan.peers.size > 1:
-            raise ConfigError(
-                "distributed.strategy=ray starts its workers itself: run it without torchrun, or "
-                "use ddp or fsdp"
-            )
         return OnRay(plan)
     return InProcess(plan)
 
@@ -191,6 +190,7 @@ def _shard(run: Run) -> None:
 
 
 CHECKS: tuple[Callable[[RunPlan], None], ...] = (
+    check_processes,
     check_tracking,
     check_trained,
     check_plays,
@@ -210,6 +210,7 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) 
     Raises:
         ConfigError: something requested does not exist or does not fit.
     """
+    refuse_program(config, parts)
     config = with_precision(config, parts.models)
     algorithm = config.algorithm_settings()
     environments = make_environments(config, parts)

@@ -9,6 +9,7 @@ from typing import Any
 from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, PlayPlan, assign
 from mrlm.build.precision import with_precision
+from mrlm.build.recorded import refuse_program
 from mrlm.build.schedule import schedule_of
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
@@ -68,6 +69,7 @@ def play_plan(config: ExperimentConfig) -> PlayPlan:
     Raises:
         ConfigError: the config has no environment, or its policies cannot be assigned.
     """
+    refuse_program(config)
     config = with_precision(config)
     parts = LiveObjects()
     environments = make_environments(config, parts)

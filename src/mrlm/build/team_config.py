@@ -44,7 +44,7 @@ def team_config(plan: PlayPlan) -> dict[str, Any]:
         **({"evaluation": {"environments": held_out}} if held_out else {}),
     }
     if plan.parts.workflow is not None:
-        found["workflow"] = _workflow(plan.parts.workflow)
+        found["workflow"] = workflow_section(plan.parts.workflow)
     return plain(found)
 
 
@@ -96,7 +96,7 @@ def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
     return {}
 
 
-def _workflow(workflow: Workflow) -> dict[str, Any]:
+def workflow_section(workflow: Workflow) -> dict[str, Any]:
     """The section of a workflow given as an object: its class, and the fields that were set."""
     if isinstance(workflow, FunctionWorkflow):
         return {"name": source_of(workflow.function)}

@@ -45,7 +45,7 @@ def doctor(
 def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     """Prints the alarms of a run folder, or of its stages; whether there are any."""
     from mrlm.doctor.alarm import alarms_in
-    from mrlm.doctor.examination import examine
+    from mrlm.doctor.examination import examination_of
     from mrlm.record.reader import METRICS
     from mrlm.tracking.console import printable
     from mrlm.tracking.log_file import ended_in
@@ -53,8 +53,10 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     whole = (run / METRICS).is_file()
     stages = [run] if whole else sorted(each.parent for each in run.glob(f"*/{METRICS}")) or [run]
     found: list[tuple[Path, Alarm]] = []
+    ready: dict[Path, tuple[int, int]] = {}
     for stage in stages:
-        alarms = examine(stage, centralised=twin)
+        examination, alarms = examination_of(stage, centralised=twin)
+        ready[stage] = len(examination.ready), len(examination.rules)
         known = {alarm.key for alarm in alarms}
         alarms += [alarm for alarm in alarms_in(stage) if alarm.key not in known]
         found += [(stage, alarm) for alarm in sorted(alarms, key=lambda alarm: alarm.step)]
@@ -66,6 +68,9 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
         print(json.dumps(row) if as_json else printable(f"{stage}: {text}"))
     if not found and not ended and not as_json:
         print(f"no alarms in {run}")
+    for stage, (count, total) in ready.items() if not as_json else ():
+        where = f"{stage.name}: " if len(stages) > 1 else ""
+        print(f"{where}{count} of {total} rules had enough to look at")
     return bool(found or ended)
 
 

@@ -81,6 +81,8 @@ class ExperimentConfig(Section):
 
     def __init__(self, /, **data: Any) -> None:
         data = normalize.normalise(data)
+        if isinstance(place := data.get("output_dir"), str):
+            data["output_dir"] = os.path.expanduser(place)
         given = {key: value for key, value in data.items() if key in type(self).model_fields}
         settings, problems = _algorithm_sections(data)
         try:
@@ -196,6 +198,12 @@ class ExperimentConfig(Section):
             result[key] = comparison.plain(getattr(self, key))
             if key == "training":
                 result |= self._resolved_algorithms()
+        if (
+            not self.stages
+            and self.policies
+            and all(each.model or each.endpoint for each in self.policies.values())
+        ):  # no policy begins with it
+            del result["model"]["model_name_or_path"]
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
         if self.training.learning_rate is None and not self.stages:
             rate = self.algorithm_settings().learning_rate

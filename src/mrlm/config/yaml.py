@@ -21,6 +21,10 @@ DEEPEST = 64
 LARGEST = 1_000_000
 MERGED = 10_000
 """Maximum number of entries that `<<` merges into all mappings together."""
+TEXT, BOOL, INT = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "bool", "int"))
+AMBIGUOUS = {BOOL: re.compile("(?i)yes|no|on|off"), INT: re.compile(r"[-+]?0[0-7_]+$")}
+"""Text that is a boolean or an octal number in YAML 1.1 only."""
+NEVER = re.compile(r"(?!)")
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -39,6 +43,15 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(None, None, problem, mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
+        name = isinstance(parent, yaml.SequenceNode) or (parent is not None and index is None)
+        if isinstance(node, yaml.ScalarNode) and AMBIGUOUS.get(node.tag, NEVER).match(node.value):
+            if name:  # a key or an item of a list: an agent that is called so
+                node.tag = TEXT
+            elif node.tag != BOOL:
+                problem = (
+                    f"{node.value} is octal to some readers; write it without the 0 or quote it"
+                )
+                raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
         return node
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import zip_longest
 from typing import Any, Literal
 
+from mrlm.core.constructed import Constructed
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.stepping import by_hand, is_pending
@@ -35,7 +36,7 @@ TURN_SETTINGS: dict[str, Any] = {
 """Workflow settings that an environment without its own rules for them adopts, with defaults."""
 
 
-class Environment:
+class Environment(Constructed):
     """An environment with one or more agents.
 
     Subclasses set `agents` and implement `reset` and `step`. One instance is used for one episode;
@@ -138,7 +139,7 @@ class Environment:
 BaseEnvironment = Environment
 
 
-class SimulatedEnvironment:
+class SimulatedEnvironment(Constructed):
     """An environment with one agent.
 
     `reset(...)` returns an `Observation`, `step(message)` an `(Observation, Reward)`. `reset` may

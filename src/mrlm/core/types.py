@@ -6,13 +6,15 @@ a *group* contains the episodes that start from one state and are compared with 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
+
+from mrlm.core.errors import EpisodeError
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
@@ -166,6 +168,23 @@ class StepResult:
     def __await__(self) -> Generator[Any, None, StepResult]:
         return self
         yield  # makes this function a generator
+
+    def __iter__(self) -> Iterator[Observation | Reward]:
+        """Observation and reward of an environment with one agent: `obs, reward = env.step(...)`.
+
+        Raises:
+            EpisodeError: it has several agents.
+        """
+        agents = {*self.observations, *self.rewards}
+        if len(agents) > 1:
+            raise EpisodeError(
+                f"a step of {len(agents)} agents ({', '.join(sorted(agents))}) has a result for "
+                "each of them; read result.observations and result.rewards"
+            )
+        for name in agents or {""}:
+            ended = self.done or self.truncated
+            yield self.observations.get(name) or Observation([], done=ended)
+            yield self.rewards.get(name) or Reward(0.0)
 
     @property
     def messages(self) -> list[Message]:

@@ -13,6 +13,8 @@ from mrlm.core.errors import DataError
 Located = tuple[str, Any]
 """The location of a row as text, and the row; a row that could not be read is a `DataError`."""
 
+CELL = 1 << 30
+"""Characters of a cell of a CSV file; the reader's own limit is 131,072."""
 FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet")
 NEEDS_EXTRA = 'needs the packages datasets and pyarrow: pip install "mrlm[data]"'
 
@@ -69,6 +71,7 @@ def _parsed(text: bytes, path: Path, first: int = 1) -> Any:
 
 def _csv(path: Path) -> Iterator[Located]:
     try:
+        csv.field_size_limit(CELL)
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             names = next(reader, [])

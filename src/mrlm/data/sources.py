@@ -62,6 +62,9 @@ def find(source: Any) -> DataSource:
     if isinstance(source, Mapping):
         title = "the data set"
         return DataSource(title, lambda split, _: items(_picked(source, split, title), "row"))
+    if hasattr(source, "to_dict") and hasattr(source, "iterrows"):  # a pandas.DataFrame
+        frame = source.astype(object)
+        source = frame.where(frame.notna(), None).to_dict("records")
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
             f"a data set must be a list of dictionaries, a Dataset, a path or a hub id, not "

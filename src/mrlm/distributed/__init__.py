@@ -146,12 +146,7 @@ def join(section: DistributedConfig) -> Peers:
         ConfigError, PeerError: as for `start`.
     """
     several = is_initialized() or _number("WORLD_SIZE", 1) > 1
-    cut = section.enabled and section.strategy == "fsdp"
-    if cut and not is_initialized() and "WORLD_SIZE" not in os.environ:
-        raise ConfigError(
-            "distributed.strategy=fsdp shards models, and this process is the only one; "
-            "start it with `torchrun --nproc-per-node N -m mrlm train ...`, or remove the setting"
-        )
+    cut = check_alone(section)
     if not several and not cut:
         if section.enabled and section.strategy == "ddp":
             log.info("distributed: this process is the only one; start several with torchrun")
@@ -164,6 +159,21 @@ def join(section: DistributedConfig) -> Peers:
         _announced.append(how)
         log.info("distributed: %d processes train together (%s)", group.size, how)
     return group
+
+
+def check_alone(section: DistributedConfig) -> bool:
+    """Whether a run shards its models.
+
+    Raises:
+        ConfigError: it does, and nothing has started several processes.
+    """
+    cut = section.enabled and section.strategy == "fsdp"
+    if cut and not is_initialized() and "WORLD_SIZE" not in os.environ:
+        raise ConfigError(
+            "distributed.strategy=fsdp shards models, and this process is the only one; "
+            "start it with `torchrun --nproc-per-node N -m mrlm train ...`, or remove the setting"
+        )
+    return cut
 
 
 def failed() -> bool:

@@ -67,6 +67,8 @@ class Examination:
         self.rules = rules
         self.history: History = History()
         self.history.twin = twin
+        self.ready: set[str] = set()
+        """The rules that had enough to look at."""
         self._known: set[tuple[str, str | None, str | None]] = set()
         self._episodes = RecentEpisodes()
 
@@ -111,6 +113,8 @@ class Examination:
         self.history.policies = policies[max(policies)] if policies else {}
         new = []
         for name, rule in self.rules.items():
+            if name not in self.ready and rule.ready(self.history):
+                self.ready.add(name)
             for alarm in rule(self.history, self._episodes):
                 full = replace(alarm, rule=name, step=step, do=alarm.do or rule.do)
                 if full.key not in self._known:
@@ -141,6 +145,15 @@ def examine(
         >>> for alarm in examine("outputs/quickstart/2-together"):  # doctest: +SKIP
         ...     print(alarm.step, alarm.rule, alarm.agent, alarm.because)
     """
+    return examination_of(folder, rules, centralised)[1]
+
+
+def examination_of(
+    folder: str | os.PathLike[str],
+    rules: Settings | None = None,
+    centralised: str | os.PathLike[str] | None = None,
+) -> tuple[Examination, list[Alarm]]:
+    """The examination of a run's record, and its alarms; arguments and errors of `examine`."""
     recorded = read_run(folder)
     twin = None if centralised is None else History(read_run(centralised).metrics)
     found: list[Alarm] = []
@@ -148,7 +161,7 @@ def examine(
     for row in recorded.metrics:
         examination.see(recorded.rows([row["step"]]))
         found += examination.examine(row)
-    return found
+    return examination, found
 
 
 def _own(folder: Path) -> Settings:

@@ -94,6 +94,11 @@ class History:
         steps, values = self._columns.get(name, _NONE).read(last)
         return steps.astype(int), values
 
+    def has(self, pattern: str, count: int) -> bool:
+        """Whether a metric whose name matches a pattern is known in so many steps."""
+        matching = self.names(f"({pattern})")
+        return any(len(self.known(name, min(count, TAIL))[0]) >= count for name in matching)
+
     def together(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The steps in which all of several metrics are known, and the values (names, steps)."""
         return common(*(self._columns.get(name, _NONE).read() for name in names))

@@ -23,6 +23,10 @@ class Rule:
     do: ClassVar[str] = ""
     """The advice, in a sentence."""
 
+    def ready(self, history: History) -> bool:
+        """Whether a history has what the rule needs before it can find anything."""
+        return history.step > 0
+
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterable[Alarm]:
         """The alarms that hold at the last step of a history.
 

@@ -40,6 +40,9 @@ class Capture(Rule):
         "adapters of their own"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"gradient_share/.+", self.points)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         for agent in history.agents:
             steps, shares = history.known(f"gradient_share/{agent}", self.points)

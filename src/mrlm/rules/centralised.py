@@ -39,6 +39,9 @@ class Centralised(Rule):
         "(mrlm why), credit, and prompts"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.twin is not None and history.has(REWARD, self.evaluations)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         if history.twin is None:
             return

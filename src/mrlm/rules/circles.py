@@ -36,6 +36,9 @@ class Circles(Rule):
         "opponents.matchmaking=pfsp), and lower the learning rate"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has("opponents/cycles", self.evaluations)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         shares = history.known("opponents/cycles", self.evaluations)[1]
         if len(shares) < self.evaluations or np.median(shares) < self.cycles:

@@ -47,6 +47,11 @@ class Cliff(Rule):
         "the first step, look at the sign of the reward and of the loss"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has("reward/mean", 2 * self.steps) or history.has(
+            "eval/reward/mean", self.evaluations + 1
+        )
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         found = self._held_out(history) or self._sampled(history)
         if found is not None:

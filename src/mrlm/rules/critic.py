@@ -37,6 +37,9 @@ class IdleCritic(Rule):
 
     do: ClassVar[str] = "raise critic_learning_rate or critic_epochs, or set value_normalization"
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"explained_variance.*", self.steps)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         if not history.names(r"(explained_variance).*"):
             return  # no critic

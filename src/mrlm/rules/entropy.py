@@ -41,6 +41,9 @@ class Entropy(Rule):
         "raise the temperature"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"entropy(/.+)?", 2 * self.steps)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         rewards = history.known("reward/mean")[1]
         if not len(rewards) or not np.ptp(rewards) or gained(history, self.steps):

@@ -50,6 +50,9 @@ class LazyAgent(Rule):
         "messages reach the others and whether its prompt asks for something"
     )
 
+    def ready(self, history: History) -> bool:
+        return len(history.agents) > 0 and history.has(r"advantage/.+/std", self.steps)
+
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         steps = episodes.by_step(written)
         for agent in history.agents:

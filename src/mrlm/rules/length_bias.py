@@ -40,6 +40,9 @@ class LengthBias(Rule):
         "use loss_type=dr_grpo or an overlong penalty, and raise max_new_tokens if answers are cut"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"completion_length/.+", self.steps)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         cut, steps = self._cut(history), min(8, self.steps)
         if cut is not None and not gained(history, steps):

@@ -39,6 +39,9 @@ class NothingLearned(Rule):
         "larger group_size, a higher learning rate, or weights in float32"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"grad_norm(/.+)?", self.steps)
+
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         found = self._no_signal(history) or self._no_gradient(history) or self._still(history)
         if found is not None and not solved(history, self.steps):

@@ -8,6 +8,7 @@ where it is. Only changes over time count, not levels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -50,6 +51,11 @@ class RewardHacking(Rule):
         "read the episodes for what raises the reward without helping; lower the weight of that "
         "component, make it depend on success, or bound it"
     )
+
+    def ready(self, history: History) -> bool:
+        named = components(history)
+        truth = self.truth or next((name for name in TRUTHS if name in named), "")
+        return any(history.has(re.escape(name), self.steps) for name in named.get(truth, ()))
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         named = components(history)

@@ -51,6 +51,9 @@ class Sampler(Rule):
         "same precision and temperature, and no stale cache; see training.checks and engines.md"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"mismatch_kl(/.+)?", self.steps)
+
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         for agent in history.agents:
             name = history.of_agent("mismatch_kl", agent)

@@ -59,6 +59,11 @@ class StaleData(Rule):
         "sometimes solved, or a larger group_size; check that the source gives more than one task"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has(r"lag/mean|episodes/failed", 5) or history.has(
+            "num_groups_trained", self.steps
+        )
+
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         found = self._lag(history) or self._failed(history) or self._unused(history)
         if found is not None:

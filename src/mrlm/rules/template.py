@@ -79,6 +79,9 @@ class Template(Rule):
         "the chat template and the stop tokens of the engine"
     )
 
+    def ready(self, history: History) -> bool:
+        return history.has("tokens/trained", 3)
+
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         since = self._untrained(history)
         if since is not None:

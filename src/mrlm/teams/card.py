@@ -238,7 +238,10 @@ def _results(facts: Mapping[str, Any]) -> list[str]:
         ]
         parts.append("## Alarms\n\nThe examination of the run found:\n\n" + "\n".join(rows))
     else:
-        parts.append("## Alarms\n\nThe examination of the run found nothing.")
+        parts.append("## Alarms\n\nThe examination of the run raised no alarm.")
+    if facts["doctor"] != "off" and "rules" in facts:
+        ready, total = facts["rules"]
+        parts[-1] += f"\n\n{ready} of {total} rules had enough to look at."
     return parts
 
 
@@ -287,11 +290,16 @@ def _serve(card: Card, names: Sequence[str]) -> str:
 
 def _reproduce(card: Card) -> list[str]:
     parts = []
-    if card.reproducible:
+    needs = card.facts.get("needs", ())
+    if card.reproducible and needs:
+        parts.append(
+            f"## Config\n\n`{TRAIN}` is the config of the run, without secrets. It does not repeat "
+            f"the run by itself, which had more than is here: {', '.join(needs)}."
+        )
+    elif card.reproducible:
         parts.append(
             f"## Reproduce\n\n```bash\nmrlm train --config {TRAIN}\n```\n\n"
-            "The config is that of the run, without secrets; files of the training machine are "
-            "named by their last part."
+            "The config is that of the run, without secrets."
         )
     if card.page:
         parts.append(f"The exported run, with its episodes: [{card.page}]({card.page}).")

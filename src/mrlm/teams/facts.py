@@ -42,6 +42,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "evaluation": evaluation_facts(run.folder),
         "ratings": _ratings(run.folder),
         "doctor": training.doctor,
+        "rules": list(run.log.rules_ready),
         "alarms": [
             {"rule": each.rule, "step": each.step, "because": each.because}
             | {"about": each.agent or each.policy}

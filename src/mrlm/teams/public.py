@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mrlm.config.paths import PROGRAM
+from mrlm.config.play_sections import LENT
 from mrlm.core.tiny_model import portable_name
 from mrlm.record.redaction import SECRET_NAME, redacted, secrets
+
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""`module:Name`: code that is imported."""
 
 
 def public(data: Any) -> Any:
@@ -59,3 +65,19 @@ def local_files(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(local_files, data))
     return isinstance(data, str) and is_local(data)
+
+
+def needed(data: Any) -> Iterator[str]:
+    """What another machine needs, beside a config, to repeat its run: files, modules, and live
+    objects of a program."""
+    if isinstance(data, Mapping | list | tuple):
+        for value in data.values() if isinstance(data, Mapping) else data:
+            yield from needed(value)
+    elif isinstance(data, str) and is_local(data):
+        name = portable_name(data)
+        if name == data:
+            yield f"`{Path(data).name}`"
+    elif isinstance(data, str) and data.startswith(PROGRAM):
+        yield data.removeprefix(PROGRAM)
+    elif isinstance(data, str) and REFERENCE.fullmatch(data) and not data.startswith(LENT):
+        yield f"the module `{data.partition(':')[0]}`"

@@ -16,7 +16,7 @@ from mrlm.core.tiny_model import portable_name
 from mrlm.teams.card import TRAIN, Card, write_cards
 from mrlm.teams.facts import facts_of
 from mrlm.teams.policies import policy_folders
-from mrlm.teams.public import public, without_secrets
+from mrlm.teams.public import needed, public, without_secrets
 from mrlm.training.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -42,8 +42,14 @@ def write_team(run: Run, folder: Path) -> None:
         log.warning("%s is not written, as the team cannot be described: %s", TEAM, error)
         return
     (folder / TEAM).write_text(yaml.write(team), encoding="utf-8")
-    settings = {key: each for key, each in run.config.resolved().items() if key != "output_dir"}
-    (folder / TRAIN).write_text(yaml.write(public(settings)), encoding="utf-8")
+    record = run.folder / "config.yaml"
+    recorded = paths.absolute(
+        yaml.read(record.read_text(encoding="utf-8"), str(record)), run.folder
+    )
+    settings = public({key: each for key, each in recorded.items() if key != "output_dir"})
+    (folder / TRAIN).write_text(yaml.write(settings), encoding="utf-8")
+    objects = [f"the model object of {name}" for name in run.live_models]
+    facts["needs"] = list(dict.fromkeys([*objects, *needed(recorded)]))
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     write_cards(folder, card_of(folder, team["experiment_name"], "."))
 

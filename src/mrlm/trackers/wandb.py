@@ -49,11 +49,12 @@ class WandB(Tracker):
         self._run = wandb.init(**{**arguments, **given})
 
     @staticmethod
-    def problem() -> str | None:
+    def problem(settings: Mapping[str, Any]) -> str | None:
         """That there is no login; without one the library asks in the terminal, or fails."""
         import wandb  # pyright: ignore[reportMissingImports]
 
-        if os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled"):
+        mode = settings.get("mode") or os.environ.get("WANDB_MODE")
+        if mode in ("offline", "dryrun", "disabled"):
             return None
         if "WANDB_API_KEY" in os.environ or "WANDB_IDENTITY_TOKEN_FILE" in os.environ:
             return None
@@ -62,7 +63,7 @@ class WandB(Tracker):
             return None
         return (
             "wandb has no login here; run `wandb login` or set WANDB_API_KEY, or log without a "
-            "network with WANDB_MODE=offline"
+            "network with training.wandb: {mode: offline}"
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

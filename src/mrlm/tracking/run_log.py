@@ -50,8 +50,12 @@ class Tracker:
     """The library it imports."""
 
     @staticmethod
-    def problem() -> str | None:
-        """The reason why it cannot start, or `None`; called before anything is written."""
+    def problem(settings: Mapping[str, Any]) -> str | None:
+        """The reason why it cannot start, or `None`; called before anything is written.
+
+        Args:
+            settings: the section of `training` with the tracker's name, if there is one.
+        """
         return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -86,8 +90,12 @@ class Tracker:
         raise NotImplementedError
 
 
-def check_trackers(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str], settings: Mapping[str, Any] | None = None) -> None:
     """Check that trackers exist and can be used.
+
+    Args:
+        names: the trackers.
+        settings: the section `training`.
 
     Raises:
         PluginError: a tracker does not exist, or its library is not installed.
@@ -102,7 +110,7 @@ def check_trackers(names: Sequence[str]) -> None:
                 f"training.report_to: the library of tracker {name!r} is not installed: "
                 f"pip install 'mrlm[{name}]'"
             )
-        problem = plugin.problem()
+        problem = plugin.problem((settings or {}).get(name) or {})
         if problem is not None:
             raise PluginError(f"training.report_to: {problem}")
 
@@ -210,6 +218,11 @@ class RunLog:
             self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, known))
         self._console.log(step, known, shown=step % self._every == 0)
         self._examine(line)
+
+    @property
+    def rules_ready(self) -> tuple[int, int]:
+        """Rules that had enough to look at, and all rules."""
+        return len(self._examination.ready), len(self._rules)
 
     def _examine(self, line: Mapping[str, Any]) -> None:
         """Call the rules with the metrics of a step, and report new alarms."""

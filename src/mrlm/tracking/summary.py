@@ -75,18 +75,19 @@ def _configs(folder: Path) -> list[dict[str, Any]]:
 def _about(config: Mapping[str, Any], rows: Rows) -> str:
     """The trained policies, their model and environments, and the time."""
     training = config.get("training") or {}
-    policies = [
-        name
+    usual = (config.get("model") or {}).get("model_name_or_path") or ""
+    models = {
+        name: str((section or {}).get("model") or usual)
         for name, section in (config.get("policies") or {}).items()
         if (section or {}).get("trainable", True) and not (section or {}).get("endpoint")
-    ]
-    model = (config.get("model") or {}).get("model_name_or_path")
+    }
+    model = ", ".join(dict.fromkeys(models.values())) or usual
     places = [str(each.get("env_type")) for each in config.get("environments") or ()]
     steps = [row["step"] for row in rows]
     parts = [
         str(config.get("experiment_name", "run")),
         str(training.get("algorithm", "")),
-        f"{', '.join(policies)} from {model}" if policies else str(model or ""),
+        f"{', '.join(models)} from {model}" if models else model,
         ", ".join(places) or str((config.get("data") or {}).get("dataset") or ""),
         f"{max(steps)} iterations",
         clock(_seconds(rows)),

@@ -128,6 +128,7 @@ class Run:
         updating: weights have changed since its last step.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
+        live_models: policies whose models a program gave as objects.
     """
 
     config: ExperimentConfig
@@ -161,6 +162,7 @@ class Run:
     saves_end: bool = True
     unsaved: bool = False
     team: Mapping[str, Any] = field(default_factory=dict)
+    live_models: Sequence[str] = ()
 
     def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained

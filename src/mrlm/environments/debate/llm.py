@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, get_args
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
@@ -39,7 +40,7 @@ class LLMJudge(Judge):
     cannot be parsed is repeated up to `retries` times; after that the debate is void.
 
     Args:
-        agent: name of the judging agent.
+        agent: name of the judging agent; an `LLMEnvironment` here is `ask`.
         ask: `ask(messages) -> text or Message`, possibly a coroutine function, or an
             `LLMEnvironment`, instead of an agent.
         mode: `winner` or `scores`.
@@ -53,7 +54,7 @@ class LLMJudge(Judge):
 
     def __init__(
         self,
-        agent: str | None = None,
+        agent: str | LLMEnvironment | None = None,
         ask: Ask | None = None,
         *,
         mode: Mode = "winner",
@@ -61,6 +62,8 @@ class LLMJudge(Judge):
         retries: int = 1,
         instruction: str = "You judge a debate by its arguments alone, not by your own opinion.",
     ) -> None:
+        if isinstance(agent, LLMEnvironment):  # the one positional argument is often the judge
+            agent, ask = None, agent if ask is None else ask
         if (agent is None) == (ask is None):
             raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
         one_of("mode", mode, get_args(Mode))

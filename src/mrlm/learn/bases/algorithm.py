@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, dataclass_transform, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, final
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -54,6 +54,19 @@ class Algorithm:
         num_minibatches: optimiser steps per epoch.
         target_kl: stop the epochs early once `approx_kl` exceeds this.
     """
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **fields: Any) -> Any:
+            """The algorithm; with `model=` and `tokenizer=`, as in SimpleTorchLLMRL, a `Learner`
+            with it, where `eps` is `clip_range`."""
+            if "model" not in fields:
+                return super().__new__(cls)
+            from mrlm.learn.learner import Learner
+
+            fields = {"clip_range" if key == "eps" else key: each for key, each in fields.items()}
+            model, tokenizer = fields.pop("model"), fields.pop("tokenizer", None)
+            return Learner(model, tokenizer, cls(**fields))
 
     preset: str | None = None
     group_size: int = Field(default=1, ge=1)

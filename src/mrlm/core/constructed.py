@@ -1,0 +1,30 @@
+"""The constructor arguments of an object, kept with it, from which a record can describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arguments:
+    """Positional and named arguments of a constructor. Copies of an object share them: the rows of
+    a data set are not copied for every episode."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __deepcopy__(self, memo: object) -> Arguments:
+        return self
+
+
+class Constructed:
+    """Keeps the arguments that its constructor was called with."""
+
+    constructed_with: Arguments
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        self = super().__new__(cls)
+        if args or named:  # a copy or an unpickled object is made without, and has its own
+            self.constructed_with = Arguments(args, named)
+        return self
