@@ -16,7 +16,7 @@ from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.environments.shared.proof import check_rows
+from mrlm.play.proof import check_rows
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow, as_workflow
 

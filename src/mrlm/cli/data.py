@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
@@ -36,7 +36,6 @@ def data(
 ) -> None:
     """Prepare a data set in a local folder, check whether its rows can be played, or list all."""
     from mrlm.data.presets import PRESETS
-    from mrlm.data.sources import MARKER, data_folder
 
     if preset == CHECK:
         if out or format != "jsonl" or on_bad_row != "raise":
@@ -54,13 +53,20 @@ def data(
         return
     if preset not in PRESETS:
         raise ConfigError(unknown(preset, list(PRESETS), "data"))
+    how = {"source": source, "splits": split or (), "limit": limit, "format": format}
+    _prepare(PRESETS[preset], out, **how, on_bad_row=on_bad_row)
+
+
+def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
+    """Write the usable rows of a data set to its folder; `how` are arguments of `prepare`."""
     from mrlm.data.prepare import prepare
+    from mrlm.data.sources import MARKER, data_folder
     from mrlm.learn.checkpoint import write_folder
 
     root = data_folder()
     if out is None and root is None:
         raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
-    folder = out or (root or Path()) / preset
+    folder = out or (root or Path()) / preset.name
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
@@ -69,15 +75,11 @@ def data(
     def fill(place: Path) -> None:
         counts.update(
             prepare(
-                PRESETS[preset],
+                preset,
                 place,
-                source=source,
-                splits=split or (),
-                limit=limit,
-                format=format,
-                on_bad_row=on_bad_row,
                 known=known,
-                usable=partial(_usable, PRESETS[preset]),
+                usable=partial(_usable, preset),
+                **how,
             )
         )
 
@@ -86,9 +88,9 @@ def data(
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
     rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    print(f"{preset}: {rows} rows in {folder}")
-    found = out is None or (root is not None and folder.resolve() == (root / preset).resolve())
-    print(f"use it as dataset: {preset if found else folder}")
+    print(f"{preset.name}: {rows} rows in {folder}")
+    found = out is None or (root is not None and folder.resolve() == (root / preset.name).resolve())
+    print(f"use it as dataset: {preset.name if found else folder}")
 
 
 def _check(
@@ -99,7 +101,8 @@ def _check(
     environment: str | None,
 ) -> None:
     """Play every row of a data set with the expert of its environment, and print what cannot be
-    played. Raises `ConfigError`: there is no such data set or environment, or no row is usable."""
+    played. Raises `ConfigError`: the data set or environment does not exist, or no row is
+    usable."""
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import with_preset
     from mrlm.data.tasks import Reading
@@ -139,7 +142,7 @@ def _check(
 def _usable(preset: DatasetPreset, split: str, rows: list[Row]) -> list[int]:
     """The places of the rows of a preset that can be played; a split above `SAMPLE` rows is
     written as it is."""
-    from mrlm.environments.shared.proof import SAMPLE
+    from mrlm.play.proof import SAMPLE
 
     if preset.environment is None or len(rows) > SAMPLE:
         return list(range(len(rows)))
@@ -157,16 +160,16 @@ def _usable(preset: DatasetPreset, split: str, rows: list[Row]) -> list[int]:
 def _played(environment: str, rows: list[Row]) -> tuple[list[int], list[str], int]:
     """The places of the rows that an environment's expert can play, why the others cannot be, and
     the number of those without an expert."""
+    from mrlm.core.environment import as_environment
     from mrlm.core.registry import load
-    from mrlm.environments.shared.proof import proved
-    from mrlm.environments.shared.rows import RowTasks
+    from mrlm.play.proof import Provable, proved
 
     marked = [row | {PLACE: place} for place, row in enumerate(rows)]
     env = load("environments", environment)(dataset=marked, eval_dataset=marked, on_bad_row="skip")
-    table = env._table if isinstance(env, RowTasks) else None
+    table = env.row_table if isinstance(env, Provable) else None
     if table is None or env.expert_return is None:
         raise ConfigError(f"environment {environment} has no expert for rows, so nothing is proved")
-    proof = proved(env, "train", None)
+    proof = proved(as_environment(env), "train", None)
     places = [table.row(index, "train")[1][PLACE] for index in range(proof.rows)]
     problems = [f"row {places[index]}: {why}" for index, why in proof.problems.items()]
     bad = [str(error) for error in table.bad[: len(table.bad) // 2]]  # both splits are these rows

@@ -183,5 +183,5 @@ def _without_prompt(row: Row, where: str) -> Row:
 
 
 def _said(message: Any) -> tuple[Any, str]:
-    """What a message says, without differences of white space."""
+    """The role and the text of a message, without differences of white space."""
     return message.role, " ".join(message.content.split())

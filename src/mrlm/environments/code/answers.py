@@ -55,7 +55,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
 
 def _fence(line: str) -> tuple[str, str, str]:
-    """A line that may open a block: what stands before the fence, the fence, and the words after
+    """A line that may open a block: the text before the fence, the fence, and the words after
     it. Without a fence, the second is empty."""
     tilde = line.lstrip(" \t").startswith("~~~")
     mark = "~" if tilde else "`"

@@ -92,7 +92,7 @@ class RowTable(SharedByCopies):
     ) -> None:
         self.on_bad_row = on_bad_row
         self.proved = False
-        """Whether the expert is known to be paid for its rows (`proof.check_rows`)."""
+        """Whether the expert is known to be rewarded for its rows (`play.proof`)."""
         self.bad: list[DataError] = []
         """Malformed rows that were skipped."""
         read = partial(
@@ -155,6 +155,11 @@ class RowTasks(Environment):
     slow_proof: bool = False
     """Whether the proof takes so long that it is cached."""
     _table: RowTable | None = None
+
+    @property
+    def row_table(self) -> RowTable | None:
+        """The rows, if it has any."""
+        return self._table
 
     def prover(self) -> Self:
         """A copy in which the expert plays a row: patient, so that none fails by chance."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING or "PlainPacker" not in globals():  # imported, instead of run 
     )
 
 
-class Method:
+class BoundMethod:
     """A method of an object, or of the class."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Case(ObjectTest):
         return made or (name in READS and name not in ("__bool__", "__len__"))
 
     def method(self, owner: Any, name: str, made: bool) -> Callable[..., Any]:
-        return Method(self, owner, name, made)
+        return BoundMethod(self, owner, name, made)
 
     def run(self) -> None:
         try:
@@ -112,8 +112,8 @@ class Case(ObjectTest):
 
 def in_place(called: Any) -> Any:
     """A variant of the method that copies back the changes of its arguments."""
-    if type(called) is Method:
-        return Method(*called.what, in_place=True)
+    if type(called) is BoundMethod:
+        return BoundMethod(*called.what, in_place=True)
     return called
 
 

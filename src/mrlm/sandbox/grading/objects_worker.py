@@ -153,7 +153,7 @@ class ObjectTest(Test):
 
     def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
         if said["call"]["name"] == "__len__" and name == "TypeError":
-            return TypeError(text)  # `list` asks for a length and needs none
+            return TypeError(text)  # `list` tries to get a length and needs none
         return super().raised(said, name, text)
 
     def forwards(self, name: str, made: bool) -> bool:

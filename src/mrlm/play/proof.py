@@ -1,24 +1,24 @@
-"""Proof that the rows of an environment can be played: its expert is paid for each of them."""
+"""Proof that the rows of an environment can be played: its expert is rewarded for each of them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-import mrlm
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import DataError, MRLMError
 from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import run_async
 from mrlm.core.tiny_model import cache_folder
-from mrlm.core.types import Message, Role
-from mrlm.environments.shared.rows import RowTable, RowTasks
+from mrlm.core.types import Message, Role, StepResult
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -31,16 +31,52 @@ SHOWN = 3
 """Most rows that an error names."""
 
 
+class RowsBySplit(Protocol):
+    """The rows of an environment by split."""
+
+    on_bad_row: str
+    proved: bool
+    """Whether they were proved before."""
+    bad: list[DataError]
+    """Malformed rows that were skipped."""
+
+    def row(self, seed: int, split: Split) -> tuple[int, dict[str, Any]]:
+        """The row of a seed, preceded by its index in the split."""
+        ...
+
+    def drop(self, split: Split, places: Collection[int]) -> None:
+        """Leave rows of a split out."""
+        ...
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """An environment whose rows can be proved."""
+
+    expert_return: float | None
+    """The return of every agent in an episode that the expert plays; `None`: unknown."""
+    slow_proof: bool
+    """Whether the proof takes so long that it is cached."""
+
+    @property
+    def row_table(self) -> RowsBySplit | None:
+        """The rows, if it has any."""
+        ...
+
+    def prover(self) -> Environment:
+        """A copy in which the expert plays a row."""
+        ...
+
+
 @dataclass(slots=True)
 class Proof:
-    """What the expert earns in the rows of a split.
+    """The result of playing the rows of a split with the expert.
 
     Args:
         rows: number of rows.
         checked: number of rows that were played.
         silent: number of those for which there is no expert.
-        problems: index of a row -> why it cannot be played, or what its expert earns instead of
-            everything.
+        problems: index of a row -> why it cannot be played, or the smaller return of its expert.
     """
 
     rows: int
@@ -49,7 +85,7 @@ class Proof:
     problems: dict[int, str] = field(default_factory=dict)
 
 
-def proved(env: RowTasks, split: Split, most: int | None = SAMPLE) -> Proof:
+def proved(env: Environment, split: Split, most: int | None = SAMPLE) -> Proof:
     """Play the rows of a split with the expert of the environment; results for the same rows and
     settings are cached in the user's cache folder.
 
@@ -89,11 +125,13 @@ def check_rows(env: Environment, where: str) -> None:
         where: its name, for errors.
 
     Raises:
-        DataError: the expert is not paid for some row, and `on_bad_row` is not `skip`, which leaves
-            such rows out; or no row remains.
+        DataError: the expert is not rewarded for some row, and `on_bad_row` is not `skip`, which
+            leaves such rows out; or no row remains.
     """
-    table = env._table if isinstance(env, RowTasks) else None
-    if table is None or table.proved or not isinstance(env, RowTasks) or env.expert_return is None:
+    if not isinstance(env, Provable) or env.expert_return is None:
+        return
+    table = env.row_table
+    if table is None or table.proved:
         return
     for split in ("train", "eval"):
         proof = proved(env, split)
@@ -119,35 +157,40 @@ def _named(split: str, place: int, row: dict[str, object]) -> str:
     return f"{split} row {place}" + (f" ({title})" if title is not None else "")
 
 
-def _cached(env: RowTasks, split: Split, places: Sequence[int]) -> Path | None:
+def _cached(env: Environment, split: Split, places: Sequence[int]) -> Path | None:
     """The file of a proof, where it takes long to find; by the rows and the settings."""
-    folder, table = cache_folder(), env._table
-    if folder is None or not env.slow_proof or not isinstance(table, RowTable):
+    folder = cache_folder()
+    if folder is None or not isinstance(env, Provable) or not env.slow_proof:
+        return None
+    if (table := env.row_table) is None:
         return None
     rows = [table.row(place, split)[1] for place in places]
     settings = {name: repr(value) for name, value in vars(env).items() if name[0] != "_"}
-    text = json.dumps([mrlm.__version__, type(env).__name__, settings, rows], default=str)
+    text = json.dumps(
+        [importlib.metadata.version("mrlm"), type(env).__name__, settings, rows], default=str
+    )
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return folder / "proofs" / f"{key}.json"
 
 
-async def _played(env: RowTasks, split: Split, places: Sequence[int]) -> dict[int, str | None]:
-    """Row -> why it cannot be played; empty if the expert is paid, `None` without one."""
+async def _played(env: Environment, split: Split, places: Sequence[int]) -> dict[int, str | None]:
+    """Row -> why it cannot be played; empty if the expert is rewarded, `None` without one."""
+    assert isinstance(env, Provable)
+    full = env.expert_return or 0.0
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(place: int) -> str | None:
         async with turns:
             try:
-                return await _problem(env.prover(), split, place)
+                return await _problem(env.prover(), split, place, full)
             except MRLMError as error:
                 return str(error)
 
     return dict(zip(places, await asyncio.gather(*map(one, places)), strict=True))
 
 
-async def _problem(env: RowTasks, split: Split, place: int) -> str | None:
-    result = env.reset(env.task(place, split), place)
-    result = await result if is_pending(result) else result
+async def _problem(env: Environment, split: Split, place: int, full: float) -> str | None:
+    result = await _now(env.reset(env.task(place, split), place))
     earned: dict[str, float] = {}
     parts: dict[str, float] = {}
     for _ in range(MOST_STEPS):
@@ -157,15 +200,18 @@ async def _problem(env: RowTasks, split: Split, place: int) -> str | None:
             if text is None:
                 return None
             actions[agent] = Message(text, Role.ASSISTANT, agent)
-        result = env.step(actions)
-        result = await result if is_pending(result) else result
+        result = await _now(env.step(actions))
         for agent, reward in result.rewards.items():
             earned[agent] = earned.get(agent, 0.0) + reward.value
             parts |= reward.components
         if result.done or result.truncated:
             break
     least = min(earned.values(), default=0.0)
-    if least >= (env.expert_return or 0.0) - 1e-6:
+    if least >= full - 1e-6:
         return ""
     shares = ", ".join(f"{name} {value:g}" for name, value in parts.items())
-    return f"its own answer earns {least:g} of {env.expert_return:g} ({shares})"
+    return f"its own answer is rewarded {least:g} of {full:g} ({shares})"
+
+
+async def _now(result: Any) -> StepResult:
+    return await result if is_pending(result) else result
