@@ -119,7 +119,7 @@ def test_a_space_with_a_start_describes_what_it_contains() -> None:
                 assert (actions.named(f"{a} {b}") is not None) == inside
 
 
-GAMES = ["TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "Chess-v0", "Minesweeper-v0", "Poker-v0"]
+GAMES = ["TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "Othello-v0", "Minesweeper-v0", "Poker-v0"]
 
 
 @pytest.mark.parametrize("game", GAMES)

@@ -95,13 +95,14 @@ class TextArenaEnvironment(LibraryEnvironment):
         with self._chance.held(), _quiet():
             for layer in self._layers:
                 text = called(self._where, layer.action, text)
+            flagged = self._flagged(mover)
             try:
                 with _counted(self._env.state) as refusals:
                     done, _ = self._env.step(text)
             except Exception as error:
                 log.warning("%s could not take an answer: %r", self._where, error)
                 return StepResult(rewards=self._lost(agent), done=True)
-            invalid = bool(refusals) or (bool(done) and self._ended_by(mover))
+            invalid = bool(refusals) or self._flagged(mover) > flagged
             reward = Reward(-self.illegal * invalid, {"reward": 0.0, "illegal": float(invalid)})
             rewards = {agent: reward}
             if done:
@@ -142,9 +143,9 @@ class TextArenaEnvironment(LibraryEnvironment):
         known = getattr(self._env.state, "role_mapping", None) or {}
         return "GAME" if sender == -1 else str(known.get(sender, f"Player {sender}"))
 
-    def _ended_by(self, mover: int) -> bool:
-        """Whether an invalid move of the mover ended the game."""
-        info = getattr(self._env.state, "game_info", {})
+    def _flagged(self, mover: int) -> bool:
+        """Whether the game has noted an invalid move of a player that ended its play."""
+        info = getattr(self._env.state, "game_info", None) or {}
         return bool(info.get(mover, {}).get("invalid_move"))
 
     def _lost(self, loser: str) -> dict[str, Reward]:
