@@ -16,6 +16,7 @@ from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
+from mrlm.play.proof import check_rows
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow, as_workflow
 
@@ -49,6 +50,7 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
             name = free
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
+        check_rows(template, name)
         limits = section.weight, section.timeout, section.retries
         specs.append(EnvironmentSpec(name, template, make, workflow, *limits))
     return specs

@@ -12,6 +12,7 @@ from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
+from mrlm.data.forms import training_row
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.spec import Collection, Spec
 from mrlm.play.agent import AgentSettings
@@ -44,6 +45,7 @@ def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | 
         columns=section.columns,
         on_bad_row=section.on_bad_row,
         max_rows=section.max_rows,
+        convert=partial(training_row, pairs=spec.sampling.pairs),
         streaming=section.streaming,
     )
     if not section.streaming:

@@ -1,29 +1,52 @@
-"""`mrlm data`: lists the data sets that have short names, or prepares one for use without a
-network."""
+"""`mrlm data`: lists the data sets that have short names, prepares one for use without a network,
+or checks whether the rows of one can be played."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
+from mrlm.data.presets import DatasetPreset
+from mrlm.data.tasks import Row
+
+PLACE = "place_in_data"
+"""Column with the place of a row, while rows are checked."""
+
+
+CHECK = "check"
+MOST_REASONS = 20
+"""Most rows that `mrlm data check` names."""
 
 
 def data(
     preset: str | None = None,
+    name: str | None = None,
     out: Path | None = None,
     split: list[str] | None = None,
     limit: int | None = None,
     format: Literal["jsonl", "parquet"] = "jsonl",
     source: str | None = None,
     on_bad_row: Literal["raise", "skip"] = "raise",
+    environment: str | None = None,
 ) -> None:
-    """Prepare a data set in a local folder, or list the known ones."""
+    """Prepare a data set in a local folder, check whether its rows can be played, or list all."""
     from mrlm.data.presets import PRESETS
-    from mrlm.data.sources import MARKER, data_folder
     from mrlm.learn.policy.gguf import SHORT_NAMES
 
+    if preset == CHECK:
+        if out or format != "jsonl" or on_bad_row != "raise":
+            raise ConfigError(
+                "mrlm data check writes nothing; remove --out, --format, --on-bad-row"
+            )
+        _check(name, split or [], limit, source, environment)
+        return
+    if name is not None or environment is not None:
+        raise ConfigError(f"a second name and --environment belong to mrlm data {CHECK}")
     if preset is None:
         if out or split or limit or source:
             raise ConfigError("no data set is given; name one of those that mrlm data lists")
@@ -34,13 +57,20 @@ def data(
         return
     if preset not in PRESETS:
         raise ConfigError(unknown(preset, [*PRESETS, *SHORT_NAMES], "data"))
+    how = {"source": source, "splits": split or (), "limit": limit, "format": format}
+    _prepare(PRESETS[preset], out, **how, on_bad_row=on_bad_row)
+
+
+def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
+    """Write the usable rows of a data set to its folder; `how` are arguments of `prepare`."""
     from mrlm.data.prepare import prepare
+    from mrlm.data.sources import MARKER, data_folder
     from mrlm.learn.checkpoint import write_folder
 
     root = data_folder()
     if out is None and root is None:
         raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
-    folder = out or (root or Path()) / preset
+    folder = out or (root or Path()) / preset.name
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
@@ -49,14 +79,11 @@ def data(
     def fill(place: Path) -> None:
         counts.update(
             prepare(
-                PRESETS[preset],
+                preset,
                 place,
-                source=source,
-                splits=split or (),
-                limit=limit,
-                format=format,
-                on_bad_row=on_bad_row,
                 known=known,
+                usable=partial(_usable, preset),
+                **how,
             )
         )
 
@@ -65,9 +92,93 @@ def data(
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
     rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    print(f"{preset}: {rows} rows in {folder}")
-    found = out is None or (root is not None and folder.resolve() == (root / preset).resolve())
-    print(f"use it as dataset: {preset if found else folder}")
+    print(f"{preset.name}: {rows} rows in {folder}")
+    found = out is None or (root is not None and folder.resolve() == (root / preset.name).resolve())
+    print(f"use it as dataset: {preset.name if found else folder}")
+
+
+def _check(
+    name: str | None,
+    splits: Sequence[str],
+    limit: int | None,
+    source: str | None,
+    environment: str | None,
+) -> None:
+    """Play every row of a data set with the expert of its environment, and print what cannot be
+    played. Raises `ConfigError`: the data set or environment does not exist, or no row is
+    usable."""
+    from mrlm.data.presets import PRESETS
+    from mrlm.data.sources import with_preset
+    from mrlm.data.tasks import Reading
+
+    if name is None:
+        raise ConfigError("mrlm data check needs a data set: a short name, a file or a hub id")
+    preset = PRESETS.get(name)
+    if source is not None and preset is None:
+        raise ConfigError(f"--source {source}: it is read as a short name, which {name!r} is not")
+    kind = environment or (preset.environment if preset is not None else None)
+    if kind is None:
+        raise ConfigError(f"{name}: name the environment that plays its rows with --environment")
+    data = name if source is None or preset is None else with_preset(source, preset)
+    known = data.preset if not isinstance(data, str) else preset
+    playable = 0
+    for split in splits or (known.splits if known is not None else [None]):
+        reading = Reading(data, split, on_bad_row="skip", max_rows=limit)
+        rows = list(reading)
+        begin = time.monotonic()
+        places, problems, silent = _played(kind, rows)
+        problems = [*map(str, reading.bad), *problems]
+        title = name if split is None else f"{name} {split}"
+        seconds = f"{time.monotonic() - begin:.0f} s"
+        total = len(rows) + len(reading.bad)
+        print(f"{title}: {total:,} rows, {len(places):,} can be played ({kind}, {seconds})")
+        if silent:
+            print(f"  {silent:,} of these have no answer of their own to prove it with")
+        for problem in problems[:MOST_REASONS]:
+            print(f"  {problem}")
+        if len(problems) > MOST_REASONS:
+            print(f"  and {len(problems) - MOST_REASONS:,} more")
+        playable += len(places)
+    if not playable:
+        raise ConfigError(f"{name}: no row can be played")
+
+
+def _usable(preset: DatasetPreset, split: str, rows: list[Row]) -> list[int]:
+    """The places of the rows of a preset that can be played; a split above `SAMPLE` rows is
+    written as it is."""
+    from mrlm.play.proof import SAMPLE
+
+    if preset.environment is None or len(rows) > SAMPLE:
+        return list(range(len(rows)))
+    places, problems, _ = _played(preset.environment, rows)
+    if problems:
+        print(
+            f"{preset.name} {split}: {len(problems)} of {len(rows)} rows cannot be played and are "
+            f"left out (mrlm data check {preset.name} lists them); the first: {problems[0]}"
+        )
+    if not places:
+        raise ConfigError(f"{preset.name} {split}: no row can be played: {problems[0]}")
+    return places
+
+
+def _played(environment: str, rows: list[Row]) -> tuple[list[int], list[str], int]:
+    """The places of the rows that an environment's expert can play, why the others cannot be, and
+    the number of those without an expert."""
+    from mrlm.core.environment import as_environment
+    from mrlm.core.registry import load
+    from mrlm.play.proof import Provable, proved
+
+    marked = [row | {PLACE: place} for place, row in enumerate(rows)]
+    env = load("environments", environment)(dataset=marked, eval_dataset=marked, on_bad_row="skip")
+    table = env.row_table if isinstance(env, Provable) else None
+    if table is None or env.expert_return is None:
+        raise ConfigError(f"environment {environment} has no expert for rows, so nothing is proved")
+    proof = proved(as_environment(env), "train", None)
+    places = [table.row(index, "train")[1][PLACE] for index in range(proof.rows)]
+    problems = [f"row {places[index]}: {why}" for index, why in proof.problems.items()]
+    bad = [str(error) for error in table.bad[: len(table.bad) // 2]]  # both splits are these rows
+    usable = [place for index, place in enumerate(places) if index not in proof.problems]
+    return usable, [*bad, *problems], proof.silent
 
 
 def _prepare_model(name: str, source: str | None, others: bool) -> None:

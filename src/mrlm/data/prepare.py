@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from mrlm.core.errors import DataError
 from mrlm.data.files import write_jsonl, write_parquet
 from mrlm.data.presets import DatasetPreset
 from mrlm.data.sources import MARKER, hub_source, with_preset
-from mrlm.data.tasks import OnBadRow, Reading
+from mrlm.data.tasks import OnBadRow, Reading, Row
 
 Format = Literal["jsonl", "parquet"]
 
@@ -28,6 +28,7 @@ def prepare(
     format: Format = "jsonl",
     on_bad_row: OnBadRow = "raise",
     known: Path | None = None,
+    usable: Callable[[str, list[Row]], Collection[int]] | None = None,
 ) -> dict[str, int]:
     """Write one file per split, and a description of the data set.
 
@@ -41,6 +42,7 @@ def prepare(
         format: format of the files; parquet is written from memory.
         on_bad_row: `raise`, or `skip` and log the number.
         known: a previously prepared folder, whose other splits are kept.
+        usable: called with a split and its converted rows; returns the places of those to write.
 
     Returns:
         Split -> number of rows.
@@ -55,7 +57,11 @@ def prepare(
         reading = Reading(
             found, split, on_bad_row=on_bad_row, max_rows=limit, streaming=limit is not None
         )
-        rows = (dict(value) for value, _ in reading.pairs())
+        rows: Iterable[Row] = (dict(value) for value, _ in reading.pairs())
+        if usable is not None:
+            pairs = list(reading.pairs())
+            places = usable(split, [row for _, row in pairs])
+            rows = [dict(pairs[place][0]) for place in places]
         file = folder / f"{split}.{format}"
         counts[split] = (write_parquet if format == "parquet" else write_jsonl)(file, rows)
     about = {"preset": preset.name, "hub": preset.hub, "source": str(source or preset.hub)}

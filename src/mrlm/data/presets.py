@@ -33,6 +33,8 @@ class DatasetPreset:
         config: its configuration on the hub, also the folder in a snapshot of it.
         train: the training split.
         held_out: the held-out split; `None`: a tenth of the prompts of `train`.
+        environment: the environment of its rows, by name, if there is one in which an expert can
+            play them.
         revision, files: revision and files (split -> files) on the hub, if the data are not in the
             main branch.
     """
@@ -46,6 +48,7 @@ class DatasetPreset:
     config: str | None = None
     train: str = "train"
     held_out: str | None = None
+    environment: str | None = None
     revision: str | None = None
     files: Mapping[str, str] | None = None
 

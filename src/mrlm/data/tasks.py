@@ -64,6 +64,8 @@ class Reading:
     convert: Callable[[Row, str], Row] | None = None
     streaming: bool = False
     found: DataSource = field(init=False)
+    bad: list[DataError] = field(init=False, default_factory=list)
+    """The malformed rows that were skipped, in the last reading."""
 
     def __post_init__(self) -> None:
         if self.on_bad_row not in ("raise", "skip"):
@@ -82,7 +84,7 @@ class Reading:
         preset, split, count = self.found.preset, self.split, 0
         if preset is not None:
             split = split or preset.train
-        bad: list[DataError] = []
+        self.bad = bad = []
         for where, value in self.found.rows(split, self.streaming):
             try:
                 row = _checked(where, value, self.columns or {}, self.required, preset)
@@ -114,9 +116,15 @@ def read_rows(
     required: Sequence[str] = (),
     max_rows: int | None = None,
     convert: Callable[[Row, str], Row] | None = None,
+    bad: list[DataError] | None = None,
 ) -> list[Row]:
-    """The rows of a data set as a list of dictionaries; the arguments are those of `Reading`."""
-    return list(Reading(source, split, columns, on_bad_row, required, max_rows, convert))
+    """The rows of a data set as a list of dictionaries; the arguments are those of `Reading`, and
+    `bad` receives the malformed rows that were skipped."""
+    reading = Reading(source, split, columns, on_bad_row, required, max_rows, convert)
+    rows = list(reading)
+    if bad is not None:
+        bad += reading.bad
+    return rows
 
 
 def held_out_split(source: Any, split: str | None = None) -> str | None:
@@ -213,8 +221,12 @@ def _checked(
     for name in CONVERSATIONS:
         if name in row:
             if name in ANSWERS and isinstance(row[name], Mapping):
-                row[name] = joint_answer(row[name], f"{where}, column {name!r}")
-            row_messages(row[name], f"{where}, column {name!r}")
+                if row[name].keys() & {"role", "from"}:  # one message
+                    row[name] = [row[name]]
+                else:
+                    row[name] = joint_answer(row[name], f"{where}, column {name!r}")
+            if row.get("conversations") is None:  # in the form of another project
+                row_messages(row[name], f"{where}, column {name!r}")
     return row
 
 

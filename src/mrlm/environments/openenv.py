@@ -18,6 +18,8 @@ from mrlm.environments.shared.spaces import shown
 
 OWN = ("done", "reward", "metadata")
 """Fields of an observation that are not shown."""
+INVALID = object()
+"""Stands for no value, since `None` is one."""
 MOST_BYTES = 16 << 20
 """Maximum size of a message of the server, in bytes."""
 
@@ -95,14 +97,18 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         self.opening: str = self.instructions
         self._series: str = "openenv"
         self._text = ""
+        self._first = 0.0
+        """Reward of the reset, which the first action receives."""
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._begin(task, seed)
         if self._env is None:
             self._env = self._made()
         begun = self._restart()
-        opening = f"{self.instructions}\n{self._shown(begun.observation)}".strip()
+        text = self._shown(begun.observation)
+        opening = "\n".join(part for part in (self.instructions, text) if part)
         seen = Observation([Message(opening)], done=bool(begun.done))
+        self._first = finite(begun.reward or 0.0, self._where)
         return StepResult({self.agents[0]: seen}, done=bool(begun.done))
 
     def _restart(self) -> Any:
@@ -129,7 +135,8 @@ class OpenEnvEnvironment(ReplayedEnvironment):
             seen = Observation([Message(notice)])
             return StepResult({} if over else {agent: seen}, {agent: reward}, truncated=over)
         self._done.append(action or {})
-        value = finite(answer.reward or 0.0, self._where)
+        value = finite(answer.reward or 0.0, self._where) + self._first
+        self._first = 0.0
         rewards = {agent: Reward(value, {"reward": value, "malformed": 0.0})}
         text = self._shown(answer.observation)
         if answer.done or over:
@@ -146,8 +153,8 @@ class OpenEnvEnvironment(ReplayedEnvironment):
     def _action(self, text: str) -> tuple[dict[str, Any] | None, str]:
         """The action in an answer, or `None` and the reason of refusal."""
         if self.field is not None:
-            value = _value(text.strip(), self.fields[self.field])
-            if value is None:
+            value = _value(text, self.fields[self.field])
+            if value is INVALID:
                 return None, f"That is no {_kind(self.fields[self.field])}."
             return {self.field: value}, ""
         start, end = text.find("{"), text.rfind("}")
@@ -171,7 +178,6 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         plain = {
             name: shown(value) if isinstance(value, str | int | float) else json.dumps(value)
             for name, value in kept.items()
-            if value is not None
         }
         lines = [f"{name}: {text}" for name, text in plain.items()]
         self._text = next(iter(plain.values())) if len(plain) == 1 else "\n".join(lines)
@@ -220,21 +226,22 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """An answer as the value of a field; `None` if it is not valid."""
+    """An answer as the value of a field, text with its white space; `INVALID` if it is not one."""
     kind = schema.get("type")
+    stripped = text.strip()
     if "enum" in schema:
-        return next((one for one in schema["enum"] if str(one) == text), None)
+        return next((one for one in schema["enum"] if str(one) == stripped), INVALID)
     if kind == "string" or (kind is None and "anyOf" not in schema):
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(stripped)
     except (ValueError, RecursionError):
-        return None
+        return INVALID
     known = {"integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
     wanted = known.get(str(kind))
     if isinstance(value, bool) and kind in ("integer", "number"):
-        return None
-    return value if wanted is None or isinstance(value, wanted) else None
+        return INVALID
+    return value if wanted is None or isinstance(value, wanted) else INVALID
 
 
 PLUGIN = OpenEnvEnvironment

@@ -20,6 +20,8 @@ from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
+ROUNDING = 1e-9
+"""Error of a difference of two sums of rewards."""
 ACTIONS = {
     "rps": "rock paper scissors",
     "leduc_holdem": "call raise fold check",
@@ -133,7 +135,7 @@ class PettingZooEnvironment(ReplayedEnvironment):
             for player, value in paid.items():
                 self._pay(rewards, player, finite(value, self._where))
             if not self._env.agents or all(ended.get(p) or cut.get(p) for p in self._env.agents):
-                short = any(cut.values())
+                short = any(cut[player] and not ended.get(player) for player in cut)
                 return StepResult(rewards=rewards, done=not short, truncated=short)
             if self._out_of_time:
                 return StepResult(rewards=rewards, truncated=True)
@@ -224,8 +226,14 @@ class PettingZooEnvironment(ReplayedEnvironment):
         env = self._env
         if self.parallel:
             return called(self._where, env.step, action)
+        before = dict(env._cumulative_rewards)
         called(self._where, env.step, *action.values())
-        answer = None, dict(env.rewards), dict(env.terminations), dict(env.truncations), None
+        rewards = dict(env.rewards)
+        for player, total in env._cumulative_rewards.items():  # some fill only these
+            gained = total - (0.0 if player in action else before.get(player, 0.0))
+            if abs(gained - rewards.get(player, 0.0)) > ROUNDING:
+                rewards[player] = gained
+        answer = None, rewards, dict(env.terminations), dict(env.truncations), None
         while env.agents and (
             env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
         ):

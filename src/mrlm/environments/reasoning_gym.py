@@ -39,6 +39,10 @@ _TOKEN = re.compile(r"\s+|\d{1,12}(?:\.\d{1,12})?|[A-Za-z]+|\*\*|[-+*/^(),]")
 _NAN = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 
+ROUNDING = 1e-9
+"""Error of a score that is a sum of fractions."""
+
+
 class ReasoningGymEnvironment(QuestionEnvironment):
     """An environment of questions from a generator of `reasoning_gym`, answered in one or several
     attempts. The return of an episode is the generator's score of its best attempt, from 0 to 1;
@@ -170,9 +174,12 @@ class ReasoningGymEnvironment(QuestionEnvironment):
             score = self._ask({"entry": self._entry, "said": answer})["score"]
         except TooLate:
             return None
-        if score is not None and not 0.0 <= score <= 1.0:
+        if score is None:
+            return None
+        nearest = min(max(score, 0.0), 1.0)
+        if abs(score - nearest) > ROUNDING:
             raise EpisodeError(f"reasoning_gym: {self.dataset} returned the score {score}")
-        return score
+        return 1.0 if nearest > 1.0 - ROUNDING else nearest
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         known = {"dataset": self.dataset, "config": self.config}

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mrlm.core.errors import ConfigError
@@ -95,12 +95,14 @@ class TextArenaEnvironment(LibraryEnvironment):
         with self._chance.held(), _quiet():
             for layer in self._layers:
                 text = called(self._where, layer.action, text)
+            flagged = self._flagged(mover)
             try:
-                done, _ = self._env.step(text)
+                with _counted(self._env.state) as refusals:
+                    done, _ = self._env.step(text)
             except Exception as error:
                 log.warning("%s could not take an answer: %r", self._where, error)
                 return StepResult(rewards=self._lost(agent), done=True)
-            invalid = self._was_invalid(mover, bool(done))
+            invalid = bool(refusals) or self._flagged(mover) > flagged
             reward = Reward(-self.illegal * invalid, {"reward": 0.0, "illegal": float(invalid)})
             rewards = {agent: reward}
             if done:
@@ -141,13 +143,10 @@ class TextArenaEnvironment(LibraryEnvironment):
         known = getattr(self._env.state, "role_mapping", None) or {}
         return "GAME" if sender == -1 else str(known.get(sender, f"Player {sender}"))
 
-    def _was_invalid(self, mover: int, done: bool) -> bool:
-        state = vars(self._env.state)
-        if done:
-            return bool(state.get("game_info", {}).get(mover, {}).get("invalid_move"))
-        count = state.get("error_count", 0)
-        count = count.get(mover, 0) if isinstance(count, Mapping) else count
-        return bool(count) and state.get("current_player_id") == mover
+    def _flagged(self, mover: int) -> bool:
+        """Whether the game has noted an invalid move of a player that ended its play."""
+        info = getattr(self._env.state, "game_info", None) or {}
+        return bool(info.get(mover, {}).get("invalid_move"))
 
     def _lost(self, loser: str) -> dict[str, Reward]:
         won = 1.0 if self.num_players == 2 else 0.0
@@ -200,6 +199,27 @@ class TextArenaEnvironment(LibraryEnvironment):
         players = "" if wanted is None else f" with {wanted} players"
         why = " ".join(f"{type(failed).__name__}: {failed}".split())[:300]
         raise ConfigError(f"textarena: {self.id} cannot be played{players}: {why}")
+
+
+@contextlib.contextmanager
+def _counted(state: Any) -> Iterator[list[None]]:
+    """Count the moves that a game declares invalid: its own counter is reset by some games, and
+    another player may be next."""
+    refusals: list[None] = []
+    declare = getattr(state, "set_invalid_move", None)
+    if declare is None:
+        yield refusals
+        return
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        refusals.append(None)
+        return declare(*args, **kwargs)
+
+    state.set_invalid_move = counted
+    try:
+        yield refusals
+    finally:
+        del state.set_invalid_move  # the method of the class again, which copies of the game need
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,7 +106,9 @@ class VerifiersEnvironment(QuestionEnvironment):
         components = {"malformed": float(not text.strip())}
         value = -self.malformed
         if text.strip():
-            value, scores = run_async(self._scored(text))  # in a thread, under the deadline
+            value, scores = run_async(
+                self._scored(text, actions[agent])
+            )  # in a thread, under the deadline
             components |= scores
         return StepResult(rewards={agent: Reward(value, components)}, done=True)
 
@@ -115,10 +118,10 @@ class VerifiersEnvironment(QuestionEnvironment):
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         return None if self.answer is None or self._data is None else str(self._task.answer)
 
-    async def _scored(self, text: str) -> tuple[float, dict[str, float]]:
+    async def _scored(self, text: str, message: Message) -> tuple[float, dict[str, float]]:
         """Score an answer by the task's own functions: the reward, and all values by name."""
         where = f"verifiers {self.title}, task {self._data.data.idx}"
-        trace = _trace(self._data, text)
+        trace = _trace(self._data, text, message)
         try:
             await self._data.score(trace)
         except Exception as error:
@@ -192,7 +195,8 @@ def _opening(data: Any) -> list[Message]:
     return system + [Message(content_text(each.content), Role(each.role)) for each in data.prompt]
 
 
-def _trace(task: Any, text: str) -> Any:
+def _trace(task: Any, text: str, message: Message) -> Any:
+    """The trace of an answer: its messages, and the model call with its usage and its end."""
     import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
     from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 
@@ -202,11 +206,38 @@ def _trace(task: Any, text: str) -> Any:
         agent=vf.AgentInfo(config=vf.AgentConfig()),
     )
     makes = {Role.SYSTEM: vf.SystemMessage, Role.ASSISTANT: vf.AssistantMessage}
-    for message in _opening(task.data):
-        _append(trace, makes.get(message.role, vf.UserMessage)(content=message.content), False)
-    _append(trace, vf.AssistantMessage(content=text), True)
+    for each in _opening(task.data):
+        _append(trace, makes.get(each.role, vf.UserMessage)(content=each.content), False)
+    calls = [_tool_call(call, number) for number, call in enumerate(message.tool_calls)]
+    _append(trace, vf.AssistantMessage(content=text, tool_calls=calls or None), True)
+    trace.calls.append(_model_call(message, len(trace.nodes) - 1, bool(calls)))
     trace.is_completed = trace.ok = True
     return trace
+
+
+def _tool_call(call: Mapping[str, Any], number: int) -> Any:
+    from verifiers.v1.types import ToolCall  # pyright: ignore[reportMissingImports]
+
+    function = call.get("function", call)
+    arguments = function.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ToolCall(
+        id=str(call.get("id") or f"call_{number}"), name=function["name"], arguments=text
+    )
+
+
+def _model_call(message: Message, node: int, has_calls: bool) -> Any:
+    from verifiers.v1.trace import ModelCall  # pyright: ignore[reportMissingImports]
+    from verifiers.v1.types import Usage  # pyright: ignore[reportMissingImports]
+
+    turn = message.turn
+    reason = "tool_calls" if has_calls else "stop"
+    usage = None
+    if turn is not None:
+        reason = "length" if turn.finish_reason == "length" else reason
+        sizes = len(turn.prompt_ids), len(turn.completion_ids)
+        usage = Usage(prompt_tokens=sizes[0], completion_tokens=sizes[1]) if any(sizes) else None
+    return ModelCall(node=node, finish_reason=reason, usage=usage)
 
 
 def _append(trace: Any, message: Any, sampled: bool) -> None:

@@ -8,9 +8,11 @@ of the supervisor's descriptors, and with namespaces it gets fresh ones, with an
 process 1.
 """
 
+import _sitebuiltins
 import _socket as socket  # the public module takes as long to import as Python takes to start
 import array
 import atexit
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -179,7 +181,9 @@ def unpack(data):
 def run_text(text, modules):
     """Run a program as Python runs its main file; returns its exit code."""
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__.update(__builtins__=__builtins__, __file__=FILE)
+    for name in ("exit", "quit"):  # the module site, which is not loaded, defines them
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     sys.modules["__main__"] = main
     try:
         exec(compile(text, FILE, "exec", dont_inherit=True), main.__dict__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
@@ -17,6 +17,7 @@ from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
+from mrlm.environments.code.grading import patient
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
@@ -57,6 +58,8 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     label = "class_completion"
     kind = ClassProblem
     reward_range: tuple[float, float] | None = (-1.0, 6.0)
+    expert_return = 6.0
+    slow_proof = True
     matters = row_matters("dataset", rows=["max_tests"])
 
     def __init__(
@@ -107,6 +110,11 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
             row = self._convert(generated(f"{self.seed}/{seed}", split), name)
             info = {PROBLEM: row[PROBLEM]}
         return Task(name, [Message(row["prompt"])], row.get("solution_code"), seed, info)
+
+    def prover(self) -> Self:
+        twin = self.spawn()
+        twin.limits = patient(self.limits)
+        return twin
 
     def asked(self) -> list[str]:
         self._division = divided(self._problem, len(self.writers), self.division)

@@ -10,19 +10,15 @@ import json
 import logging
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
 from mrlm.environments.class_completion.problems import ClassProblem
-from mrlm.environments.code.grading import CodeGrader
+from mrlm.environments.code.grading import CodeGrader, patient
 from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
 
 log: logging.Logger = logging.getLogger("mrlm")
-
-PATIENCE = 3.0
-"""Factor on the deadline of a test for the reference class, so that it fails no test by chance."""
 
 
 class ClassGrader(CodeGrader):
@@ -72,16 +68,19 @@ class ClassGrader(CodeGrader):
         return self._usable[key]
 
     async def _find(self, key: str, problem: ClassProblem, limits: Limits) -> None:
-        cases = [list(case) for case in problem.cases]
-        patient = replace(limits, wall=limits.wall * PATIENCE)
-        verdicts = await self._graded(problem, problem.solution or "", cases, patient)
-        kept = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict.passed]
-        if len(kept) < len(cases):
+        """Find the cases that pass when only they are run, as later: one may need the file that
+        another one has written."""
+        tried, cases = [], [list(case) for case in problem.cases]
+        while len(tried) != len(cases):
+            verdicts = await self._graded(problem, problem.solution or "", cases, patient(limits))
+            tried = cases
+            cases = [case for case, verdict in zip(tried, verdicts, strict=True) if verdict.passed]
+        if len(cases) < len(problem.cases):
             log.info(
                 "class %s: %d of %d tests cannot be judged and are left out",
-                problem.name, len(cases) - len(kept), len(cases),
+                problem.name, len(problem.cases) - len(cases), len(problem.cases),
             )  # fmt: skip
-        self._usable[key] = kept
+        self._usable[key] = cases
 
     async def _graded(
         self, problem: ClassProblem, program: str, cases: Sequence[Sequence[str]], limits: Limits

@@ -7,24 +7,69 @@ import re
 MAX_CODE = 100_000
 """Maximum number of characters of code; longer code is refused without being run."""
 
-_PYTHON = re.compile(r"```[ \t]{0,9}(?:python3?|py)\b", re.IGNORECASE)
-_ANY = re.compile(r"```[^\n`]{0,99}$", re.MULTILINE)
-_END = re.compile(r"^[ \t]*```", re.MULTILINE)
+_MARKER = re.compile(r"[-*+]|\d{1,9}[.)]")
+_PYTHON = re.compile(r"[ \t]*(?:python3?|py)\b", re.IGNORECASE)
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def extract_code(text: str) -> str:
     """The code of a completion: its first ```` ```python ```` block, else its first fenced block,
-    else the whole text. An unclosed block ends with the text."""
-    text = text.replace("\r\n", "\n")
-    opening = _PYTHON.search(text) or _ANY.search(text)
-    first = text.find("\n", opening.end()) if opening else -1
-    if first < 0:
-        return text.strip("\n").rstrip()
-    body = text[first + 1 :]
-    closing = _END.search(body)
-    end = closing.start() if closing else body.find("```")
-    return (body if end < 0 else body[:end]).strip("\n").rstrip()
+    else the whole text. An unclosed block ends with the text; text that only ends with a fence, as
+    where the prompt has opened the block, is the code before it."""
+    blocks = _blocks(text.replace("\r\n", "\n"))
+    python = [code for info, code in blocks if _PYTHON.match(info)]
+    return (python or [code for _, code in blocks] or [text])[0].strip("\n").rstrip()
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a text: the words after the opening fence, and the lines inside, without
+    the indentation of the block (that of a list)."""
+    blocks: list[tuple[str, str]] = []
+    lines = text.split("\n")
+    opening: tuple[int, str, str] | None = None
+    inside: list[str] = []
+    for number, line in enumerate(lines):
+        if opening is None:
+            before, marks, info = _fence(line)
+            if marks:
+                alone = not info.strip() and not blocks
+                if alone and not "".join(lines[number + 1 :]).strip():
+                    code = "\n".join([*lines[:number], before])
+                    return [("", code)] if code.strip() else []
+                listed = not before.strip() or _MARKER.fullmatch(before.strip())
+                column = len(before) if listed else 0
+                opening, inside = (column, marks, info), []
+            continue
+        column, marks, info = opening
+        if _closes(line, column, marks):
+            blocks.append((info, "\n".join(inside)))
+            opening = None
+            continue
+        indent = len(line) - len(line.lstrip(" \t"))
+        inside.append(line[min(indent, column) :])
+    if opening is not None:
+        body = "\n".join(inside)
+        end = body.find(opening[1])  # a fence behind the last line of code
+        blocks.append((opening[2], body if end < 0 else body[:end]))
+    return blocks
+
+
+def _fence(line: str) -> tuple[str, str, str]:
+    """A line that may open a block: the text before the fence, the fence, and the words after
+    it. Without a fence, the second is empty."""
+    tilde = line.lstrip(" \t").startswith("~~~")
+    mark = "~" if tilde else "`"
+    end = len(line) - len(line.lstrip(" \t~")) if tilde else line.rfind(mark) + 1
+    before = line[:end].rstrip(mark)
+    if end - len(before) < 3 or "```" in before:  # no fence, or code inside a line
+        return "", "", ""
+    return before, line[len(before) : end], line[end:]
+
+
+def _closes(line: str, column: int, marks: str) -> bool:
+    """Whether a line closes a block: one that is indented further belongs to the code."""
+    text = line.lstrip(" \t")
+    return text.startswith(marks) and len(line) - len(text) < column + 4
 
 
 def refusal(code: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
@@ -16,7 +16,7 @@ from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import converted
 from mrlm.environments.code.generator import CodeProblemGenerator
-from mrlm.environments.code.grading import CodeGrader
+from mrlm.environments.code.grading import CodeGrader, patient
 from mrlm.environments.code.problems import PROBLEM, CodeProblem
 from mrlm.environments.code.scoring import UNUSABLE, feedback, test_board, worth
 from mrlm.environments.shared.generators import attempts
@@ -66,6 +66,8 @@ class CodeExecutionEnvironment(QuestionEnvironment):
     title: str = "code"
     blocking: bool = False  # steps are coroutines, and everything else is fast
     reward_range: tuple[float, float] | None = (-0.5, 2.0)
+    expert_return = 2.0
+    slow_proof = True
     _table: RowTable | None = None
     matters = row_matters("dataset", "generator_or_dataset", rows=["num_visible", "max_tests"])
 
@@ -131,6 +133,11 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         known = {"family": problem.family, "difficulty": problem.difficulty}
         more = {**info, **known, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
+
+    def prover(self) -> Self:
+        twin = self.spawn()
+        twin.limits = patient(self.limits)
+        return twin
 
     def begin(self, task: Task) -> None:
         self._problem: CodeProblem = problem_of(task, CodeProblem, "code")

@@ -90,7 +90,7 @@ def _mbpp(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
     tests = [test for test in tests if test][:max_tests]
     if not tests:
         raise DataError(f"{where}, column 'test_list': it is empty; at least one test is needed")
-    entry = _tested_name(tests, f"{where}, column 'test_list'")
+    entry = _tested_name(tests, row.get("code"), f"{where}, column 'test_list'")
     if row.get("test") is not None:
         tests.append(plus_test(row["test"], f"{where}, column 'test'"))
     setup = [str(line) for line in _list(row.get("test_imports") or [], where)]
@@ -187,16 +187,20 @@ def _identifier(name: Any, where: str) -> None:
         raise DataError(f"{where}: expected a function name, not {name!r}")
 
 
-def _tested_name(tests: list[str], where: str) -> str:
-    """The function that the first test calls."""
+def _tested_name(tests: list[str], code: Any, where: str) -> str:
+    """The function that the first test calls: a built-in one only if the solution replaces it."""
     try:
         tree = ast.parse(tests[0])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{where}: {tests[0][:80]!r} is not Python ({error})") from error
-    for node in ast.walk(tree):
-        name = node.func if isinstance(node, ast.Call) else None
-        if isinstance(name, ast.Name) and not hasattr(builtins, name.id):
-            return name.id
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [name.id for name in called if isinstance(name, ast.Name)]
+    for name in names:
+        if not hasattr(builtins, name):
+            return name
+    for name in names:
+        if isinstance(code, str) and re.search(rf"^(?:def|class) {name}\b", code, re.MULTILINE):
+            return name
     raise DataError(f"{where}: {tests[0][:80]!r} does not call a function of the solution")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mrlm.core.sync_async import in_thread
@@ -26,6 +27,15 @@ last bit."""
 
 MOST_TIME = 6
 """Total time limit of all cases of a program, in multiples of the deadline of one case."""
+
+
+PATIENCE = 3.0
+"""Factor on the deadline of a test for a reference solution, so that it fails no test by chance."""
+
+
+def patient(limits: Limits) -> Limits:
+    """The limits of a reference solution."""
+    return replace(limits, wall=limits.wall * PATIENCE)
 
 
 class CodeGrader(SharedByCopies):

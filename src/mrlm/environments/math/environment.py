@@ -60,6 +60,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
     title: str = "math"
     _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
+    expert_return = CORRECT
     matters = row_matters("dataset")
 
     def __init__(

@@ -15,6 +15,7 @@ from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_SHOWN = 1_000
 """Characters of an answer on the board."""
 
@@ -64,6 +65,7 @@ class QuestionTable(RowTable):
         return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
 
     def _checked(self, row: Row, where: str) -> Row:
+        row = _of_verl(row)
         if question_of(row) is None:
             raise DataError(
                 f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
@@ -116,6 +118,14 @@ def multiple_choice(
         raise DataError(f"{where}: the answer {gold!r} is none of its {len(shown)} choices")
     lines = [f"({letter}) {text}" for letter, text in zip(letters, shown, strict=True)]
     return "\n".join([question, *lines]), (letters[index], shown[index])
+
+
+def _of_verl(row: Row) -> Row:
+    """A row whose answer is the `ground_truth` of a column `reward_model`, as in verl."""
+    truth = row.get("reward_model")
+    if row.get("answer") is not None or not isinstance(truth, Mapping):
+        return row
+    return row | {"answer": truth.get("ground_truth")}
 
 
 class QuestionEnvironment(RowTasks):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.data.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
 
@@ -90,8 +90,18 @@ class RowTable(SharedByCopies):
         required: Sequence[str] = (),
         convert: Callable[[Row, str], Row] | None = None,
     ) -> None:
+        self.on_bad_row = on_bad_row
+        self.proved = False
+        """Whether the expert is known to be rewarded for its rows (`play.proof`)."""
+        self.bad: list[DataError] = []
+        """Malformed rows that were skipped."""
         read = partial(
-            read_rows, columns=columns, on_bad_row=on_bad_row, required=required, convert=convert
+            read_rows,
+            columns=columns,
+            on_bad_row=on_bad_row,
+            required=required,
+            convert=convert,
+            bad=self.bad,
         )
         rows = read(dataset, split=split)
         own = held_out_split(dataset, split)
@@ -123,6 +133,11 @@ class RowTable(SharedByCopies):
         """Number of rows of a split."""
         return len(self._rows[split])
 
+    def drop(self, split: Split, places: Collection[int]) -> None:
+        """Leave rows of a split out."""
+        rows = enumerate(self._rows[split])
+        self._rows[split] = [row for place, row in rows if place not in places]
+
     def row(self, seed: int, split: Split) -> tuple[int, Row]:
         """The row of a seed, preceded by its index in the split."""
         index = seed % len(self._rows[split])
@@ -134,7 +149,21 @@ class RowTasks(Environment):
     settings; everything else is set by `reset`."""
 
     blocking: bool = False
+    expert_return: float | None = None
+    """The return of every agent in an episode that the expert plays; it is proved for each row when
+    a run starts. `None`: it is not known."""
+    slow_proof: bool = False
+    """Whether the proof takes so long that it is cached."""
     _table: RowTable | None = None
+
+    @property
+    def row_table(self) -> RowTable | None:
+        """The rows, if it has any."""
+        return self._table
+
+    def prover(self) -> Self:
+        """A copy in which the expert plays a row: patient, so that none fails by chance."""
+        return self.spawn()
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)

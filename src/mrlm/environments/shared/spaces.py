@@ -104,8 +104,11 @@ class Actions:
             return f"a text of {self.space.min_length} to {self.space.max_length} characters"
         if self.kind != "Discrete":
             count = int(np.prod(self.space.shape))
-            most = "0 or 1" if self.kind == "MultiBinary" else f"below {self.space.nvec.tolist()}"
-            return f"{count} numbers, {most}"
+            if self.kind == "MultiBinary":
+                return f"{count} numbers, 0 or 1"
+            start, nvec = np.asarray(getattr(self.space, "start", 0)), self.space.nvec
+            least = f"at least {start.tolist()} and " if start.any() else ""
+            return f"{count} numbers, {least}below {(start + nvec).tolist()}"
         places = list(range(len(self.words)) if legal is None else legal)
         if len(places) > MOST_LISTED and self.words == self.numbers and legal is None:
             return f"a number from {self.words[0]} to {self.words[-1]}"

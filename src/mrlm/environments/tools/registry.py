@@ -84,6 +84,9 @@ class ToolRegistry(SharedByCopies):
         for kit in {tool.kit.name: tool.kit for tool in self if tool.kit is not None}.values():
             if kit.prepare is not None:
                 kit.prepare()
+        for prepare in {tool.prepare for tool in self} - {None}:
+            assert prepare is not None
+            prepare()
         return Toolbox(self, timeout, max_output)
 
     def __getitem__(self, name: str) -> Tool:

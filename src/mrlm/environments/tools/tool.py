@@ -53,6 +53,7 @@ class Tool:
         kit: the kit of its state.
         quick: it returns immediately and needs neither a thread nor a deadline.
         deadline: time limit in seconds; `None`: the environment's.
+        prepare: called when an episode begins, before its first call.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Tool:
     kit: Kit | None = None
     quick: bool = False
     deadline: float | None = None
+    prepare: Callable[[], None] | None = None
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -174,8 +176,9 @@ def kind_of(schema: Any) -> str:
         return "any"
     if "enum" in schema:
         return " | ".join(json.dumps(value) for value in schema["enum"])
-    if "anyOf" in schema:
-        return " | ".join(kind_of(one) for one in schema["anyOf"])
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return " | ".join(kind_of(one) for one in schema[word])
     kind = schema.get("type", "any")
     if kind == "array" and isinstance(schema.get("items"), Mapping):
         return f"array of {kind_of(schema['items'])}"

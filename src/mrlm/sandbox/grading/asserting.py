@@ -6,6 +6,7 @@ The verdict is computed in the process of the tests."""
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked,
 from mrlm.sandbox.types import Limits, Sandbox
 
 T = TypeVar("T")
-TESTS = ("plain.py", "tests_worker.py")
+TESTS = ("plain.py", "tests_worker.py", "objects_worker.py")
 CASES = (*TESTS, "cases_worker.py")
 EXPECTABLE = frozenset(
     name
@@ -43,8 +44,11 @@ async def grade_asserts(
 
     Values are compared by the tests' own code, with Python's rules (`True == 1` holds). Arguments
     that a function modifies are modified for the test only if the call is a statement of its own.
-    Objects of the solution's classes can be created and passed back, and have no attributes. An
-    exception is raised in the test as its built-in base class, with its message.
+    A result that is not plain data stays in the solution's process and equals nothing; the test may
+    reduce it (truth, length, iteration, an item, an attribute, a method without arguments), which
+    takes no value of the test along. Objects of the solution's classes can be created, used and
+    passed back. Modules of the standard library need no import. An exception is raised in the test
+    as its built-in base class, with its message.
 
     Args:
         tests: one text per test; a single text is one test.
@@ -72,8 +76,9 @@ async def grade_asserts(
         functions, classes = await solution.find({entry, *names} - {"candidate"})
         if entry not in functions:
             raise Ended(GradingVerdict("error", "NameError"))
-        found = {"functions": functions, "classes": sorted(classes)}
-        return {"do": "run", "source": test, "entry": entry, **found}
+        modules = sorted(sys.stdlib_module_names.intersection(names).difference(functions))
+        parts = {"functions": functions, "classes": sorted(classes), "modules": modules}
+        return {"do": "run", "source": test, "entry": entry, **parts}
 
     return await _graded(sandbox, code, TESTS, tests, limits, begin)
 

@@ -123,7 +123,7 @@ def _opened(packed: Any) -> tuple[str, Any]:
         return _NAMES[tag], content
     if tag == "d" and _are(content) and all(_are(pair, 2) for pair in content):
         return "dict", content
-    if tag == "o" and type(content) is int:
+    if (tag == "o" and type(content) is int) or tag == "x":
         return "object", content
     raise NotPlain("not a packed value")
 

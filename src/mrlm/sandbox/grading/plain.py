@@ -4,9 +4,12 @@ this file also runs inside sandboxes, before a worker's: it uses only the standa
 `None`, booleans, text, lists, finite floats and integers below 2**53 are represented by themselves.
 Every other value is an object with one key, its tag: `i` (integer, hexadecimal), `f` (a float that
 is not finite), `c` (complex), `u` (text that is not Unicode), `b` (bytes), `t` (tuple), `s` (set),
-`z` (frozenset), `d` (dictionary, as pairs), `r` (range), `o` (the number of an object that is kept
-in its process), `a` (a list, set or dictionary again, by its number: arguments of a call only)."""
+`z` (frozenset), `d` (dictionary, as pairs), `r` (range), `x` (the class of a value of the standard
+library, and the arguments that make it), `o` (the number of an object that is kept in its process),
+`a` (a list, set or dictionary again, by its number: arguments of a call only)."""
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 DEPTH = 60
@@ -17,6 +20,20 @@ TEXT = 500_000
 """Most characters and bytes in one value, all together."""
 BITS = 64_000
 """Most bits of an integer: about 19,000 digits. Only hexadecimal ones take linear time."""
+
+LIBRARY: dict[str, Callable[[Any], list[Any]]] = {
+    "decimal.Decimal": lambda value: [str(value)],
+    "fractions.Fraction": lambda value: [value.numerator, value.denominator],
+    "datetime.date": lambda value: [value.year, value.month, value.day],
+    "datetime.time": lambda value: [value.hour, value.minute, value.second, value.microsecond],
+    "datetime.datetime": lambda value: [*value.timetuple()[:6], value.microsecond],
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "collections.deque": lambda value: [list(value), value.maxlen],
+    "builtins.dict_keys": lambda value: [list(value)],
+    "builtins.dict_values": lambda value: [list(value)],
+    "builtins.dict_items": lambda value: [list(value)],
+}
+"""Classes of the standard library whose values are data -> the arguments that make one."""
 
 
 class NotPlain(ValueError):
@@ -78,6 +95,17 @@ class PlainPacker:
             if issubclass(kind, base):
                 return how(self, value, depth - 1)
         raise NotPlain(f"{kind.__name__} is not plain data")
+
+    def of_library(self, value: Any, depth: int) -> Any:
+        """Pack a named tuple, or a value of one of `LIBRARY`; `None` for any other."""
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
+            parts = [kind.__name__, list(kind._fields), list(tuple.__iter__(value))]
+            return {"x": ["collections.namedtuple", self.value(parts, depth - 1)]}
+        if name not in LIBRARY or getattr(value, "tzinfo", None) is not None:
+            return None
+        return {"x": [name, self.value(LIBRARY[name](value), depth - 1)]}
 
     def integer(self, value: int, _: int) -> Any:
         value = int.__int__(value)
@@ -175,7 +203,7 @@ class PlainUnpacker:
                 return row
             ((tag, content),) = packed.items()
             return self.tagged(tag, content, depth - 1)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise NotPlain(f"not a packed value: {error}") from None
 
     def known(self, made: Any) -> Any:
@@ -211,9 +239,29 @@ class PlainUnpacker:
             return bytes.fromhex(content)
         if tag == "r":
             return range(*(self.value(each, depth) for each in content))
+        if tag == "x":
+            name, parts = content
+            return made(name, self.value(parts, depth))
         if tag == "o":
             return Handle(content) if self.objects is None else self.objects[content]
         raise NotPlain(f"unknown tag {tag!r:.40}")
+
+
+def made(name: Any, parts: Any) -> Any:
+    """A value of the standard library from its class and arguments, as packed by `of_library`."""
+    if name == "collections.namedtuple":
+        title, fields, values = parts
+        return importlib.import_module("collections").namedtuple(title, fields)(*values)
+    if name not in LIBRARY:
+        raise NotPlain("a class that is not data")
+    module, _, kind = name.rpartition(".")
+    if kind == "dict_keys":
+        return dict.fromkeys(*parts).keys()
+    if kind == "dict_items":
+        return dict(*parts).items()
+    if kind == "dict_values":
+        return dict(enumerate(*parts)).values()
+    return getattr(importlib.import_module(module), kind)(*parts)
 
 
 def integer(digits: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or "PlainPacker" not in globals():  # imported, instead of run after that text
-    from mrlm.sandbox.grading.plain import DEPTH, Handle, NotPlain, PlainPacker, PlainUnpacker, pack
+    from mrlm.sandbox.grading.plain import DEPTH, NotPlain, PlainPacker, PlainUnpacker, pack
 
 FILE = "<solution>"
 ANSWER = 1_000_000
@@ -31,6 +31,8 @@ PROTOCOLS = {
 solution: types.ModuleType = types.ModuleType("solution")
 objects: list[Any] = []
 numbers: dict[int, int] = {}
+stopped: dict[int, BaseException] = {}
+"""Iterators that failed after items that were read ahead, and their errors."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +53,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def load(request: dict[str, Any]) -> dict[str, Any]:
     """Run the code as a module."""
     sys.modules["solution"] = solution  # dataclasses look their module up
+    solution.__file__ = "main.py"
     compiled = compile(request["code"], FILE, "exec", dont_inherit=True, optimize=0)
     exec(compiled, solution.__dict__)
     return {"value": None}
@@ -64,14 +67,19 @@ def find(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(request: dict[str, Any]) -> dict[str, Any]:
-    """Call a function once; a test may `keep` the object that it returns."""
+    """Call a function once; tests that `keep` objects get a number for one that it returns."""
     args, kwargs = given(request)
-    if request["name"] not in solution.__dict__:
-        raise NameError(f"name {request['name']!r} is not defined")
-    value = solution.__dict__[request["name"]](*args, **kwargs)
-    if request.get("keep") and type(value).__module__ != builtins.__name__:
-        value = Handle(number_of(value))
-    return outcome(request, value, [args, kwargs], pack)
+    value = function(request["name"])(*args, **kwargs)
+    return outcome(request, value, [args, kwargs], kept if request.get("keep") else pack)
+
+
+def function(name: str) -> Any:
+    """The function of a name: of the module, or a method of its class `Solution`."""
+    if name in solution.__dict__:
+        return solution.__dict__[name]
+    if isinstance(solution.__dict__.get("Solution"), type):
+        return getattr(solution.__dict__["Solution"](), name)
+    raise NameError(f"name {name!r} is not defined")
 
 
 def given(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -96,6 +104,8 @@ class Keeper(PlainPacker):
 
     def value(self, value: Any, depth: int) -> Any:
         kind = type(value)
+        if (packed := self.of_library(value, depth)) is not None:
+            return packed
         if value is None or kind is bool or any(issubclass(kind, base) for base, _ in self.HOW):
             return super().value(value, depth)
         return {"o": number_of(value)}
@@ -123,9 +133,11 @@ def target(request: dict[str, Any]) -> Any:
 
 
 def new(request: dict[str, Any]) -> dict[str, Any]:
-    """Create an object of the class."""
+    """Create an object of the class, which is kept, also where it is a list or a named tuple."""
     args, kwargs = given(request)
-    return {"value": kept(target(request)(*args, **kwargs))}
+    value = target(request)(*args, **kwargs)
+    plain = type(value).__module__ == builtins.__name__
+    return {"value": kept(value) if plain else {"o": number_of(value)}}
 
 
 def get(request: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +169,25 @@ def invoke(request: dict[str, Any]) -> dict[str, Any]:
     return outcome(request, value, [args, kwargs], kept)
 
 
+def ahead(request: dict[str, Any]) -> dict[str, Any]:
+    """Read the next items of an iterator: a list, and whether there may be more."""
+    (count,), _ = given(request)
+    items: list[Any] = []
+    if request["on"] in stopped:
+        raise stopped.pop(request["on"])
+    for _ in range(count):
+        try:
+            items.append(next(target(request)))
+        except StopIteration:
+            return {"value": [kept(items), False]}
+        except Exception as error:
+            if not items:
+                raise
+            stopped[request["on"]] = error
+            break
+    return {"value": [kept(items), True]}
+
+
 def raised(error: BaseException) -> dict[str, Any]:
     """Describe an error: its class, its built-in base class, its message, and the line."""
     line, trace = None, error.__traceback__
@@ -174,4 +205,5 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 DO = {
     "load": load, "find": find, "call": call, "new": new, "get": get, "put": put, "invoke": invoke,
+    "ahead": ahead,
 }  # fmt: skip

@@ -86,6 +86,7 @@ class Test:
         self.catches = False
         self.swallowed: str = ""
         self.classes: list[str] = request.get("classes", [])
+        self.modules: list[str] = request.get("modules", [])
         named: list[str] = request.get("functions", [])
         self.functions = {name: self.proxy(name, False) for name in {self.entry, *named}}
         self.in_place = {each: self.proxy(name, True) for name, each in self.functions.items()}
@@ -106,6 +107,7 @@ class Test:
         try:
             tree = self.rewritten(TestStatements(ast.Name))
             named = [name for name in MODULES if name in self.source]
+            named += self.modules
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
             space.update(self.functions, __name__="tests", **replacements())
             space[IN_PLACE] = lambda called: self.in_place.get(called, called)
@@ -132,7 +134,7 @@ class Test:
         return {"passed": True}
 
     def proxy(self, name: str, in_place: bool) -> Callable[..., Any]:
-        call = {"do": "call", "name": name, "keep": name in self.classes}
+        call = {"do": "call", "name": name, "keep": True}
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return self.asked({"call": call}, args, kwargs, in_place)

@@ -1,0 +1,240 @@
+"""Programs are judged as plain Python judges them with the data set's own harness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrlm.core.types import Message, Role
+from mrlm.environments.class_completion import ClassCompletionEnvironment
+from mrlm.environments.code import CodeExecutionEnvironment
+from mrlm.environments.code.answers import extract_code
+from mrlm.play.proof import proved
+from mrlm.sandbox import open_sandbox
+from mrlm.sandbox.grading import grade_asserts, grade_class, grade_programs
+from mrlm.sandbox.types import Limits
+
+TITLE = "Programs"
+JUDGE = "Python with the harnesses of HumanEval (check), MBPP (asserts) and APPS (calls, programs)"
+DIFFERENCES = (
+    "a result that is not plain data equals nothing and has no order, because an object could "
+    "answer that it is right",
+    "a method of a result takes no arguments, because they could be the expected value",
+)
+ROWS = Path(__file__).parents[1] / "fixtures" / "code"
+LIMITS = Limits(wall=30.0)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROWS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def holds(program: str, stdin: str = "") -> bool:
+    """Whether a program ends without an error in plain Python."""
+    call = [sys.executable, "-c", program]
+    return subprocess.run(call, input=stdin, capture_output=True, text=True).returncode == 0
+
+
+def scored(env: Any, seed: int, code: str) -> Any:
+    """The components of the last answer's score."""
+
+    async def play() -> Any:
+        twin = env.spawn()
+        await as_coroutine(twin.reset(env.task(seed), seed))
+        message = Message(f"```python\n{code}\n```", Role.ASSISTANT)
+        return (await twin.step({"agent": message})).rewards["agent"].components
+
+    return asyncio.run(play())
+
+
+async def as_coroutine(result: Any) -> Any:
+    return await result if hasattr(result, "__await__") else result
+
+
+def solutions(row: dict[str, Any]) -> list[str]:
+    """The reference solution, and two wrong ones."""
+    name = row.get("entry_point") or row["test_list"][0].split("(")[0].split()[-1]
+    right = row.get("code") or row["prompt"] + row["canonical_solution"]
+    return [right, f"def {name}(*args):\n    return None", f"def {name}(*args):\n    return [[1]]"]
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_verdicts_are_those_of_the_harness(name: str, record_property: Any) -> None:
+    table = rows(name)
+    env = CodeExecutionEnvironment(dataset=table, eval_dataset=table, timeout=30.0)
+    cases = 0
+    for seed, row in enumerate(table):
+        for code in solutions(row):
+            if name == "humaneval":
+                verdicts = [holds(f"{code}\n{row['test']}\ncheck({row['entry_point']})")]
+            else:
+                before = "\n".join([*row["test_imports"], code])
+                verdicts = [holds(f"{before}\n{test}") for test in row["test_list"]]
+            share = sum(verdicts) / len(verdicts)
+            assert scored(env, seed, code)["passed"] == pytest.approx(share), (row, code)
+            cases += len(verdicts)
+    record_property("cases", cases)
+
+
+OBJECTS = """
+import collections, datetime, decimal, itertools, re
+Pair = collections.namedtuple("Pair", "x y")
+RESULTS = {
+    "match": lambda: re.match("a", "abc"), "none": lambda: None,
+    "squares": lambda: (i * i for i in range(4)), "texts": lambda: map(str, [1, 2]),
+    "keys": lambda: {1: 2, 3: 4}.keys(), "items": lambda: {1: 2}.items(),
+    "pair": lambda: Pair(1, 2),
+    "decimal": lambda: decimal.Decimal("1.5"), "date": lambda: datetime.date(2020, 1, 2),
+    "endless": itertools.count, "queue": lambda: collections.deque([1, 2]),
+}
+def f(name):
+    return RESULTS[name]()
+class Node:
+    def __init__(self, value): self.value, self.left = value, None
+    def add(self, n): self.value += n; return self.value
+def depth(node): return 0 if node is None else 1 + depth(node.left)
+"""
+REDUCED = """
+assert f("match")
+assert not f("match")
+assert not f("none")
+assert f("match").group() == "a"
+assert f("match").group() == "b"
+assert f("match").span() == (0, 1)
+assert f("match") is not None
+assert list(f("squares")) == [0, 1, 4, 9]
+assert list(f("squares")) == [0, 1, 4]
+assert sum(f("squares")) == 14
+assert sorted(f("squares"), reverse=True) == [9, 4, 1, 0]
+assert list(f("texts")) == ["1", "2"]
+assert f("keys") == {1, 3}
+assert f("keys") == [1, 3]
+assert list(f("items")) == [(1, 2)]
+assert f("pair") == (1, 2) and f("pair").x == 1
+assert f("decimal") == __import__("decimal").Decimal("1.5")
+assert f("decimal") == 1.5
+assert f("date").year == 2020
+assert f("date") == __import__("datetime").date(2020, 1, 2)
+assert next(f("endless")) == 0
+assert [a for a, _ in zip(f("endless"), "abc")] == [0, 1, 2]
+assert list(f("queue")) == [1, 2] and len(f("queue")) == 2
+root = Node(1); root.left = Node(2); assert f("none") is None and depth(root) == 2
+node = Node(1); assert f("none") is None and node.add(3) == 4 and node.value == 4
+node = Node(1); assert f("none") is None and node.add(3) == 5
+""".strip().splitlines()
+
+
+def test_results_that_are_not_plain_data_are_reduced(record_property: Any) -> None:
+    async def grade() -> Any:
+        return await grade_asserts(open_sandbox("auto"), OBJECTS, "f", REDUCED, LIMITS)
+
+    for test, verdict in zip(REDUCED, asyncio.run(grade()), strict=True):
+        space: dict[str, Any] = {}
+        try:
+            exec(f"{OBJECTS}\n{test}", space)
+            right = True
+        except AssertionError:
+            right = False
+        assert verdict.passed == right, (test, verdict)
+    record_property("cases", len(REDUCED))
+
+
+LIAR = """
+class Liar:
+    __bool__ = __lt__ = __gt__ = __contains__ = startswith = lambda *_: True
+    __sub__ = __rsub__ = lambda *_: 0
+    __eq__ = __ne__ = lambda *_: True
+def f(x): return Liar()
+class g(Liar):
+    def __init__(self, x): pass
+class Box:
+    def value(self): return Liar()
+"""
+LIES = [
+    f"assert {test.format(call)}"
+    for call in ("f(1)", "g(1)")
+    for test in (
+        "{} == 3", "{} != 3", "{} > 3", "3 in {}", "abs({} - 3) < 1", "{}.startswith('a')",
+        "not {}", "{} is None", "[{}] == [3]", "{} in [3]",
+    )
+]  # fmt: skip
+UNITS = """
+import unittest
+class Tests(unittest.TestCase):
+    def test_a(self): self.assertAlmostEqual(Box().value(), 3.5)
+    def test_b(self): self.assertTrue(abs(Box().value() - 3.5) < 1e-6)
+    def test_c(self): self.assertTrue(Box().value().startswith("x"))
+    def test_d(self): self.assertEqual(Box().value(), 3)
+    def test_e(self): self.assertIn(3, Box().value())
+"""
+
+
+def test_no_object_can_say_that_it_is_right() -> None:
+    async def grade() -> Any:
+        sandbox = open_sandbox("auto")
+        verdicts = await grade_asserts(sandbox, LIAR, "f", LIES[:10], LIMITS)
+        verdicts += await grade_asserts(sandbox, LIAR, "g", LIES[10:], LIMITS)
+        cases = [("Tests", f"test_{letter}") for letter in "abcde"]
+        return verdicts + await grade_class(sandbox, LIAR, "Box", UNITS, cases, LIMITS)
+
+    assert not any(verdict.passed for verdict in asyncio.run(grade()))
+
+
+def test_methods_of_a_class_solution_are_called() -> None:
+    table = {"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]}
+    row = {"question": "Add.", "input_output": json.dumps(table)}
+    env = CodeExecutionEnvironment(dataset=[row], eval_dataset=[row])
+    for body in ("a + b", "a - b"):
+        code = f"class Solution:\n    def add(self, a, b):\n        return {body}"
+        tests = zip(table["inputs"], table["outputs"], strict=True)
+        verdicts = [holds(f"{code}\nassert Solution().add(*{i!r}) == {o!r}") for i, o in tests]
+        assert scored(env, 0, code)["passed"] == sum(verdicts) / 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(1); exit()", "print(1)\nquit()", "print(1); exit(0); print(2)", "exit(3)",
+        "exit('no')", "import os\nprint(len(os.path.basename(__file__)) > 0)",
+    ],
+)  # fmt: skip
+def test_programs_run_as_with_python(code: str, tmp_path: Path) -> None:
+    file = tmp_path / "prog.py"
+    file.write_text(code)
+    run = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+
+    async def grade() -> Any:
+        return await grade_programs(open_sandbox("auto"), code, [("", run.stdout)], LIMITS)
+
+    (verdict,) = asyncio.run(grade())
+    assert verdict.passed == (run.returncode == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("1. First:\n   ```python\n   def f():\n       return 1\n   ```\n2. Done.",
+         "def f():\n    return 1"),
+        ("- ```python\n  x = 1\n  ```", "x = 1"),
+        ("It prints:\n```\n5\n```\nand\n```python\ny = 2\n```\nThat is it.", "y = 2"),
+        ("def f():\n    return 1\n```", "def f():\n    return 1"),
+        ("~~~python\nx = 3\n~~~", "x = 3"),
+        ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''"),
+        ("use ```x = 1``` here", "use ```x = 1``` here"),
+    ],
+)  # fmt: skip
+def test_blocks_of_markdown(text: str, code: str) -> None:
+    assert extract_code(text) == code
+
+
+def test_rows_are_proved_and_named() -> None:
+    env = ClassCompletionEnvironment(rows("classeval"), eval_dataset=rows("classeval"))
+    proof = proved(env, "train")
+    assert proof.checked == 2 and list(proof.problems) == [1]
+    assert "passes none of its tests" in proof.problems[1]
