@@ -53,7 +53,7 @@ def training_row(row: Row, where: str, pairs: bool = False) -> Row:
         needed = "chosen and rejected" if pairs else "messages, or prompt and completion, or a pair"
         raise DataError(
             f"{where}: it needs {needed}; it has {', '.join(map(str, row)) or 'none'} (columns can "
-            "be renamed with columns)"
+            "be renamed with data.columns)"
         )
     return row
 

@@ -19,7 +19,7 @@ from mrlm.environments.shared.spaces import shown
 OWN = ("done", "reward", "metadata")
 """Fields of an observation that are not shown."""
 INVALID = object()
-"""Stands for no value, since `None` is one."""
+"""Marks an answer that is no value, since `None` is one."""
 MOST_BYTES = 16 << 20
 """Maximum size of a message of the server, in bytes."""
 
