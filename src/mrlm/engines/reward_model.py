@@ -33,7 +33,8 @@ class RewardModel:
     Args:
         path: the saved folder: a model (or an adapter) with its tokenizer and head; or a folder
             whose `config.json` names a `...ForSequenceClassification`, which reads the whole
-            conversation as rendered by its chat template.
+            conversation as rendered by its chat template, or, as BERT and DeBERTa without one, the
+            tokenizer's pair of what was asked and the last answer.
         device: `auto` is the first CUDA device, else the CPU.
         dtype: type of the weights.
         max_tokens: tokens per forward pass.
@@ -117,6 +118,8 @@ class RewardModel:
     def _classified(self, talks: Sequence[list[Message]]) -> list[float]:
         """The scores of a sequence classifier for whole conversations, in small batches."""
         model, chat = self._classifier
+        if chat is None:
+            return self._paired(model, talks)
         rows = [chat.encode(chat.render(messages, generate=False)) for messages in talks]
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         for row in rows:
@@ -141,6 +144,18 @@ class RewardModel:
                 found[index] = score
         return found
 
+    def _paired(self, model: Any, talks: Sequence[list[Message]]) -> list[float]:
+        """The scores of a classifier that reads pairs: what was asked, and the last answer."""
+        tokenizer, found = load_tokenizer(self.path), list[float]()
+        for talk in talks:
+            asked = "\n".join(message.content for message in talk[:-1])
+            row = tokenizer(asked, talk[-1].content, return_tensors="pt")
+            most = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+            self._require_room(row["input_ids"][0].tolist(), min(most, tokenizer.model_max_length))
+            with torch.no_grad():
+                found.append(float(model(**row.to(model.device)).logits[0, 0]))
+        return found
+
     def _require_room(self, ids: Sequence[int], most: int) -> None:
         if len(ids) > most:
             raise ConfigError(
@@ -149,14 +164,16 @@ class RewardModel:
             )
 
     @cached_property
-    def _classifier(self) -> tuple[Any, Chat]:
+    def _classifier(self) -> tuple[Any, Chat | None]:
         model = load_model(self.path, self.dtype, device=self.device, scores=True).eval()
         if model.config.num_labels != 1:
             raise ConfigError(
                 f"reward model {self.path}: a classifier of {model.config.num_labels} labels; "
                 "a reward is one number, so it must have one"
             )
-        return model, Chat(load_tokenizer(self.path))
+        tokenizer = load_tokenizer(self.path)
+        pairs = not tokenizer.chat_template and tokenizer.cls_token_id is not None
+        return model, None if pairs else Chat(tokenizer)
 
     @cached_property
     def _policy(self) -> Policy:

@@ -17,7 +17,7 @@ from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import at_least, row_matters
 from mrlm.environments.shared.texts import TextEnvironment, plain
 from mrlm.environments.writing.presets import LengthSpan
-from mrlm.environments.writing.words import FUNCTION_WORDS, tokens
+from mrlm.environments.writing.words import FUNCTION_WORDS, tokens, words_of
 
 _WORDS = content(__file__)
 ASKED = "Summarise the text in at most {words} words."
@@ -102,7 +102,7 @@ class SummarizationEnvironment(TextEnvironment):
         return Task(name, [Message(asked)], [found["summary"]], seed, info)
 
     def length(self, text: str) -> float:
-        words, source = len(text.split()), len(self._task.info["source"].split())
+        words, source = len(words_of(text)), len(words_of(self._task.info["source"]))
         allowed = LengthSpan(-1.0, 0.0, self.max_words, 2 * self.max_words)
         return min(allowed(words), _SHORTER(words / max(1, source)))
 

@@ -250,7 +250,7 @@ def test_the_dictionary_has_what_a_sentence_needs() -> None:
         ("I thought.\n**Score: 10/10**", 1.0),
         ("score = 0", 0.0),
         ("Score: 11", None),
-        ("Score: 3\nScore: 4", None),
+        ("Score: 3\nScore: 4", 0.4),
         ("Score: 3\nscore: 3", 0.3),
         ("7", None),
         ("", None),
@@ -405,3 +405,13 @@ def test_teams_write_one_text(name: str, kind: Any, tokenizer: Any) -> None:
     for episode in group:
         assert episode.status == "done" and set(episode.rollouts) == set(names)
         assert 0 <= episode.reward < 1  # an answer, though to another task
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("two words", 2), ("我喜欢猫", 4), ("ผมชอบแมว", 8), ("ねこ and dog", 4), ("한국어 단어", 2)],
+)
+def test_words_are_counted_in_scripts_without_spaces(text: str, count: int) -> None:
+    from mrlm.environments.writing.words import tokens, words_of
+
+    assert len(words_of(text)) == count == len(tokens(text))

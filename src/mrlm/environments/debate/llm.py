@@ -12,7 +12,16 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
-from mrlm.environments.shared.grading import BEST, LONGEST, UNREAD, Ask, answer_of, quoted
+from mrlm.environments.shared.grading import (
+    NUMBER,
+    OUT_OF,
+    UNREAD,
+    Ask,
+    answer_of,
+    quoted,
+    reply_lines,
+    score_of,
+)
 from mrlm.environments.shared.rows import at_least, one_of
 
 Mode = Literal["winner", "scores"]
@@ -23,8 +32,17 @@ ASKED = {
     "scores": "How well did each speaker argue, from 0 to 10? Answer with two lines: A: <score> "
     "and B: <score>",
 }
-_WINNER = re.compile(r"\W*(?:(?:winner|verdict)\W+)?(a|b|tie|draw)\W*", re.I)
-_SCORE = re.compile(r"[\s*_]*([ab])[\s*_]*[:=][\s*_]*(\d+(?:\.\d+)?)(?: ?/ ?10)?[\s*_.]*", re.I)
+_WINNER = re.compile(
+    r"[\W_]*(?:the\s)?(?:(?:final|overall)\s)?(?:winner|verdict|answer|better(?:\sspeaker)?)"
+    r"(?:\sis)?[\W_]*(?:speaker\s?)?(a|b|tie|draw)[\W_]*"
+    r"|[\W_]*(?:speaker\s?)?(a|b)\s(?:wins|won|argued better|is better)[\W_]*"
+    r"|[\s*_]*\[\[(a|b|c)\]\][\s*_.]*|[\s*_]*(a|b|tie|draw)[\s*_.]*",
+    re.I,
+)
+_SCORE = re.compile(
+    rf"[\s*_|-]*(?:speaker\s)?([ab])[\s*_]*[:=|][\s*_]*(?:\[\[)?{NUMBER}{OUT_OF}(?:\]\])?[\s*_.|]*",
+    re.I,
+)
 
 Ballot = Mapping[Side, float]
 """side -> its score from 0 to 1."""
@@ -100,24 +118,25 @@ class LLMJudge(Judge):
         return hearing.verdict()
 
     def read(self, text: str, order: Sequence[Side]) -> Ballot | None:
-        """The scores in an answer, with A the first side of `order`; `None` if it has no verdict,
-        several different ones, or a score out of range."""
-        lines = [line for line in text[:LONGEST].splitlines() if len(line) <= 80]
+        """The scores in an answer, with A the first side of `order`: the last verdict counts;
+        `None` if it has none, or a score that is not from 0 to 10."""
         if self.mode == "winner":
-            named = {found[1].lower() for line in lines if (found := _WINNER.fullmatch(line))}
-            named = {"tie" if each == "draw" else each for each in named}
-            if len(named) != 1:
-                return None
-            better = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}[named.pop()]
-            return dict(zip(order, better, strict=True))
-        given: dict[str, set[float]] = {"a": set(), "b": set()}
-        for line in lines:
-            if found := _SCORE.fullmatch(line):
-                given[found[1].lower()].add(float(found[2]))
-        values = [next(iter(each)) for each in given.values() if len(each) == 1]
-        if len(values) != 2 or max(values) > BEST:
+            for line in reply_lines(text):
+                if found := _WINNER.fullmatch(line):
+                    name = next(part for part in found.groups() if part is not None).lower()
+                    better = {"a": (1.0, 0.0), "b": (0.0, 1.0)}.get(name, (0.5, 0.5))
+                    return dict(zip(order, better, strict=True))
             return None
-        return {side: value / BEST for side, value in zip(order, values, strict=True)}
+        scores: dict[str, float | None] = {}
+        for line in reply_lines(text):
+            if (found := _SCORE.fullmatch(line)) and found[1].lower() not in scores:
+                scores[found[1].lower()] = score_of(found[2])
+        first, second = scores.get("a"), scores.get("b")
+        return (
+            None
+            if first is None or second is None
+            else dict(zip(order, (first, second), strict=True))
+        )
 
     def shown(self, debate: DebateRecord, order: Sequence[Side]) -> str:
         """The prompt of the judge, with the first side of `order` as speaker A."""

@@ -10,6 +10,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
 from mrlm.environments.shared.rows import at_least
+from mrlm.environments.writing.words import words_of
 
 KEYS = ("agent", "price", "latency", "about")
 
@@ -66,4 +67,4 @@ def tokens_of(message: Message) -> int:
     if message.turn is not None and message.turn.completion_ids:
         return len(message.turn.completion_ids)
     counted = message.metadata.get("usage")
-    return int(counted[1]) if counted else len(message.content.split())
+    return int(counted[1]) if counted else len(words_of(message.content))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError
@@ -20,7 +20,16 @@ BEST = 10.0
 """The highest score a judge can give."""
 ASKED = "How good is it, from 0 to 10? Answer with one line: Score: <number>"
 UNREAD = "That could not be read. "
-_SCORE = re.compile(r"\W*score\W{1,5}(\d{1,3}(?:\.\d{1,3})?)(?: ?/ ?10)?[\s*_.]*", re.I)
+LONGEST_REPLY = 100_000
+"""Number of characters at the end of a judge's reply that are read."""
+NUMBER = r"([-+−<>~≈]{0,2}\s?\d{0,3}(?:[.,]\d{1,3})?)"
+OUT_OF = r"(?:\s?(?:/|out of|of)\s?10(?:\.0)?)?"
+_SCORE = re.compile(
+    rf"\W*(?:(?:final|overall|my)\s)?(?:score|rating|grade)(?:\s?(?:is|of))?[\s:=*_|-]{{0,5}}?"
+    rf"[\s:=*_|\[(]{{0,6}}{NUMBER}{OUT_OF}[\])\s*_.|]*"
+    rf"|[\s*_]*\[\[{NUMBER}{OUT_OF}\]\][\s*_.]*|[\s*_]*{NUMBER}\s?(?:/|out of)\s?10[\s*_.]*",
+    re.IGNORECASE,
+)
 
 Ask = Callable[[list[Message]], Any] | LLMEnvironment
 
@@ -90,14 +99,29 @@ class TextJudge(SharedByCopies):
         return None
 
 
-def read(text: str) -> float | None:
-    """The grade in an answer, from 0 to 1; `None` if there is none, several different ones, or one
-    above 10."""
-    lines = [line for line in text[:LONGEST].splitlines() if len(line) <= 80]
-    grades = {float(found[1]) for line in lines if (found := _SCORE.fullmatch(line))}
-    if len(grades) != 1 or max(grades) > BEST:
+def reply_lines(text: str) -> Iterator[str]:
+    """The short lines of a judge's reply, from the last to the first."""
+    lines = text[-LONGEST_REPLY:].splitlines()
+    return (line for line in reversed(lines) if len(line) <= 80)
+
+
+def score_of(written: str) -> float | None:
+    """A score from 0 to 1 as a judge wrote it (`8`, `.8`); `None` if it is a bound, or not from 0
+    to 10."""
+    try:
+        value = float(written.strip().replace("−", "-").replace(",", "."))
+    except ValueError:
         return None
-    return grades.pop() / BEST
+    return value / BEST if 0 <= value <= BEST else None
+
+
+def read(text: str) -> float | None:
+    """The grade in an answer, from 0 to 1: the last line with one; `None` if there is none, or it
+    is not a number from 0 to 10."""
+    for line in reply_lines(text):
+        if found := _SCORE.fullmatch(line):
+            return score_of(next(part for part in found.groups() if part is not None))
+    return None
 
 
 def judge_of(given: Any) -> TextJudge | None:

@@ -27,6 +27,7 @@ from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.pieces import sampled
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
 from mrlm.environments.writing.quality import MEASURES, quality
+from mrlm.environments.writing.words import words_of
 
 MAX_TEXT = 20_000
 """Maximum number of characters of an answer; a longer one counts as empty."""
@@ -152,7 +153,7 @@ class WritingEnvironment(RowTasks):
             together = gates(texts, self.rules)
             paid = [self._reward(together, measured) for _ in texts]
         self._results = tuple(
-            (len(text.split()), {**reward.info["gates"], **own})
+            (len(words_of(text)), {**reward.info["gates"], **own})
             for text, reward, own in zip(texts, paid, measured, strict=True)
         )
         return StepResult(rewards=dict(zip(self.agents, paid, strict=True)), done=True)
@@ -160,7 +161,7 @@ class WritingEnvironment(RowTasks):
     def _measured(self, texts: Sequence[str], place: int) -> dict[str, float]:
         """The quality measures of one text; empty if its length is out of range."""
         text = texts[place]
-        if not 0 < len(text.split()) <= self.rules.words[1]:
+        if not 0 < len(words_of(text)) <= self.rules.words[1]:
             return dict.fromkeys((*MEASURES, "quality"), 0.0)
         rest = [other for number, other in enumerate(texts) if number != place]
         around = [self._shown, *self.instructions]

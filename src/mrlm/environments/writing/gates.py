@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mrlm.environments.writing.presets import WritingRules
-from mrlm.environments.writing.words import categories, content_words, jaccard, unique_words
+from mrlm.environments.writing.words import (
+    categories,
+    content_words,
+    jaccard,
+    unique_words,
+    words_of,
+)
 
 LENGTH, RATIO, VARIETY, STYLE = 0.5, 1.0, 0.5, 1.0
 """Maximum reward of each gate."""
@@ -35,7 +41,7 @@ def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> 
     paid: dict[str, float] = dict.fromkeys(GATES, 0.0)
     mine = list(texts) if own is None else [texts[own]]
     low, high = rules.words
-    if not all(low <= len(text.split()) <= high for text in mine):
+    if not all(low <= len(words_of(text)) <= high for text in mine):
         return paid
     paid["length"] = LENGTH
     pairs = [

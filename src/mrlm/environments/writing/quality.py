@@ -18,6 +18,7 @@ from mrlm.environments.writing.words import (
     stems,
     tokens,
     transitions,
+    words_of,
 )
 
 MEASURES = ("repetition", "language", "relevance", "own_words")
@@ -70,7 +71,7 @@ def _language(text: str, said: Sequence[str]) -> float:
     sentences that are more than transitions."""
     if not said:
         return 0.0
-    real = sum(_is_word(word) for word in said) / len(text.split())
+    real = sum(_is_word(word) for word in said) / len(words_of(text))
     joining = sum(word in FUNCTION_WORDS for word in said) / len(said)
     parts = sentences(text)
     low, high = _WORDS_OF_SENTENCE

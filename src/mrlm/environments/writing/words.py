@@ -20,6 +20,10 @@ TRANSITIONS: dict[str, list[str]] = _LISTS["transitions"]
 
 FUNCTION_WORDS = word_set(_LISTS["function_words"])
 
+_UNSPACED = re.compile(  # Thai, Lao, Myanmar, Khmer, kana, and Chinese characters
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
 _TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _SENTENCE = re.compile(r"[^.!?\n;]+")
 _PHRASES = {phrase: name for name, phrases in TRANSITIONS.items() for phrase in phrases}
@@ -31,15 +35,21 @@ _ANY_TRANSITION = re.compile(
 )
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text between white space; in scripts without spaces every character is one."""
+    return (text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)).split()
+
+
 def unique_words(text: str) -> int:
-    """Number of different words of a text, by `str.split`, ignoring case and surrounding
+    """Number of different words of a text, as `words_of` counts, ignoring case and surrounding
     punctuation."""
-    stripped = (word.strip(".,;:!?\"'()[]{}*_`-").lower() for word in text.split())
+    stripped = (word.strip(".,;:!?\"'()[]{}*_`-").lower() for word in words_of(text))
     return len({word for word in stripped if word})
 
 
 def tokens(text: str) -> list[str]:
-    """Words and numbers in lower case, without punctuation."""
+    """Words and numbers in lower case, without punctuation, as `words_of` separates them."""
+    text = text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
     return [match.group().lower() for match in _TOKEN.finditer(text)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,13 @@ def load_model(
     base = adapter_base(path)
     if base is not None:
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
-        adapted = import_peft().PeftModel.from_pretrained(loaded, path)
+        peft = import_peft()
+        adapted = peft.PeftModel.from_pretrained(loaded, path)
+        if (file := Path(path) / "adapter_model.safetensors").is_file():
+            with safe_open(file, "pt") as saved:
+                require_weights(
+                    path, set(peft.get_peft_model_state_dict(adapted)) - {*saved.keys()}
+                )
         try:
             return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
         except (RuntimeError, ValueError, NotImplementedError) as error:
@@ -80,8 +87,9 @@ def load_model(
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly():
-            model = kind.from_pretrained(
+            loading: Any = kind.from_pretrained(
                 path,
+                output_loading_info=True,
                 dtype=DTYPES[dtype],
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
@@ -89,9 +97,22 @@ def load_model(
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
+    model, report = loading
+    require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
     return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+
+
+def require_weights(name: str, missing: Collection[str]) -> None:
+    """Raises `ModelError` if weights are missing, which would be random numbers."""
+    if missing:
+        first = ", ".join(sorted(missing)[:3])
+        raise ModelError(
+            f"{name}: {len(missing)} weights of the model are missing in its files ({first}"
+            f"{', ...' if len(missing) > 3 else ''}), and would be random numbers; save the whole "
+            "model with save_pretrained, under the names that it loads them by"
+        )
 
 
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
-from mrlm.learn.policy.loading import ADAPTER_CONFIG, quietly
+from mrlm.learn.policy.loading import ADAPTER_CONFIG, quietly, require_weights
 from mrlm.learn.policy.lora import adapter_weights, set_adapter_weights, write_config
 
 HEADS = "value_head.safetensors"
@@ -66,7 +66,10 @@ def read_model(model: Any, adapter: str | None, folder: Path) -> None:
 
     if adapter is None:
         with quietly():
-            saved = type(model).from_pretrained(folder, dtype=model.dtype)
+            saved, report = type(model).from_pretrained(
+                folder, dtype=model.dtype, output_loading_info=True
+            )
+        require_weights(str(folder), report["missing_keys"])
         model.load_state_dict(saved.state_dict())
         return
     set_adapter_weights(model, adapter, load_file(folder / "adapter_model.safetensors"))

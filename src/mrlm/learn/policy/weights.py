@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mrlm.core.chat import Chat
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.policy.loading import require_weights
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.policy.modes import restored_modes
 from mrlm.learn.policy.own_forward import OwnForward, rounds_to_tf32
@@ -205,6 +206,7 @@ class PolicyWeights:
         if found is not None:
             self.add_value_head()
             assert self.value_head is not None
+            require_weights(str(folder), {*self.value_head.state_dict()} - {*found})
             self.value_head.load_state_dict(found)
 
 
