@@ -109,7 +109,7 @@ def trained(kind: str, folder: Path) -> list[tuple[list[int], list[int]]]:
     return asked(trainer.evaluate(episodes=2, greedy=True))
 
 
-FEW = ("lora", "dora", "tokens", "pissa", "head")
+FEW = ("lora", "tokens", "pissa", "head")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ PLAIN: dict[str, Any] = {
     "warmup_steps": 0,
     "data.shuffle": False,
 }
-FEW = ("lora", "dora", "tokens", "pissa", "layers")
+FEW = ("lora", "tokens", "pissa")
 
 
 def kinds(every: bool = False) -> list[Any]:
