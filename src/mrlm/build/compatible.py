@@ -1,4 +1,5 @@
-"""Fills in what another library's trainer does where nothing is given (`mrlm.trl`, `mrlm.comlrl`)."""
+"""Fills in what another library's trainer does where nothing is given (`mrlm.trl` and
+`mrlm.comlrl`)."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def with_usual(
 
 
 def count_of(count: int | None, agents: Any, kind: type[Any] | None) -> int | None:
-    """The number of agents: as given, else by default of another library's class; where `agents` are
-    given, that default is no contradiction."""
+    """The number of agents: as given, else by default of another library's class; where `agents`
+    are given, that default is no contradiction."""
     usual = library_defaults(kind).get(NUM_AGENTS)
     if usual is None or count not in (None, usual):
         return count

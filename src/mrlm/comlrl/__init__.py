@@ -1,5 +1,6 @@
-"""Trainers and config classes under CoMLRL's names, with its defaults and its counts: change the import of
-a script and leave its arguments. Their names are those of `mrlm/config/compatible.yaml`."""
+"""Trainers and config classes under CoMLRL's names, with its defaults and its counts: change the
+import of a script and leave its arguments. Their names are those of
+`mrlm/config/compatible.yaml`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def config_class(name: str, library: str = "") -> type[Any]:
         "__qualname__": name,
         "__annotations__": {key: hints[key] for key in face.defaults},
         "face_of": face,
-        "_in_one_message": model_validator(mode="wrap")(classmethod(_in_one_message)),
+        "_in_one_message": model_validator(mode="wrap")(
+            classmethod(_in_one_message)  # pyright: ignore[reportArgumentType]
+        ),
         **face.defaults,
     }
     return dataclass(kw_only=True, config=algorithm.__pydantic_config__)(
