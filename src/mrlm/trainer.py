@@ -32,7 +32,7 @@ from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, UNSET, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, FlatWords
 from mrlm.config.compatible import compatible_faces
 from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import (
@@ -83,6 +83,7 @@ class Trainer:
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
+        reward_weights: factor of each reward function in the sum.
         reward_processor: number -> number, applied to every reward.
         external_transition: writes the prompts between two turns (with `num_turns` above 1), called
             by keyword as CoMLRL does: `(prompt, agent_completions, num_agents,
@@ -129,6 +130,7 @@ class Trainer:
         workflow: AnyWorkflow | str | None = None,
         reward_func: object = None,
         reward_funcs: object = None,
+        reward_weights: Sequence[float] | None = None,
         reward_processor: object = None,
         formatters: object = None,
         external_transition: object = None,
@@ -153,6 +155,14 @@ class Trainer:
         environments, rows = environments_or_rows(data)
         environments += listed(environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
+        calls = words.pop("rewards") if isinstance(words.get("rewards"), Mapping) else None
+        asked = args.reward_weights if isinstance(args, FlatWords) else words.pop(WEIGHTS, None)
+        scoring = {
+            "formatters": formatters,
+            "reward_processor": reward_processor,
+            "reward_weights": one_of(WEIGHTS, reward_weights, asked),
+            "rewards": calls,
+        }
         self.config: ExperimentConfig = self._config(config, args, words)
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
@@ -164,7 +174,7 @@ class Trainer:
             )
         self._take_parts(workflow, wandb_config, external_transition)
         names = names_of(agents, num_agents)
-        scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
+        scored = self._scored(rows, reward_func, names, eval_dataset, scoring)
         if scored is not None:
             environments, rows = [*environments, scored], None
             count = None if eval_dataset is None else scored.num_tasks("eval")
@@ -201,7 +211,7 @@ class Trainer:
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
         overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
         fields = {k: v for k, v in fields.items() if usual.get(f"algorithm.{k}", UNSET) != v}
-        overrides.pop("num_agents", None)
+        overrides = {k: v for k, v in overrides.items() if k not in (NUM_AGENTS, WEIGHTS)}
         for path, value in overrides.items():
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
@@ -264,15 +274,13 @@ class Trainer:
         rows: Any,
         reward_func: Any,
         agents: Sequence[str],
-        formatters: Any,
-        reward_processor: Any,
         eval_dataset: Any,
+        given: Mapping[str, Any],
     ) -> Environment | None:
         """The environment of rows that a reward function scores, for an algorithm that samples."""
-        given = {"reward_processor": reward_processor, "formatters": formatters}
         plays = not self.config.algorithm_settings().spec.sampling.rows
         if rows is None or not plays or reward_func is None:
-            refuse_unplayed(reward_func=reward_func, **given)
+            refuse_unplayed(reward_func=reward_func, eval_dataset=eval_dataset, **given)
             return None
         made = registry.load("environments", "reward")
         return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **given)

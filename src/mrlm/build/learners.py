@@ -29,7 +29,8 @@ def make_learners(
         Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
         for name, each in trained.items()
     ]
-    if plan.config.training.dropout and not any(own_dropout(x.weights_of) for x in learners):
+    usual = "training.dropout" in plan.parts.usual
+    if plan.config.training.dropout and not usual and not any(own_dropout(x.weights_of) for x in learners):
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )

@@ -22,6 +22,9 @@ PER_DEVICE = "training.per_device_train_batch_size"
 NUM_AGENTS = "num_agents"
 """An argument of trainers, not a setting: a config names its agents."""
 
+WEIGHTS = "reward_weights"
+"""Another one: in a config it belongs to an environment."""
+
 REFERENCE_KL = 0.1
 """CoMLRL's default `reference_kl_coef`, if enabled without a number."""
 
@@ -90,6 +93,7 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
 TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (bool, int, float, str)},
     "dict[str, Any]": dict[str, Any],
+    "list[float]": list[float],
     "str | dict[str, Any]": str | dict[str, Any],
     "str | list[str]": str | list[str],
 }
