@@ -25,7 +25,7 @@ from mrlm.build.arguments import (
     refuse_unplayed,
     with_paths,
 )
-from mrlm.build.compatible import count_of, evaluated, with_usual
+from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.policies import LiveObjects
@@ -77,6 +77,8 @@ class Trainer:
         agents: agent -> model reference; equal references share one policy. A list names models for
             agents in order.
         num_agents: number of agents, where the environment does not define it.
+        critics: the models that critics start from: one of each policy, or one of the team (also
+            `critic_model=`, one for all).
         environment: an environment, a class or function that makes one, or a list of these.
         eval_envs: environments that are evaluated and never trained on; in a run without a data
             set, the same as `environment`.
@@ -125,6 +127,7 @@ class Trainer:
         peft_config: object = None,
         agents: Mapping[str, object] | Sequence[object] | None = None,
         num_agents: int | None = None,
+        critics: Sequence[object] | None = None,
         environment: object = None,
         eval_envs: object = None,
         workflow: AnyWorkflow | str | None = None,
@@ -182,6 +185,8 @@ class Trainer:
         self._parts.environments, self._parts.rows = environments, rows
         self._parts.eval_environments = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
+        if critics is not None:
+            self.config = with_critics(self.config, self._parts, critics)
         self._run: Run | None = None
 
     # -- from arguments to a config ----------------------------------------------------------------

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mrlm.build.policies import TEAM, LiveObjects, load_with
 from mrlm.config import ExperimentConfig
 from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET
 from mrlm.config.flat_words import library_defaults
@@ -47,6 +49,35 @@ def count_of(count: int | None, agents: Any, kind: type[Any] | None) -> int | No
     if usual is None or count not in (None, usual):
         return count
     return usual if agents is None else None
+
+
+def with_critics(
+    config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any]
+) -> ExperimentConfig:
+    """A config whose critics start from given models, one for each trained policy or one for the
+    team, as CoMLRL's `critics`; live models become parts.
+
+    Raises:
+        ConfigError: their number differs, or the algorithm has no critic of its own.
+    """
+    critic = config.algorithm_settings().spec.critic
+    if not critic.of_team and critic.topology != "separate":
+        raise ConfigError(
+            "critics: the critic shares the policy's network; set use_separate_critic=True, or "
+            "remove it"
+        )
+    trained = [name for name, each in config.policies.items() if each.trainable]
+    names = [TEAM] if critic.of_team else trained
+    if len(critics) not in (len(names), len(config.agents)) and len(critics) != 1:
+        raise ConfigError(f"critics: {len(critics)} models for {len(names)}; give one of each")
+    first = critics[0]
+    if all(each is first or each == first for each in critics) and isinstance(first, str):
+        return config.merged({"training": {"critic_model": first}})
+    of = dict(zip(names, critics if len(critics) >= len(names) else [first] * len(names)))
+    for name, model in of.items():
+        live = not isinstance(model, str | os.PathLike)
+        parts.critics[name] = (model if live else load_with(config.model, str(model)), None)
+    return config
 
 
 def evaluated(

@@ -41,6 +41,10 @@ MUCH = 100_000_000
 """Bytes of the copies of a model from which on they are worth a warning."""
 
 
+TEAM = "team"
+"""Key of a team's critic among `LiveObjects.critics`."""
+
+
 @dataclass(slots=True)
 class LiveObjects:
     """Live objects that a program passes in place of names in a config file.
@@ -55,6 +59,7 @@ class LiveObjects:
         rows: data for supervised and preference learning, instead of `config.data.dataset`.
         system_prompt: of agents without one of their own.
         callbacks: hooks of the run.
+        critics: policy (or `TEAM`) -> (model, tokenizer or None) that its critic starts from.
         usual: config paths that have the default of another library's class, which need no effect.
     """
 
@@ -66,6 +71,7 @@ class LiveObjects:
     rows: Any = None
     system_prompt: str | None = None
     callbacks: Sequence[Callback] = ()
+    critics: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     usual: frozenset[str] = frozenset()
 
 

@@ -31,14 +31,14 @@ def compatible_faces(library: str) -> dict[str, Face]:
 
 
 def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL's keywords of a config without those that its class has as the behaviour here, with our
-    name for its `num_iterations`, and a list of one loss as that loss."""
+    """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
+    for `num_iterations`, and a list of one loss as that loss."""
     found = {
         name: value
         for name, value in words.items()
         if name not in face.same or value not in face.same[name]
     }
-    if "num_iterations" in found:
+    if face.library == "trl" and "num_iterations" in found:
         found["update_epochs"] = found.pop("num_iterations")
     loss = found.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:

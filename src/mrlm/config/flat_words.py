@@ -89,7 +89,7 @@ def _in_one_message(cls: type[Any], given: Any, make: Callable[[Any], Any]) -> A
         ConfigError: one line per problem.
     """
     words = dict(given.kwargs or {}) if isinstance(given, ArgsKwargs) else {}
-    if cls.face_of.library == "trl":
+    if cls.face_of.library:
         words = as_here(cls.face_of, words)
     own = {field.name for field in dataclasses.fields(cls)}
     kept, problems = without_neutral(words, own, cls.__name__)

@@ -64,6 +64,7 @@ class Learner(Trainee):
         algorithm: credit and loss.
         agents: names of the trained agents; all if `None`.
         reference: a frozen model for algorithms with a reference.
+        critic: the network that a separate critic starts from; a copy of the policy if `None`.
         settings: optimisation settings of `update`; not used by `calculate_loss`.
 
     Raises:
@@ -80,6 +81,7 @@ class Learner(Trainee):
         *,
         agents: Sequence[str] | None = None,
         reference: Any = None,
+        critic: Policy | None = None,
         settings: LearnerSettings | None = None,
     ) -> None:
         if algorithm is None:
@@ -103,7 +105,8 @@ class Learner(Trainee):
             policy.add_value_head()
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
-            self.critic = kind(self.policy, beside(policy), self.settings)
+            body = beside(policy) if critic is None else critic
+            self.critic = kind(self.policy, body, self.settings)
         if spec.columns & {"ref_logprobs", "full_kl"}:
             policy.keep_reference()
 
