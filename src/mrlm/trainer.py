@@ -61,6 +61,7 @@ from mrlm.runs import (
     save_end,
     save_policies,
 )
+from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback, Run
 
 
@@ -94,7 +95,7 @@ class Trainer:
             environment.
         args: an `XConfig`, which takes the argument names of other trainers, or a mapping of such
             names to values.
-        callbacks: `Callback` objects.
+        callbacks: `Callback` objects; those of transformers with its common hooks are adapted.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
@@ -170,7 +171,7 @@ class Trainer:
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=callbacks or ())
+        self._parts = LiveObjects(callbacks=adapted(callbacks))
         if isinstance(model, LLMEnvironment):
             model, tokenizer, environments, watched = self._from_llm(
                 model, tokenizer, environments, watched

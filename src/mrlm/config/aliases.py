@@ -93,6 +93,7 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
 TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (bool, int, float, str)},
     "dict[str, Any]": dict[str, Any],
+    "bool | str": bool | str,
     "list[float]": list[float],
     "str | dict[str, Any]": str | dict[str, Any],
     "str | list[str]": str | list[str],
