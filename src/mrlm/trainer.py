@@ -22,12 +22,12 @@ from mrlm.build.arguments import (
     one_of,
     references_of,
     refuse_unknown,
-    refuse_unplayed,
     with_paths,
 )
 from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
+from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
@@ -45,13 +45,11 @@ from mrlm.config.flat_words import (
 )
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.environment import Environment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.types import EnvironmentMode
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.play.workflow import AnyWorkflow, as_workflow
+from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import (
     EvalResult,
     TrainResult,
@@ -108,7 +106,7 @@ class Trainer:
     """
 
     algorithm: ClassVar[str] = ""
-    args_class: ClassVar[type[object] | None] = None
+    args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
     """Config paths that have the default of another library's class."""
@@ -154,31 +152,26 @@ class Trainer:
         if isinstance(args, Mapping):
             words, args = joined_words(args, words), None
         kind = type(args) if isinstance(args, FlatWords) else self.args_class
-        asked = args.num_agents if isinstance(args, FlatWords) else words.pop(NUM_AGENTS, None)
-        num_agents = count_of(one_of(NUM_AGENTS, num_agents, asked), agents, kind)
+        num_agents = count_of(num_agents, agents, kind, args, words)
         environments, rows = environments_or_rows(data)
         environments += listed(environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        calls = words.pop("rewards") if isinstance(words.get("rewards"), Mapping) else None
-        asked = args.reward_weights if isinstance(args, FlatWords) else words.pop(WEIGHTS, None)
-        scoring = {
-            "formatters": formatters,
-            "reward_processor": reward_processor,
-            "reward_weights": one_of(WEIGHTS, reward_weights, asked),
-            "rewards": calls,
-        }
+        given = {"formatters": formatters, "reward_processor": reward_processor}
+        scoring = given | rewards_of(reward_weights, args, words)
         self.config: ExperimentConfig = self._config(config, args, words)
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
         if isinstance(model, LLMEnvironment):
-            model, tokenizer, environments, watched = self._from_llm(
-                model, tokenizer, environments, watched
+            self.config, model, own, environments, watched = opened_llm(
+                model, self.config, self._parts, environments, watched
             )
-        self._take_parts(workflow, wandb_config, external_transition)
+            tokenizer = one_of("tokenizer", tokenizer, own)
+        live = {"workflow": workflow, "external_transition": external_transition}
+        self.config = with_parts(self.config, self._parts, wandb_config, **live)
         names = names_of(agents, num_agents)
-        scored = self._scored(rows, reward_func, names, eval_dataset, scoring)
+        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
         if scored is not None:
             environments, rows = [*environments, scored], None
             count = None if eval_dataset is None else scored.num_tasks("eval")
@@ -233,63 +226,6 @@ class Trainer:
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
-
-    def _take_parts(
-        self,
-        workflow: AnyWorkflow | str | None,
-        wandb_config: Mapping[str, Any] | None,
-        external_transition: Any,
-    ) -> None:
-        """Take arguments that are either named in the config or live objects."""
-        if isinstance(workflow, str):
-            self.config = self.config.merged({"workflow": {"name": workflow}})
-        elif workflow is not None:
-            self._parts.workflow = as_workflow(workflow)
-        if wandb_config is not None:
-            trackers = [*self.config.training.report_to, "wandb"]
-            changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
-            self.config = self.config.merged({"training": changes})
-        if isinstance(external_transition, str):
-            self.config = self.config.joined({"workflow.external_transition": external_transition})
-        else:
-            self._parts.external_transition = external_transition
-
-    def _from_llm(
-        self, llm: LLMEnvironment, tokenizer: Any, *environments: list[Any]
-    ) -> tuple[Any, ...]:
-        if llm.mode is EnvironmentMode.CLIENT:
-            raise ConfigError(
-                "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs "
-                "EnvironmentMode.SERVER"
-            )
-        llm.check_policy()
-        if llm.generation_config:
-            self.config = self.config.merged({"generation": dict(llm.generation_config)})
-        if llm.reward_fn is not None:
-            rescored = registry.load("environments", "rescored")
-            environments = tuple(
-                [rescored(as_environment(env), llm.reward_fn) for env in each]
-                for each in environments
-            )
-        if llm.system_prompt:
-            self._parts.system_prompt = llm.system_prompt
-        return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *environments
-
-    def _scored(
-        self,
-        rows: Any,
-        reward_func: Any,
-        agents: Sequence[str],
-        eval_dataset: Any,
-        given: Mapping[str, Any],
-    ) -> Environment | None:
-        """The environment of rows that a reward function scores, for an algorithm that samples."""
-        plays = not self.config.algorithm_settings().spec.sampling.rows
-        if rows is None or not plays or reward_func is None:
-            refuse_unplayed(reward_func=reward_func, eval_dataset=eval_dataset, **given)
-            return None
-        made = registry.load("environments", "reward")
-        return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **given)
 
     def _cast(
         self,

@@ -28,8 +28,8 @@ DIFFERENCES = (
     "sampled them are those that are trained; CoMLRL takes one for every two nodes of a tree",
     "MADPO samples new pairs in every step, one of each state, because pairs of older weights are "
     "another policy's; CoMLRL samples 16 for each row once",
-    "the last step is evaluated too, because a run's result is its last evaluation; CoMLRL evaluates "
-    "before every eval_interval-th task of an epoch",
+    "the last step is evaluated too, because a run's result is its last evaluation; CoMLRL "
+    "evaluates before every eval_interval-th task of an epoch",
     "the end token of an answer is trained once; CoMLRL trains padding after it too",
 )
 ROWS = [{"prompt": f"Say {n}."} for n in range(8)]
@@ -176,7 +176,7 @@ def test_sampling_settings_reach_the_sampler(tmp_path):
     class Watched(type(AutoModelForCausalLM.from_pretrained(mrlm.default_model()))):  # type: ignore[misc]
         def generate(self, **settings: Any) -> Any:
             found.update(settings)
-            return super().generate(**settings)
+            return super().generate(**settings)  # pyright: ignore
 
     model = Watched.from_pretrained(mrlm.default_model())
     trainer = _theirs("MAGRPOTrainer")(

@@ -1,5 +1,5 @@
-"""TRL's trainers and ours run the same scripts in one process, and both count: prompts, completions,
-optimiser steps, learning rates, evaluations, checkpoints, epochs, sampling settings and defaults."""
+"""TRL's trainers and ours run the same scripts in one process, and both count: prompts and
+completions, optimiser steps, rates, evaluations, checkpoints, epochs, settings and defaults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-trl = pytest.importorskip("trl", reason="make test-extras installs TRL")
+pytest.importorskip("trl", reason="make test-extras installs TRL")
 
+import trl
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 
 import mrlm
 import mrlm.trl
-from mrlm.config import paths
 from mrlm.config.compatible import compatible_faces
 from mrlm.core.errors import ConfigError
 
@@ -31,8 +31,8 @@ DIFFERENCES = (
     "a warm-up begins with the first share of the rate, because a step at rate 0 trains nothing; "
     "TRL's begins at 0",
     "gradient_checkpointing is off where it is not given, because it changes memory and no number",
-    "the newline after the end token of an answer is not trained, because no answer is sampled with "
-    "it; TRL trains it",
+    "the newline after the end token of an answer is not trained, because no answer is sampled "
+    "with it; TRL trains it",
 )
 ONLINE = ["GRPO", "RLOO"]
 PROMPTS = [{"prompt": f"Say {n}."} for n in range(8)]

@@ -47,6 +47,8 @@ ORDER = (
     "experiment",
     "replays",
     "trainer",
+    "trl",
+    "comlrl",
     "viewer",
     "cli",
     "__main__",

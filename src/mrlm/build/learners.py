@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mrlm.build.policies import TEAM, PlayPlan, load_with
+from mrlm.build.policies import PlayPlan, load_with
 from mrlm.config import PolicyConfig
 from mrlm.core.errors import ConfigError
 from mrlm.distributed.learning_job import LearningJob
@@ -18,6 +18,9 @@ from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
 from mrlm.play.agent import seed_of
+
+TEAM = "team"
+"""Key of a team's critic among `LiveObjects.critics`."""
 
 
 def make_learners(
@@ -35,8 +38,8 @@ def make_learners(
         )
         for name, each in trained.items()
     ]
-    usual = "training.dropout" in plan.parts.usual
-    if plan.config.training.dropout and not usual and not any(own_dropout(x.weights_of) for x in learners):
+    given = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
+    if given and not any(own_dropout(each.weights_of) for each in learners):
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )

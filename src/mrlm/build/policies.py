@@ -37,12 +37,7 @@ from mrlm.training.run import Callback
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-MUCH = 100_000_000
-"""Bytes of the copies of a model from which on they are worth a warning."""
-
-
-TEAM = "team"
-"""Key of a team's critic among `LiveObjects.critics`."""
+MUCH = 100_000_000  # bytes of the copies of a model that are worth a warning
 
 
 @dataclass(slots=True)
@@ -54,13 +49,12 @@ class LiveObjects:
         environments: instances, classes or functions, instead of `config.environments`.
         eval_environments: the same, which are evaluated and never trained on.
         workflow: instead of `config.workflow`.
-        external_transition: writes the prompts between two turns, instead of
-            `config.workflow.external_transition`.
-        rows: data for supervised and preference learning, instead of `config.data.dataset`.
-        system_prompt: of agents without one of their own.
+        external_transition: instead of `config.workflow.external_transition`.
+        rows: instead of `config.data.dataset`.
+        system_prompt: of agents that have none.
         callbacks: hooks of the run.
-        critics: policy (or `TEAM`) -> (model, tokenizer or None) that its critic starts from.
-        usual: config paths that have the default of another library's class, which need no effect.
+        critics: policy (or team) -> model and tokenizer that its critic starts from.
+        usual: config paths with another library's defaults, which need no effect.
     """
 
     models: dict[str, tuple[Any, Any]] = field(default_factory=dict)

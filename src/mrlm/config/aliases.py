@@ -6,12 +6,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.other_libraries import OFF, Refused, read_table
+from mrlm.core.faces import Face
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -135,6 +136,8 @@ class FlatWords:
     """
 
     vars().update(_fields())
+    face_of: ClassVar[Face | None] = None
+    """Origin of the class."""
 
     if TYPE_CHECKING:
 

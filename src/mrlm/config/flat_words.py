@@ -21,7 +21,6 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 
-
 STRATEGIES = {
     "eval_strategy": "eval_steps",
     "save_strategy": "save_steps",
@@ -164,7 +163,7 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     source = {f"algorithm.{name}": f"{title}.{name}" for name in fields}
     known = algorithm_fields(type(settings))
     words = flat_words(settings)
-    face = getattr(type(settings), "face_of", None)
+    face = type(settings).face_of if isinstance(settings, FlatWords) else None
     if face is not None and face.library:
         words = counted(face, words, fields)
         paths = {path: words.pop(path) for path in list(words) if "." in path}
@@ -184,10 +183,10 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     return fields, paths
 
 
-def library_defaults(kind: type[Any] | None) -> dict[str, Any]:
+def library_defaults(kind: type[FlatWords] | None) -> dict[str, Any]:
     """Config path -> value, of what a config class of another library sets when nothing is given;
     empty for a class of this one."""
-    face = None if kind is None else getattr(kind, "face_of", None)
+    face = None if kind is None else kind.face_of
     if kind is None or face is None or not face.library:
         return {}
     fields, paths = split_config(kind())

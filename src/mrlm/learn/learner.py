@@ -92,21 +92,18 @@ class Learner(Trainee):
         super().__init__(policy, settings or LearnerSettings(), f"policy {policy.name!r}")
         self.weights_of: Policy = policy
         self.algorithm = algorithm
-        self.spec: Spec = algorithm.spec
-        spec = self.spec
+        self.spec: Spec = (spec := algorithm.spec)
         self.agents: frozenset[str] | None = None if agents is None else frozenset(agents)
         self.version: int = 0
         self.critic: Critic | None = None
         self._first = FirstPass()
         self.mirror: Policy | None = None
         """A copy that engines sample from during training."""
-        shared = "values" in spec.columns and spec.critic.topology == "shared"
-        if shared or spec.scalar_head:
+        if spec.scalar_head or ("values" in spec.columns and spec.critic.topology == "shared"):
             policy.add_value_head()
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
-            body = beside(policy) if critic is None else critic
-            self.critic = kind(self.policy, body, self.settings)
+            self.critic = kind(self.policy, critic or beside(policy), self.settings)
         if spec.columns & {"ref_logprobs", "full_kl"}:
             policy.keep_reference()
 

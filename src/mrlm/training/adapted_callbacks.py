@@ -28,8 +28,8 @@ INSTEAD = {
 
 
 @dataclass
-class State:
-    """What a callback reads of transformers' `TrainerState`."""
+class CallbackState:
+    """The part of transformers' `TrainerState` that callbacks read."""
 
     max_steps: int = 0
     global_step: int = 0
@@ -40,8 +40,8 @@ class State:
     is_local_process_zero: bool = True
 
 
-class Control:
-    """What a callback may ask for: `should_training_stop` and `should_save`.
+class CallbackControl:
+    """The requests of a callback: `should_training_stop` and `should_save`.
 
     Raises:
         ConfigError: on an attempt to set something else.
@@ -70,7 +70,7 @@ class AdaptedCallback(Callback):
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
-        self.state, self.control = State(), Control()
+        self.state, self.control = CallbackState(), CallbackControl()
 
     def on_train_begin(self, run: Run) -> None:
         self._call(run, "on_train_begin")
@@ -97,7 +97,9 @@ class AdaptedCallback(Callback):
     def _call(self, run: Run, hook: str, **more: Any) -> None:
         state, tasks = self.state, run.source.num_tasks()
         state.max_steps, state.global_step = run.total_steps, run.step
-        state.epoch = run.step * run.config.training.batch_size / tasks if tasks else float(run.step)
+        state.epoch = (
+            run.step * run.config.training.batch_size / tasks if tasks else float(run.step)
+        )
         state.is_world_process_zero = state.is_local_process_zero = run.peers.main
         if len(run.learners) == 1 and run.placement.local:
             policy = run.learners[0].weights_of
@@ -125,7 +127,8 @@ def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
 def _adapted(index: int, given: Any) -> Callback:
     if isinstance(given, Callback):
         return given
-    where = f"callbacks[{index}] ({given.__name__ if isinstance(given, type) else type(given).__name__})"
+    kind = given if isinstance(given, type) else type(given)
+    where = f"callbacks[{index}] ({kind.__name__})"
     if isinstance(given, type):
         raise ConfigError(f"{where}: it is a class; give an object of it")
     bases = {each.__name__: each for each in type(given).__mro__}
@@ -134,7 +137,9 @@ def _adapted(index: int, given: Any) -> Callback:
             raise ConfigError(f"{where}: use {instead} instead (docs/callbacks.md)")
     base = bases.get("TrainerCallback")
     if base is None:
-        raise ConfigError(f"{where}: derive it from mrlm.Callback, whose hooks docs/callbacks.md has")
+        raise ConfigError(
+            f"{where}: derive it from mrlm.Callback, whose hooks docs/callbacks.md has"
+        )
     others = [
         name
         for name in vars(base)

@@ -92,7 +92,10 @@ class KeepBest(Callback):
         self.save = save
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
-        value, file = value_of(metrics, self.metric, "evaluation.keep_best"), run.folder / "best.json"
+        value, file = (
+            value_of(metrics, self.metric, "evaluation.keep_best"),
+            run.folder / "best.json",
+        )
         if run.step and file.is_file() and value <= json.loads(file.read_text("utf-8"))["value"]:
             return
         self.save(run, run.folder / BEST)

@@ -21,8 +21,12 @@ from mrlm.core.errors import ConfigError
 ROWS = [{"prompt": f"Say {n}."} for n in range(4)]
 
 
-def trainer(tmp_path: Any, **more: Any) -> GRPOTrainer:
-    words = {"per_device_train_batch_size": 4, "num_generations": 4, "max_new_tokens": 2}
+def trainer(tmp_path: Any, **more: Any) -> Any:
+    words: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_new_tokens": 2,
+    }
     words |= {"report_to": "none", "num_iterations": 6, "learning_rate": 1e-3} | more
     words.setdefault("reward_func", lambda completions: [float(len(c)) for c in completions])
     return GRPOTrainer(
@@ -101,8 +105,12 @@ EVALUATED = {"eval_steps": 1, "eval_episodes": 2, "evaluation.at_start": False}
 @pytest.mark.parametrize("from_config", [True, False])
 def test_a_run_ends_when_evaluations_no_longer_improve(tmp_path, from_config):
     stopping = {"metric": "reward/mean", "patience": 2}
-    more = {"early_stopping": stopping} if from_config else {"callbacks": [EarlyStopping(**stopping)]}
-    made = trainer(tmp_path, reward_func=lambda completions: [0.5] * len(completions), **more, **EVALUATED)
+    more = (
+        {"early_stopping": stopping} if from_config else {"callbacks": [EarlyStopping(**stopping)]}
+    )
+    made = trainer(
+        tmp_path, reward_func=lambda completions: [0.5] * len(completions), **more, **EVALUATED
+    )
     made.train()
     assert made.run.step == 3  # the first is the best, and two more were no better
     assert (made.run.folder / "final").is_dir()

@@ -58,7 +58,7 @@ class FailedReward(EpisodeError):
 
 @dataclass(frozen=True, slots=True)
 class RewardCalls:
-    """How a user's reward function is called.
+    """The rule by which a user's reward function is called.
 
     Args:
         retries: further calls after one that raised an error or took too long.
@@ -81,11 +81,10 @@ class RewardCalls:
             raise ConfigError(f"rewards.{name}: unknown key (known: {', '.join(known)})")
         made = cls(**given)
         check_choices(made, "rewards")
-        for name, least in (("retries", 0), ("timeout", 1e-9)):
-            value = getattr(made, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (value is None and name == "timeout") and not (number and value >= least):
-                raise ConfigError(f"rewards.{name}: must be a number above 0, not {value!r}")
+        if type(made.retries) is not int or made.retries < 0:
+            raise ConfigError(f"rewards.retries: must be a whole number, not {made.retries!r}")
+        if made.timeout is not None and not (_is_number(made.timeout) and made.timeout > 0):
+            raise ConfigError(f"rewards.timeout: must be seconds above 0, not {made.timeout!r}")
         return made
 
     async def call(self, function: RewardFunction, where: str, *lists: Any, **columns: Any) -> Any:
@@ -108,6 +107,10 @@ class RewardCalls:
                 log.warning("%s; called again (%d of %d)", text, attempt + 1, self.retries)
         kind = RewardError if self.on_error == "fail" else FailedReward
         raise kind(text) from cause
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 async def _called(function: RewardFunction, lists: Sequence[Any], columns: dict[str, Any]) -> Any:
@@ -136,7 +139,7 @@ class NotFinite(EpisodeError):
 
 
 Score = float | None | EpisodeError
-"""A reward function's value for a sample: a number, `None`, or the error of an episode that failed."""
+"""A reward function's value for a sample: a number, `None`, or the error of a failed episode."""
 
 
 class Scorer:
@@ -215,7 +218,7 @@ class Scorer:
         try:
             answer = await self.calls.call(self.function, where, *lists, **given)
         except FailedReward as error:
-            if len(ids) <= len(self.agents):  # the calls of a batch are told by its samples
+            if len(ids) <= len(self.agents):  # a batch is called again by sample
                 log.warning("%s; the episode failed (rewards.on_error: skip)", error)
             return [error] * len(ids)
         sized = hasattr(answer, "__len__") and hasattr(answer, "__iter__")
