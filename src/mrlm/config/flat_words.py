@@ -265,7 +265,7 @@ def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str,
             instead = "report_to='none'" if value == "no" else f"{name}='steps' and {steps}"
             raise InvalidConfig([Problem(where, f"{value!r} is not supported; set {instead}")])
         if value == "no" and name == "save_strategy":
-            found = [word for word in found if word[1] != steps]
+            found = [word for word in found if word[1] != steps] + [(place, steps, None)]
         elif value == "no" and values.get(steps) is not None:
             text = f"it is 'no', so {steps} changes nothing; set it to 'steps', or remove {steps}"
             raise InvalidConfig([Problem(where, text)])
