@@ -149,39 +149,48 @@ class Trainer:
         tokenizer = one_of("tokenizer", tokenizer, processing_class)
         reward_func = one_of("reward_func", reward_func, reward_funcs)
         words = adapter_words(peft_config) | words
-        if isinstance(args, Mapping):
-            words, args = joined_words(args, words), None
-        kind = type(args) if isinstance(args, FlatWords) else self.args_class
-        num_agents = count_of(num_agents, agents, kind, args, words)
-        environments, rows = environments_or_rows(data)
-        environments += listed(environment)
+        words, settings = joined_words(args, words)
+        kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
+        num_agents = count_of(num_agents, agents, kind, settings, words)
+        environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        given = {"formatters": formatters, "reward_processor": reward_processor}
-        scoring = given | rewards_of(reward_weights, args, words)
-        self.config: ExperimentConfig = self._config(config, args, words)
+        scoring = rewards_of(reward_weights, settings, words)
+        scoring |= {"formatters": formatters, "reward_processor": reward_processor}
+        self.config: ExperimentConfig = self._config(config, settings, words)
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
         if isinstance(model, LLMEnvironment):
-            self.config, model, own, environments, watched = opened_llm(
-                model, self.config, self._parts, environments, watched
+            self.config, model, tokenizer, environments, watched = opened_llm(
+                model, tokenizer, self.config, self._parts, environments, watched
             )
-            tokenizer = one_of("tokenizer", tokenizer, own)
-        live = {"workflow": workflow, "external_transition": external_transition}
-        self.config = with_parts(self.config, self._parts, wandb_config, **live)
+        live = workflow, external_transition
+        self.config = with_parts(self.config, self._parts, wandb_config, *live)
+        self._parts.environments, self._parts.eval_environments = environments, watched
         names = names_of(agents, num_agents)
-        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
-        if scored is not None:
-            environments, rows = [*environments, scored], None
-            count = None if eval_dataset is None else scored.num_tasks("eval")
-            self.config, self._usual = evaluated(self.config, kind, self._usual, count)
-        self._parts.environments, self._parts.rows = environments, rows
-        self._parts.eval_environments = watched
+        self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
-        if critics is not None:
-            self.config = with_critics(self.config, self._parts, critics)
+        self.config = with_critics(self.config, self._parts, critics)
         self._run: Run | None = None
+
+    def _scored(
+        self,
+        rows: Any,
+        reward_func: Any,
+        names: Sequence[str],
+        eval_dataset: Any,
+        scoring: Mapping[str, Any],
+        kind: type[FlatWords] | None,
+    ) -> Any:
+        """The rows to train on; `None` where they become an environment with reward functions."""
+        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
+        if scored is None:
+            return rows
+        self._parts.environments = [*self._parts.environments, scored]
+        count = None if eval_dataset is None else scored.num_tasks("eval")
+        self.config, self._usual = evaluated(self.config, kind, self._usual, count)
+        return None
 
     # -- from arguments to a config ----------------------------------------------------------------
 

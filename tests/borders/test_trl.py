@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("trl", reason="make test-extras installs TRL")
 
-import trl
+import trl  # pyright: ignore[reportMissingImports]
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 

@@ -54,7 +54,6 @@ FOREIGN: dict[str, set[str]] = {
     "serving/protocol/channels.py": {"error"},
     "teams/hub.py": {"each"},
     # functions, modules and values of a user's
-    "training/adapted_callbacks.py": {"base", "self.callback", "type(given)"},
     "build/machine.py": {"os"},
     "core/registry.py": {"target"},
     "core/user_errors.py": {"error"},

@@ -213,10 +213,14 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     return words
 
 
-def joined_words(args: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat words of `args` and of keywords, which must not contradict each other."""
+def joined_words(args: Any, words: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Flat words of keywords and of `args`, if that is a mapping, which must not contradict each
+    other; and `args` otherwise."""
+    if not isinstance(args, Mapping):
+        return words, args
     twice = args.keys() & words.keys()
-    return {**args, **words, **{name: one_of(name, args[name], words[name]) for name in twice}}
+    both = {name: one_of(name, args[name], words[name]) for name in twice}
+    return {**args, **words, **both}, None
 
 
 def names_of(
@@ -247,15 +251,17 @@ def _same(first: Any, second: Any) -> bool:
     return isinstance(first, plain) and isinstance(second, plain) and first == second
 
 
-def environments_or_rows(data: Any) -> tuple[list[Any], Any]:
-    """The second argument of a trainer as (environments, rows); one of the two is empty."""
+def environments_or_rows(data: Any, environment: Any = None) -> tuple[list[Any], Any]:
+    """The second argument of a trainer, environments or rows, with its argument `environment`, as
+    (environments, rows)."""
+    more = listed(environment)
     if data is None:
-        return [], None
+        return more, None
     if _is_environment(data):
-        return [data], None
+        return [data, *more], None
     if isinstance(data, list | tuple) and data and all(_is_environment(each) for each in data):
-        return list(data), None
-    return [], data
+        return [*data, *more], None
+    return more, data
 
 
 def _is_environment(value: Any) -> bool:

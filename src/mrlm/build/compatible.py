@@ -63,7 +63,7 @@ def count_of(
 
 
 def with_critics(
-    config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any]
+    config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any] | None
 ) -> ExperimentConfig:
     """A config whose critics start from given models, one for each trained policy or one for the
     team, as CoMLRL's `critics`; live models become parts.
@@ -71,6 +71,8 @@ def with_critics(
     Raises:
         ConfigError: their number differs, or the algorithm has no critic of its own.
     """
+    if critics is None:
+        return config
     critic = config.algorithm_settings().spec.critic
     if not critic.of_team and critic.topology != "separate":
         raise ConfigError(

@@ -134,7 +134,7 @@ def _given_critic(plan: PlayPlan, policy: Policy, of_team: bool) -> Policy | Non
     live = plan.parts.critics.get(policy.name, plan.parts.critics.get(TEAM))
     if path is None and live is None:
         return None
-    model, tokenizer = live or (load_with(section, path), None)
+    model, tokenizer = live or (load_with(section, str(path)), None)
     named = None if path is None else load_tokenizer(path, section.trust_remote_code)
     tokenizer = tokenizer or named or policy.tokenizer
     known, needed = model.config.vocab_size, len(policy.tokenizer)

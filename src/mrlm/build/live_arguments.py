@@ -22,7 +22,6 @@ def with_parts(
     config: ExperimentConfig,
     parts: LiveObjects,
     wandb_config: Mapping[str, Any] | None,
-    *,
     workflow: Any,
     external_transition: Any,
 ) -> ExperimentConfig:
@@ -42,9 +41,13 @@ def with_parts(
 
 
 def opened_llm(
-    llm: LLMEnvironment, config: ExperimentConfig, parts: LiveObjects, *environments: list[Any]
+    llm: LLMEnvironment,
+    tokenizer: Any,
+    config: ExperimentConfig,
+    parts: LiveObjects,
+    *environments: list[Any],
 ) -> tuple[Any, ...]:
-    """The config with the settings of an `LLMEnvironment`, its model, its tokenizer, and the
+    """The config with the settings of an `LLMEnvironment`, its model, the tokenizer, and the
     environments with its rewards.
 
     Raises:
@@ -64,7 +67,7 @@ def opened_llm(
         )
     if llm.system_prompt:
         parts.system_prompt = llm.system_prompt
-    return config, llm.model, llm.tokenizer, *environments
+    return config, llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *environments
 
 
 def rewards_of(

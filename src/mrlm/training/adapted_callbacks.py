@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mrlm.config.aliases import WORDS
+from mrlm.config.normalize import section_key
 from mrlm.core.errors import ConfigError
 from mrlm.training.run import Callback, Run
 from mrlm.training.saving import save
@@ -157,9 +158,10 @@ def _adapted(index: int, given: Any) -> Callback:
 
 def _arguments(run: Run) -> SimpleNamespace:
     """The flat words of a run's config."""
+    settings, section = run.config.resolved(), section_key(run.config.training.algorithm)
     found: dict[str, Any] = {"output_dir": str(run.folder)}
     for name, word in WORDS.items():
         place, _, setting = word.path.partition(".")
-        owner: Any = run.algorithm if place == "algorithm" else getattr(run.config, place, None)
-        found.setdefault(name, getattr(owner, setting, None))
+        owner = settings.get(section if place == "algorithm" else place)
+        found.setdefault(name, owner.get(setting) if isinstance(owner, Mapping) else None)
     return SimpleNamespace(**found)

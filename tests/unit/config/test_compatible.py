@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import mrlm
 from mrlm import GRPOConfig
 from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
-from mrlm.config import parse_config
+from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.errors import InvalidConfig
 from mrlm.core.errors import ConfigError
 from mrlm.trl import DPOConfig, GRPOTrainer, RLOOTrainer, SFTTrainer
@@ -24,8 +25,8 @@ def ones(completions: list[str]) -> list[float]:
     return [1.0] * len(completions)
 
 
-def online(trainer: type = GRPOTrainer, **words: object) -> object:
-    parts = {"train_dataset": ROWS, "reward_funcs": ones} | words
+def online(trainer: Any = GRPOTrainer, **words: Any) -> Any:
+    parts: dict[str, Any] = {"train_dataset": ROWS, "reward_funcs": ones} | words
     return trainer(mrlm.default_model(), **parts)
 
 
@@ -60,12 +61,12 @@ def test_optimiser_steps_are_counted_as_there():
     config = online(args=TheirConfig(**words)).config
     assert config.grpo.update_epochs == 2
     assert (config.training.num_iterations, config.training.save_steps) == (3, 2)
-    with pytest.raises(InvalidConfig, match="max_steps: it counts optimiser steps.*use 6"):
+    with pytest.raises(InvalidConfig, match=r"max_steps: it counts optimiser steps.*use 6"):
         online(args=TheirConfig(**words | {"max_steps": 7}))
 
 
 def test_what_is_given_goes_before_their_defaults():
-    own = mrlm.config.ExperimentConfig(training={"algorithm": "grpo", "seed": 3, "batch_size": 2})
+    own = ExperimentConfig(**{"training": {"algorithm": "grpo", "seed": 3, "batch_size": 2}})
     config = online(config=own, learning_rate=1e-4).config
     training = config.training
     assert (training.seed, training.batch_size, training.learning_rate) == (3, 2, 1e-4)
@@ -95,16 +96,11 @@ def test_buffers_of_comlrl_count_nodes_and_rollouts():
 
 
 def test_all_problems_of_a_config_are_one_message():
+    wrong: dict[str, Any] = {"scale_rewards": None, "learning_rate": "fast", "nonsense": 1}
+    wrong |= {"overwrite_output_dir": True, "logging_dir": "logs", "fsdp": True}
+    wrong["load_best_model_at_end"] = True
     with pytest.raises(InvalidConfig) as caught:
-        GRPOConfig(
-            scale_rewards=None,  # pyright: ignore
-            overwrite_output_dir=True,
-            logging_dir="logs",
-            learning_rate="fast",  # pyright: ignore
-            load_best_model_at_end=True,
-            fsdp=True,
-            nonsense=1,
-        )
+        GRPOConfig(**wrong)
     text = str(caught.value)
     assert text.startswith("7 problems") and "validation error" not in text
     for name in ("scale_rewards", "overwrite", "logging_dir", "keep_best", "fsdp", "nonsense"):
@@ -150,7 +146,9 @@ def test_the_first_line_of_a_run_states_its_amounts(tmp_path):
     program = f"""
 import mrlm
 from mrlm.trl import GRPOConfig, GRPOTrainer
-args = GRPOConfig(num_generations=4, max_steps=1, max_completion_length=2, output_dir={str(tmp_path / "run")!r})
+args = GRPOConfig(
+    num_generations=4, max_steps=1, max_completion_length=2, output_dir={str(tmp_path / "run")!r}
+)
 rows = [{{"prompt": "Say one."}}] * 16
 rewards = lambda completions: [float(len(text)) for text in completions]
 GRPOTrainer(mrlm.default_model(), train_dataset=rows, reward_funcs=rewards, args=args).train()

@@ -12,6 +12,9 @@ import mrlm
 from mrlm import GRPOTrainer
 from mrlm.config import parse_config
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.registry import load
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Message
 
 ROWS = [{"prompt": f"Say {n}."} for n in range(2)]
 
@@ -29,7 +32,7 @@ class Failing:
     def __init__(self, times: tuple[int, ...], slow: bool = False) -> None:
         self.times, self.slow, self.calls = times, slow, 0
 
-    def __call__(self, completions: list[str]) -> list[float]:
+    def __call__(self, completions: list[str], **columns: object) -> list[float]:
         self.calls += 1
         if self.calls in self.times:
             if self.slow:
@@ -68,6 +71,15 @@ def test_a_call_is_repeated(tmp_path, slow):
     timeout = {"timeout": 0.2} if slow else {}
     trainer = train(tmp_path, function, rewards={"retries": 1, **timeout})
     assert trainer.run.step == 2 and function.calls == 4
+
+
+def test_a_call_of_a_wrapper_is_repeated_too():
+    inner = load("environments", "math")(difficulty_range=(1, 1))
+    function = Failing((1,))
+    env = load("environments", "rescored")(inner, function, rewards={"retries": 1})
+    run_async(env.reset(seed=0))
+    (reward,) = run_async(env.step({env.agents[0]: Message("abc")})).rewards.values()
+    assert (reward.value, function.calls) == (3.0, 2)
 
 
 def test_an_episode_is_left_out(tmp_path):
@@ -110,6 +122,6 @@ def test_functions_have_weights(tmp_path):
 
 
 def test_weights_of_a_file_belong_to_its_environment():
-    with pytest.raises(ConfigError, match="reward_weights.*belong to the environment"):
+    with pytest.raises(ConfigError, match=r"reward_weights.*belong to the environment"):
         parse_config({"reward_weights": [1.0, 0.5]})
     parse_config({"environments": [{"env_type": "reward", "reward_weights": [1, 0.5]}]})

@@ -94,6 +94,7 @@ class RewardCalls:
             FailedReward: all of them failed, and such episodes are skipped.
             RewardError: all of them failed, and that ends the run.
         """
+        text, cause = where, None
         for attempt in range(self.retries + 1):
             try:
                 return await asyncio.wait_for(_called(function, lists, columns), self.timeout)
