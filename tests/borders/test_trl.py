@@ -216,3 +216,40 @@ def test_groups_that_do_not_divide_a_batch_are_refused_by_both(size, tmp_path):
     trl.GRPOConfig(per_device_train_batch_size=advice, **words)
     words["per_device_train_batch_size"] = advice
     make(mrlm.default_model(), train_dataset=PROMPTS, reward_funcs=Rewards(), **words)
+
+
+class Tokens(mrlm.Callback):
+    """Tokens of answers that one of our runs trains."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_episodes(self, run: Any, step: int, episodes: Any) -> None:
+        turns = [turn for episode in episodes for turn in episode.turns]
+        self.count += sum(len(turn.completion_ids) for turn in turns)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "messages"])
+def test_as_many_tokens_are_trained(kind, tmp_path):
+    rows, path = ANSWERS, mrlm.default_model()
+    if kind == "messages":
+        rows = [
+            {
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                "completion": [{"role": "assistant", "content": row["completion"]}],
+            }
+            for row in ANSWERS
+        ]
+    words = {"max_steps": 2, **common(tmp_path)}
+    peer = trl.SFTTrainer(
+        path,
+        args=trl.SFTConfig(**words),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(path),
+    )
+    theirs = sum(int((batch["labels"] != -100).sum()) for batch in peer.get_train_dataloader())
+    tokens = Tokens()
+    ours = mrlm.trl.SFTTrainer(path, train_dataset=rows, callbacks=[tokens], **words)
+    ours.train()
+    newlines = len(rows) if kind == "messages" else 0  # after the end token
+    assert tokens.count == theirs - newlines
