@@ -11,7 +11,7 @@ from pathlib import Path
 
 import mrlm
 from mrlm import ExperimentConfig, run_experiment
-from mrlm.core.records import message_record
+from mrlm.core.messages import write_message
 from mrlm.runs import collect_trajectories, evaluate_model
 
 WORLD = {"env_type": "relay", "max_number": 3}  # the first adds a+b, the second adds c to that
@@ -55,7 +55,7 @@ def main(given=None):
 
     episodes = collect_trajectories(config_of(model), chosen.episodes)
     rows = [
-        {"agent": agent, "messages": [message_record(message) for message in rollout.messages]}
+        {"agent": agent, "messages": [write_message(message) for message in rollout.messages]}
         for episode in episodes
         if not episode.failed and episode.reward == 1.0
         for agent, rollout in episode.rollouts.items()

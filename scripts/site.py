@@ -61,7 +61,7 @@ PYTHON = {
     "loops": (
         "Own loops",
         "Generation, credit and losses without a trainer ([own loops](../own_loop.md)).",
-        "Generator Learner TeamLearner Algorithm Loss LossTensor Batch Outputs",
+        "Generator ModelGenerate Learner TeamLearner Algorithm Loss LossTensor Batch Outputs",
     ),
     "records": (
         "Records and replays",

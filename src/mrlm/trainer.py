@@ -112,6 +112,7 @@ class Trainer:
     """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
+    _run: Run | None = None
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from places import FIXTURES
 TITLE = "Answers in mathematics, and golds"
 JUDGE = "GSM8K's own solutions and answers, Math-Verify on the forms of MATH, SQuAD's normalisation"
 DIFFERENCES = (
-    "an answer that is not worked out (`16/2` for 8) is wrong, since the question asks for it",
+    "an answer that is not worked out (`16/2` for 8) is wrong, since the question wants the result",
     "a list of guesses that holds the right answer is wrong",
     "names, units and multiplicity belong to a list: Math-Verify compares sets of values",
     "a decimal needs six right places",

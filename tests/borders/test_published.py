@@ -202,8 +202,8 @@ def longer(row: dict[str, Any]) -> str:
 
 
 def test_what_agents_read_is_published_too(tmp_path: Path) -> None:
-    """Templates travel; a function is named as missing, and refused until it is given. The
-    tokenizer's own template decides what was read."""
+    """Templates travel (`formatter`); a function is named as missing (`formatter_function`), and
+    refused until it is given. The tokenizer's own template decides what was read."""
     rewards = {"reward_func": lambda one, two: [0.0] * len(one)}
     trainer = MAGRPOTrainer(
         "mrlm/tiny",

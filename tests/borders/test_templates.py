@@ -29,7 +29,7 @@ DIFFERENCES = (
     "calls are written as <tool_call>...</tool_call> if the template reads no calls, and beside a "
     "content of null or with arguments as text if it renders them only so",
     "contents are parts of text if the template drops a content that is text",
-    "a template that takes no tools is rendered without them, which is said",
+    "a template that takes no tools is rendered without them, with a warning",
     "a trained message ends with its end token, not with the line break after it, and begins after "
     "the generation prompt, because that is what a policy samples",
 )

@@ -291,6 +291,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "max_attempts": case(3),
         "max_turns": case(3),
         "instruction": case("Box it."),
+        "answers": case("boxed", instruction=""),
     },
     "matrix": {
         "game": case("penalty"),

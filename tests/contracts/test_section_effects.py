@@ -227,6 +227,18 @@ CASES: dict[str, Case] = {
     "LoraConfig.alpha": case("model.lora.alpha", 3.0, **LORA),
     "LoraConfig.dropout": case("model.lora.dropout", 0.5, **LORA),
     "LoraConfig.target_modules": case("model.lora.target_modules", ["q_proj"], **LORA),
+    "LoraConfig.exclude_modules": case("model.lora.exclude_modules", ["q_proj"], **LORA),
+    "LoraConfig.use_rslora": case("model.lora.use_rslora", True, **LORA),
+    "LoraConfig.use_dora": case("model.lora.use_dora", True, **LORA),
+    "LoraConfig.lora_bias": case("model.lora.lora_bias", True, **LORA),
+    "LoraConfig.init_lora_weights": case("model.lora.init_lora_weights", "gaussian", **LORA),
+    "LoraConfig.rank_pattern": case("model.lora.rank_pattern", {"q_proj": 3}, **LORA),
+    "LoraConfig.alpha_pattern": case("model.lora.alpha_pattern", {"q_proj": 3.0}, **LORA),
+    "LoraConfig.layers_to_transform": case("model.lora.layers_to_transform", [0], **LORA),
+    "LoraConfig.modules_to_save": case("model.lora.modules_to_save", ["norm"], **LORA),
+    "LoraConfig.trainable_token_indices": case(
+        "model.lora.trainable_token_indices", [3, 4], **LORA
+    ),
     "ModelConfig.model_name_or_path": case("model.model_name_or_path", OTHER),
     "ModelConfig.tokenizer_name_or_path": case("model.tokenizer_name_or_path", OTHER),
     "ModelConfig.torch_dtype": case("model.torch_dtype", "bfloat16"),
@@ -389,6 +401,9 @@ ELSEWHERE: dict[str, str] = {
     "TrainingConfig.doctor_rules": "test_doctor_runs.py::test_a_run_takes_thresholds",
     # the numbers are the same, memory is not
     "TrainingConfig.gradient_checkpointing": "test_policy.py::test_adapters_can_be_checkpointed",
+    # written by a run, read where a team is played
+    "AgentConfig.formatter": "test_published.py::test_what_agents_read_is_published_too",
+    "AgentConfig.formatter_function": ("test_published.py::test_what_agents_read_is_published_too"),
     # of another library
     "TrainingConfig.wandb": "test_tracking.py::test_a_tracker_logs_and_goes_on_where_it_was",
     # where a run fails

@@ -182,11 +182,14 @@ def test_ratios_by_hand(model: Any, tokenizer: Any) -> None:
     learner.algorithm.credit(groups)
     samples = learner.algorithm.samples(groups, "policy")
     ratios: dict[str, list[float]] = {"a": [], "b": []}
+    calls: list[Any] = []
     loss = learner.algorithm.loss
 
     def noted(batch: Any, outputs: Any) -> Any:
         found = (outputs.logprobs.detach() - batch.old_logprobs).exp()
-        for number, ratio in zip(batch.agent.tolist(), found.tolist(), strict=True):
+        calls.append(found)
+        pairs = zip(batch.agent.tolist(), found.tolist(), strict=True)
+        for number, ratio in pairs if len(calls) <= 2 else ():  # a third one asks for the slope
             ratios[batch.agents[number]].append(ratio)
         return loss(batch, outputs)
 

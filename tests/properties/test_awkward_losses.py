@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -61,21 +62,10 @@ def episodes(seed: int = 0, vocabulary: int = 11) -> list[Group]:
 
 
 def sequences(groups: list[Group]) -> list[list[Turn]]:
-    """The trained turns, those that continue one another together."""
-    found: list[list[Turn]] = []
-    for group in groups:
-        for rollout in group.episodes[0].rollouts.values():
-            known: list[int] | None = None
-            for turn in rollout.turns:
-                if turn.advantages is None:
-                    continue
-                ids = [*turn.prompt_ids, *turn.completion_ids]
-                if known is not None and turn.prompt_ids[: len(known)] == known:
-                    found[-1].append(turn)
-                else:
-                    found.append([turn])
-                known = ids
-    return found
+    """The trained turns of each rollout: together, although turn 1 of one does not continue turn
+    0."""
+    rollouts = [each for group in groups for each in group.episodes[0].rollouts.values()]
+    return [[t for t in rollout.turns if t.advantages is not None] for rollout in rollouts]
 
 
 def of(turn: Turn, name: str) -> np.ndarray:
@@ -201,11 +191,12 @@ def moved(found: list[list[Turn]], seed: int = 1) -> dict[int, np.ndarray]:
 def computed(
     algorithm: Any, groups: list[Group], new: dict[int, np.ndarray], cut: int
 ) -> dict[str, float]:
-    """The library's loss and metrics, over micro-batches of `cut` sequences."""
+    """The library's loss and metrics, over micro-batches of `cut` rollouts."""
     samples, sums = samples_of(groups, "p", algorithm.spec.unit), {}
     totals = Totals.of(samples)
-    for at in range(0, len(samples), cut):
-        part = samples[at : at + cut]
+    rollouts = [list(part) for _, part in groupby(samples, key=lambda each: each.rollout)]
+    for at in range(0, len(rollouts), cut):
+        part = [*chain.from_iterable(rollouts[at : at + cut])]
         batch = pack(part, totals)
         said = torch.tensor(np.concatenate([new[id(turn)] for turn in batch.turns]))
         entropy = -said / 2
@@ -222,7 +213,7 @@ def test_every_loss_by_hand(loss: Any, cut: int) -> None:
     found = sequences(groups)
     new = moved(found)
     table = rows(found, new)
-    assert [len(turns) for turns in found] == [1, 1, 1, 1, 2, 2, 2, 3]
+    assert [len(turns) for turns in found] == [2, 1, 1, 2, 2, 2, 3]
     algorithm = GRPO(loss_type=loss, clip_range=0.1, clip_range_high=0.15, cispo_cap=1.2)
     parts = [per_token(row, loss, 0.1, 0.15) for row in table]
     sums = computed(algorithm, groups, new, cut)
@@ -444,7 +435,8 @@ def test_seeds_decide_the_order_of_mini_batches() -> None:
         assert epochs[0] != epochs[1], "every epoch has an order of its own"
         for epoch in epochs:
             assert sorted(id(s) for part in epoch for s in part) == sorted(map(id, samples))
-            assert [len(part) for part in epoch] == [2, 2, 2, 2]
+            rollouts = [{each.rollout for each in part} for part in epoch]  # whole ones
+            assert sorted(map(len, rollouts)) == [1, 2, 2, 2] and len(set.union(*rollouts)) == 7
         orders.add(tuple(id(s) for part in epochs[0] for s in part))
     assert len(orders) == 5
 

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from mrlm.core import template_work
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ChatTemplateError
+from mrlm.core.spans import transcript
 from mrlm.core.types import Message, Role
 
 LINE = (
@@ -95,5 +96,6 @@ def test_a_template_fails_within_limits_and_with_one_error(
     tokenizer.chat_template = BAD[name]
     chat = Chat(tokenizer)
     with pytest.raises(ChatTemplateError) as caught:
-        getattr(chat, door)([Message("a", Role.USER), Message("b", Role.ASSISTANT)])
+        messages = [Message("a", Role.USER), Message("b", Role.ASSISTANT)]
+        _ = chat.prompt(messages) if door == "prompt" else transcript(chat, messages)
     assert str(caught.value).isprintable()

@@ -19,7 +19,7 @@ from mrlm.environments import reasoning_gym as expressions
 from mrlm.environments.code.answers import extract_code
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import new_sentences, sentences
-from mrlm.environments.math import answers, units
+from mrlm.environments.math import answers, reading, units
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.verifier import _decided
 from mrlm.environments.shared import grading, routing
@@ -59,9 +59,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answer_in": answer_in,
     "spoken": lambda text: spoken(Completion([1], [-1.0], text), [{"type": "function"}]),
     "pieces": lambda text: list(pieces(text)),
-    "stated": answers.stated,
-    "before_answer": answers.before_answer,
-    "gold_of": answers.gold_of,
+    "stated": reading.stated,
+    "before_answer": reading.before_answer,
+    "gold_of": reading.gold_of,
     "graded": graded,
     "shows_working": lambda text: shows_working(text, "What is 3 + 4?"),
     "boxed": boxed,

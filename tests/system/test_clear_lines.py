@@ -122,7 +122,7 @@ def test_wandb_without_a_login_is_refused_before_anything_is_written(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(fake, "login", lambda prompt=True, verify=True: False, raising=False)
     command = ["train", "--config", write(PLAY), "training.report_to=[wandb]"]
-    short(refused(mrlm, command, "training.report_to", "`wandb login`", "WANDB_MODE=offline"))
+    short(refused(mrlm, command, "training.report_to", "`wandb login`", "{mode: offline}"))
     monkeypatch.setenv("WANDB_MODE", "offline")
     code, _, err = mrlm(*command, "--dry-run")
     assert code == 0, err

@@ -141,7 +141,7 @@ def test_the_card_says_how_the_team_came_to_be(adders: Path) -> None:
         f"trained; a LoRA adapter (rank 4, alpha 16) on {adders / 'models' / 'small'}",
         "**second** uses the policy `second` (frozen).",
         "eprint        = {2508.04652}",
-        "mrlm train --config train.yaml",
+        "is the config of the run, without secrets. It does not repeat the run",  # a local base
         "--enable-lora --max-lora-rank 8 --lora-modules",
     ):
         assert text in card.text, text

@@ -145,6 +145,11 @@ class MAGRPO(PolicyGradient):
                 "whiten_advantages divides by the deviation over siblings, and baseline="
                 "'remax_greedy' has none; set baseline=mean, or remove it"
             )
+        if self.whiten_advantages and self.group_size < 2:
+            raise ConfigError(
+                "whiten_advantages divides by the deviation over siblings, and group_size is 1; "
+                "set it to 2 or more, or remove it"
+            )
         if self.whiten_advantages and self.joint_mode == "cross":
             raise ConfigError(
                 "whiten_advantages compares siblings one by one, and joint_mode='cross' the "

@@ -92,6 +92,7 @@ def with_paths(
     """
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
+    first |= {each for each in words if any(name.endswith(f"_{each}") for name in arguments)}
     paths = {word: word if word in first else last_words().get(word, word) for word in words}
     return {paths[word]: value for word, value in words.items()}
 

@@ -40,7 +40,9 @@ def lock(folder: Path) -> None:
     except FileExistsError as error:
         raise ConfigError(f"{folder}: it is a file or a dangling link; give another") from error
     except OSError as error:
-        raise ConfigError(f"{folder}: it cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"output_dir={str(folder)!r} cannot be written: {error.strerror}"
+        ) from error
     if not _acquire(file) or not _is_current(file, folder):
         owner = _owner(file)
         os.close(file)

@@ -126,8 +126,7 @@ def assign(
     policies = dict(config.policies)
     if not policies:
         names = [section.policy for section in config.agents.values() if section.policy]
-        if not names:
-            names = ["policy"] if len(agents) == 1 else agents
+        names = names or (["policy"] if len(agents) == 1 else agents)
         policies = {name: PolicyConfig() for name in names}
     sections = [*config.environments, *config.evaluation.environments]
     named = {section.policy for section in config.agents.values()}
@@ -175,17 +174,14 @@ def _check_agents(
     for agent in idle:
         near = difflib.get_close_matches(agent, set(known) - set(config.agents), n=1, cutoff=0.75)
         if near:
-            raise ConfigError(
-                f"agents.{agent}: no environment has an agent of this name; did you mean "
-                f"{near[0]!r}?"
-            )
+            text = "no environment has an agent of this name; did you mean"
+            raise ConfigError(f"agents.{agent}: {text} {near[0]!r}?")
     for env in environments:
         env_agents = env.template.agents
         if env.workflow.agents and len(env_agents) > 1:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} needs environments with one agent, and "
-                f"environment {env.name!r} has {len(env_agents)} "
-                f"({', '.join(env_agents)}); use 'turns'"
+                f"{env.name!r} has {len(env_agents)} ({', '.join(env_agents)}); use 'turns'"
             )
         if env.workflow.spec.repeats and not env.template.seeded:
             raise ConfigError(

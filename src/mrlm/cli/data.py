@@ -7,12 +7,14 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
-from mrlm.data.presets import DatasetPreset
-from mrlm.data.tasks import Row
+
+if TYPE_CHECKING:
+    from mrlm.data.presets import DatasetPreset
+    from mrlm.data.tasks import Row
 
 PLACE = "place_in_data"
 """Column with the place of a row, while rows are checked."""

@@ -87,7 +87,8 @@ def train(
     if not distributed.is_main():
         return
     again = _again(path, folder, overrides or ())
-    result = replace(result, run_folder=folder)
+    if result.run_folder == here:  # shown as it was given
+        result = replace(result, run_folder=folder)
     print(folder if quiet else closing(loaded, result, again))
 
 

@@ -18,7 +18,7 @@ from mrlm.config.other_libraries import refused_text
 from mrlm.core.errors import ConfigError
 
 UNION = re.compile(r"(literal|list|dict|tuple)\[.*\]|bool|int|float|str")
-"""Pydantic's name of a type of a union in the location of an error."""
+"""A type of a union in the location of an error, as pydantic names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -260,7 +261,8 @@ def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str,
         steps = STRATEGIES.get(name)
         if steps is None or given is None:
             continue
-        value, where = str(getattr(given, "value", given)), f"{place}.{name}".lstrip(".")
+        plain = given.value if isinstance(given, Enum) else given  # transformers' own
+        value, where = str(plain), f"{place}.{name}".lstrip(".")
         if value not in ("no", "steps") or (value == "no" and name == "logging_strategy"):
             instead = "report_to='none'" if value == "no" else f"{name}='steps' and {steps}"
             raise InvalidConfig([Problem(where, f"{value!r} is not supported; set {instead}")])

@@ -29,6 +29,8 @@ OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_k
 
 OUTPUT = "output_dir"
 """The key of the folder that a run writes: relative to the current folder."""
+LENT = "policy:"
+"""Prefix of the name of a frozen policy as the model of an environment."""
 PROGRAM = "live-object:"
 """Prefix of a recorded setting that was a live object of a program; its description follows."""
 

@@ -22,6 +22,7 @@ from mrlm.config.base import (
     listed,
 )
 from mrlm.config.errors import InvalidConfig, did_you_mean
+from mrlm.config.paths import LENT
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters, each_of
@@ -110,8 +111,6 @@ class AgentConfig(Section):
 
 ADDRESS = re.compile(r"(https?://)?(\[[\da-fA-F:.%]+\]|[^\s:/\[\]@]+):\d{1,5}/?")
 """The address of a server."""
-LENT = "policy:"
-"""Prefix of the name of a frozen policy as the model of an environment."""
 REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "tls_key")
 """Keys of an environment for its server and credentials."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.play_sections import LENT
+from mrlm.config.paths import LENT
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import is_reference
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.paths import PROGRAM
-from mrlm.config.play_sections import LENT
+from mrlm.config.paths import LENT, OUTPUT, PROGRAM
 from mrlm.core.tiny_model import portable_name
 from mrlm.record.redaction import SECRET_NAME, redacted, secrets
 
@@ -68,11 +67,13 @@ def local_files(data: Any) -> bool:
 
 
 def needed(data: Any) -> Iterator[str]:
-    """What another machine needs, beside a config, to repeat its run: files, modules, and live
-    objects of a program."""
+    """Names of files, modules and live objects of a program that another machine needs, beside a
+    config, to repeat its run."""
     if isinstance(data, Mapping | list | tuple):
-        for value in data.values() if isinstance(data, Mapping) else data:
-            yield from needed(value)
+        items = data.items() if isinstance(data, Mapping) else enumerate(data)
+        for key, value in items:
+            if key != OUTPUT:  # a folder that the run writes
+                yield from needed(value)
     elif isinstance(data, str) and is_local(data):
         name = portable_name(data)
         if name == data:

@@ -50,7 +50,7 @@ class Tracker:
     """The library it imports."""
 
     @staticmethod
-    def problem(settings: Mapping[str, Any]) -> str | None:
+    def problem(settings: Mapping[str, object]) -> str | None:
         """The reason why it cannot start, or `None`; called before anything is written.
 
         Args:

@@ -179,8 +179,8 @@ def test_a_whole_list_can_be_overridden_and_the_last_override_wins():
 def test_an_override_replaces_what_the_file_said_with_another_word():
     config = parse_config({"training": {"num_generations": 2}}, ["grpo.group_size=4"])
     assert config.grpo.group_size == 4
-    config = parse_config({"batch_size": 4}, ["per_device_train_batch_size=24"])
-    assert config.training.batch_size == 3
+    config = parse_config({"batch_size": 4}, ["per_device_train_batch_size=16"])
+    assert config.training.batch_size == 2  # prompts, with 8 answers each
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ THOUGHT = "<think>I first try {wrong}.</think>\n{right}"
 
 
 def test_graders_read_what_follows_the_thoughts() -> None:
-    math = MathReasoningEnvironment()
+    math = MathReasoningEnvironment(answers="any")
     for text, value in (
         (THOUGHT.format(wrong=r"\boxed{8}", right="The answer is 9"), 0.0),
         (THOUGHT.format(wrong=r"\boxed{9}", right=r"\boxed{8}"), 1.0),

@@ -31,10 +31,11 @@ with quick_products(wide.device, 1 << 40):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is counted by glibc")
 def test_kernels_of_many_shapes_do_not_stay() -> None:
-    """Without the limit each holds half a MiB here: 100 MiB more after every 200."""
+    """Without the limit each holds half a MiB here: 100 MiB more after every 200. The first 200
+    do not fill the cache on every processor."""
     if not onednn_serves() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("oneDNN computes none of our products on this processor")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, *later = map(int, done.stdout.split())
-    assert max(later) < first + (4 << 20)
+    assert max(later) < first + (32 << 20)

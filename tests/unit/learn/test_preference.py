@@ -535,7 +535,7 @@ def test_rows_may_hold_a_preference_of_a_team(algorithm: str, tmp_path: Path) ->
 
 def test_pairs_are_asked_for_where_madpo_gets_rows() -> None:
     rows = [{"prompt": "Say.", "completion": "yes"}]
-    with pytest.raises(ConfigError, match="`chosen` and `rejected`"):
+    with pytest.raises(ConfigError, match="needs chosen and rejected"):
         mrlm.MADPOTrainer(train_dataset=rows, report_to="none").train(num_iterations=1)
 
 

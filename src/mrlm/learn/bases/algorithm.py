@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -62,11 +63,10 @@ class Algorithm:
             with it, where `eps` is `clip_range`."""
             if "model" not in fields:
                 return super().__new__(cls)
-            from mrlm.learn.learner import Learner
-
+            learner = importlib.import_module("mrlm.learn.learner").Learner  # which imports this
             fields = {"clip_range" if key == "eps" else key: each for key, each in fields.items()}
             model, tokenizer = fields.pop("model"), fields.pop("tokenizer", None)
-            return Learner(model, tokenizer, cls(**fields))
+            return learner(model, tokenizer, cls(**fields))
 
     preset: str | None = None
     group_size: int = Field(default=1, ge=1)

@@ -152,7 +152,8 @@ def make_trainable(model: Any, name: str) -> None:
 
 
 def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> Any:
-    """Adds the adapter saved in a folder under a name; returns the PEFT model.
+    """Adds the adapter saved in a folder under a name, in place of one that has it; returns the
+    PEFT model.
 
     Raises:
         ModelError: it does not fit the model, or is of a kind that is not trained.
@@ -164,6 +165,8 @@ def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> 
         config = peft.PeftConfig.from_pretrained(str(folder))
         check_kind(config, str(folder))
         config.base_model_name_or_path = None  # that of the model, where PEFT expects the same text
+        if name in getattr(model, "peft_config", ()):
+            model.delete_adapter(name)
         model = inject(model, name, config, trained)
         set_adapter_weights(model, name, peft.load_peft_weights(str(folder), device="cpu"))
     except (OSError, RuntimeError, SafetensorError, ValueError, KeyError) as error:

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -36,6 +36,8 @@ WITHOUT_EFFECT: frozenset[str] = frozenset(
     )
 )  # fmt: skip
 """Fields that change no answer, whatever their value is."""
+SPECIAL = ("skip_special_tokens",)
+"""A field of the routes that answer with ids: whether special tokens are left out of the text."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -75,12 +77,14 @@ MOST_CHOICES = 64
 
 class Fields:
     """The body of a request; every getter reports what is wrong with its field. `closed`: a field
-    that is in no table is refused."""
+    that is in no table is refused. `done`: fields that this route carries out, beside `DONE`."""
 
-    def __init__(self, body: Mapping[str, Any], closed: bool = False) -> None:
+    def __init__(
+        self, body: Mapping[str, Any], closed: bool = False, done: Collection[str] = ()
+    ) -> None:
         self.body = body
         for name, value in body.items():
-            if value is None or name in DONE or name in WITHOUT_EFFECT:
+            if value is None or name in DONE or name in WITHOUT_EFFECT or name in done:
                 continue
             if not closed and name not in NEUTRAL:
                 continue

@@ -17,6 +17,7 @@ from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import (
     JSON,
+    SPECIAL,
     Fields,
     chat_logprobs,
     completion_logprobs,
@@ -124,7 +125,8 @@ class OpenAIHandler:
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
-        fields = Fields(body, closed=True)
+        fields = Fields(body, closed=True, done=SPECIAL)
+        special = SPECIAL[0] in body and not fields.flag(SPECIAL[0])
         served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
@@ -137,7 +139,7 @@ class OpenAIHandler:
         def choice(sent: Request, found: Completion) -> JSON:
             ids = {"token_ids": found.token_ids, "prompt_token_ids": sent.prompt_ids}
             return {
-                "text": found.text,
+                "text": served.chat.tokenizer.decode(found.token_ids) if special else found.text,
                 "logprobs": completion_logprobs(served.chat, found) if scored else None,
                 "finish_reason": found.finish_reason,
                 "stop_reason": None,

@@ -12,7 +12,7 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import Refusal, checked_sampling
 from mrlm.serving.policies.hub import PolicyHub, ServedPolicy
-from mrlm.serving.policies.openai_fields import JSON, Fields, is_ids
+from mrlm.serving.policies.openai_fields import JSON, SPECIAL, Fields, is_ids
 
 PARTS = frozenset({"weights", "kv_cache"})
 """The parts that can sleep and wake."""
@@ -229,7 +229,7 @@ class Sglang(_Routes):
 
 
 def _sampling(given: Any) -> tuple[SamplingParams, int]:
-    fields = Fields(given if isinstance(given, Mapping) else {})
+    fields = Fields(given if isinstance(given, Mapping) else {}, done=SPECIAL)
     seed = Fields({"seed": fields.body.get("sampling_seed")}).seed()
     limit = fields.whole("max_new_tokens", 128, 1, 1 << 31)
     return checked_sampling(fields.sampling(limit)), seed
