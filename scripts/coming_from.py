@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS
-from mrlm.config.flat_words import algorithm_fields
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WEIGHTS, WORDS
+from mrlm.config.compatible import compatible_faces
+from mrlm.config.flat_words import algorithm_fields, config_class
 from mrlm.config.other_libraries import refused_classes, refused_settings
 from mrlm.core import registry
 from mrlm.trainer import Trainer
@@ -46,6 +47,19 @@ PLAYED = sorted({*ALGORITHMS.values()})
 NOTES = {
     ("trl", "num_iterations"): "`update_epochs`. **The same word is `training.num_iterations` "
     "here**: iterations of the whole run",
+    (
+        "trl",
+        "per_device_train_batch_size",
+    ): "`training.batch_size`; **in grpo and rloo completions, "
+    "as there**: `per_device x accumulation x processes` of them, divided by `num_generations`",
+    ("trl", "eval_strategy"): "`no` or `steps`, with `eval_steps` (`evaluation.every`)",
+    (
+        "trl",
+        "save_strategy",
+    ): "`no` or `steps`, with `save_steps`; the end of a run is always saved",
+    ("trl", "logging_strategy"): "`steps`, with `logging_steps`",
+    ("trl", "disable_dropout"): "`training.dropout`, its opposite",
+    ("trl", "callbacks"): "`callbacks=`, see [callbacks](callbacks.md)",
     ("rllib", "gamma"): "`gamma`, from turn to turn; `gamma_token` (1) from token to token",
     ("rllib", "kl_target"): "**the same word is a divergence from the reference here**, by which "
     "`kl_coef` is adapted; RLlib's is from the policy before the update",
@@ -59,7 +73,8 @@ NOTES = {
     ("verifiers", "batch_size"): "`training.batch_size`, which counts tasks; verifiers counts "
     "rollouts (`rollouts_per_example` of each task)",
     ("comlrl", "rollout_buffer_size"): "`training.batch_size`, which counts tasks; CoMLRL counts "
-    "turns",
+    "nodes of trees and rollouts, and so do the classes of `mrlm.comlrl`",
+    ("comlrl", "critics"): "`critics=`",
     ("comlrl", "train_batch_size"): "`training.batch_size`; for smaller steps set "
     "`num_minibatches`",
 }
@@ -84,9 +99,11 @@ def meaning(name: str, algorithm: str) -> tuple[bool, str]:
         return True, f"`{name}=`"
     if name in WORDS:
         word = WORDS[name]
-        path = {PER_DEVICE: "training.batch_size", NUM_AGENTS: "num_agents="}.get(
-            word.path, word.path.removeprefix("algorithm.")
-        )
+        path = {
+            PER_DEVICE: "training.batch_size",
+            NUM_AGENTS: "num_agents=",
+            WEIGHTS: "reward_weights=",
+        }.get(word.path, word.path.removeprefix("algorithm."))
         if word.path.startswith("algorithm.") and path not in fields:
             lacking = f"`{algorithm}` has no `{path}`"
             return False, lacking if word.absent is None else word.absent.reason
@@ -203,7 +220,61 @@ def _rows(table: dict[str, dict[str, None]], same: bool) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"trainers": _classes, "settings": _settings, "parts": _parts, "keys": _keys}
+def _defaults(library: str) -> str:
+    """The table of what is done where a setting is left out: there and with the class of that name
+    in `mrlm.<library>`, and with the class of `mrlm`."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for name, face in compatible_faces(library).items():
+        if face.kind != "config":
+            continue
+        usual = config_class(name, library)()
+        native = ExperimentConfig(training={"algorithm": face.algorithm})  # pyright: ignore
+        own = algorithm_fields(type(native.algorithm_settings()))
+        for word in face.defaults:
+            path = f"algorithm.{word}" if word in own else WORDS[word].path
+            ours, shown = _native(native, path), json.dumps(getattr(usual, word))
+            if word == "disable_dropout":
+                ours = json.dumps(not native.training.dropout)
+            if ours == shown:
+                continue
+            rows.setdefault((word, shown, ours), []).append(name.removesuffix("Config"))
+        for path, value in face.settings.items():
+            ours, word = _native(native, path), path.removeprefix("algorithm.")
+            rows.setdefault((word, json.dumps(value), ours), []).append(name.removesuffix("Config"))
+    every = sum(name.endswith("Config") for name in compatible_faces(library))
+    lines = [
+        f"| setting | there, and in `mrlm.{library}` | in `mrlm` | classes |",
+        "|---|---|---|---|",
+    ]
+    for (word, value, ours), kinds in rows.items():
+        which = "all" if len(kinds) == every else ", ".join(kinds)
+        lines.append(f"| `{word}` | {value} | {ours} | {which} |")
+    return "\n".join(lines)
+
+
+def _native(config: ExperimentConfig, path: str) -> str:
+    """The default of a setting here, as text."""
+    if path in (PER_DEVICE, "training.batch_size"):
+        return f"{config.training.batch_size} tasks"
+    if path in (NUM_AGENTS, WEIGHTS):
+        return "as many as the environment has"
+    place, _, setting = path.partition(".")
+    if path == "training.learning_rate":
+        return str(config.algorithm_settings().learning_rate)
+    owner: Any = config.algorithm_settings() if place == "algorithm" else config
+    owner = owner if place == "algorithm" else getattr(config, place)
+    if place == "workflow":
+        return "the environment's" if setting == "max_turns" else "off"
+    return json.dumps(getattr(owner, setting, None))
+
+
+TABLES = {
+    "trainers": _classes,
+    "settings": _settings,
+    "defaults": _defaults,
+    "parts": _parts,
+    "keys": _keys,
+}
 """Kind of table -> its text, by library."""
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ PYTHON = {
         "A trainer of every algorithm `X` is `mrlm.XTrainer`, a `Trainer` whose algorithm is `X`; "
         "`mrlm.XConfig` has its settings ([algorithms](algorithms.md)).",
         "Trainer TrainResult run_experiment load_config ExperimentConfig TrainingConfig evaluate "
-        "EvalResult Callback examine Alarm Team MRLMError default_model",
+        "EvalResult Callback EarlyStopping examine Alarm Team MRLMError default_model",
     ),
     "episodes": (
         "Episodes and messages",

@@ -53,6 +53,7 @@ _NAMES = {
     "mrlm.teams.team": "Team",
     "mrlm.trainer": "Trainer",
     "mrlm.training.run": "Callback",
+    "mrlm.training.stopping": "EarlyStopping",
 }
 HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Public name -> the module it is in."""

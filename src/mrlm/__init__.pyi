@@ -143,6 +143,7 @@ from mrlm.serving.client.pool import ServerPool as ServerPool
 from mrlm.teams.team import Team as Team
 from mrlm.trainer import Trainer as Trainer
 from mrlm.training.run import Callback as Callback
+from mrlm.training.stopping import EarlyStopping as EarlyStopping
 
 __version__: str
 

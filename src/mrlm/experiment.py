@@ -28,6 +28,7 @@ from mrlm.learn.policy.loading import load_tokenizer, model_folders
 from mrlm.planning.plan import MEMORY
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
+from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -58,6 +59,7 @@ def run_experiment(
     Raises:
         KeyboardInterrupt: interrupted; the run was saved and can be resumed.
     """
+    callbacks = adapted(callbacks)
     peers = join(config.distributed)
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:

@@ -40,6 +40,7 @@ from mrlm.training.metrics import api_metrics, episode_metrics
 from mrlm.training.profiler import Profiler
 from mrlm.training.run import Run
 from mrlm.training.saving import save
+from mrlm.training.stopping import watching
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -87,6 +88,7 @@ def run_to_end(run: Run) -> TrainResult:
             threads(run.config, policies_of(run)),
             _signals(run),
             beside_play(run),
+            watching(run, save_policies),
             profiler or nullcontext(),
         ):
             if run.step >= run.total_steps:

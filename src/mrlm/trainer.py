@@ -16,24 +16,23 @@ from mrlm.build.arguments import (
     adapter_words,
     assign_references,
     environments_or_rows,
-    from_llm,
     joined_words,
     listed,
     names_of,
     one_of,
     references_of,
     refuse_unknown,
-    refuse_unplayed,
     with_paths,
 )
-from mrlm.build.compatible import count_of, evaluated, with_usual
+from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
+from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, UNSET, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, FlatWords
 from mrlm.config.compatible import compatible_faces
 from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import (
@@ -46,12 +45,11 @@ from mrlm.config.flat_words import (
 )
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.play.workflow import AnyWorkflow, as_workflow
+from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import (
     EvalResult,
     TrainResult,
@@ -61,6 +59,7 @@ from mrlm.runs import (
     save_end,
     save_policies,
 )
+from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback, Run
 
 
@@ -77,12 +76,15 @@ class Trainer:
         agents: agent -> model reference; equal references share one policy. A list names models for
             agents in order.
         num_agents: number of agents, where the environment does not define it.
+        critics: the models that critics start from: one of each policy, or one of the team (also
+            `critic_model=`, one for all).
         environment: an environment, a class or function that makes one, or a list of these.
         eval_envs: environments that are evaluated and never trained on; in a run without a data
             set, the same as `environment`.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
+        reward_weights: factor of each reward function in the sum.
         reward_processor: number -> number, applied to every reward.
         external_transition: writes the prompts between two turns (with `num_turns` above 1), called
             by keyword as CoMLRL does: `(prompt, agent_completions, num_agents,
@@ -91,7 +93,7 @@ class Trainer:
             environment.
         args: an `XConfig`, which takes the argument names of other trainers, or a mapping of such
             names to values.
-        callbacks: `Callback` objects.
+        callbacks: `Callback` objects; those of transformers with its common hooks are adapted.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
@@ -104,7 +106,7 @@ class Trainer:
     """
 
     algorithm: ClassVar[str] = ""
-    args_class: ClassVar[type[object] | None] = None
+    args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
     """Config paths that have the default of another library's class."""
@@ -125,11 +127,13 @@ class Trainer:
         peft_config: object = None,
         agents: Mapping[str, object] | Sequence[object] | None = None,
         num_agents: int | None = None,
+        critics: Sequence[object] | None = None,
         environment: object = None,
         eval_envs: object = None,
         workflow: AnyWorkflow | str | None = None,
         reward_func: object = None,
         reward_funcs: object = None,
+        reward_weights: Sequence[float] | None = None,
         reward_processor: object = None,
         formatters: object = None,
         external_transition: object = None,
@@ -146,32 +150,48 @@ class Trainer:
         tokenizer = one_of("tokenizer", tokenizer, processing_class)
         reward_func = one_of("reward_func", reward_func, reward_funcs)
         words = adapter_words(peft_config) | words
-        if isinstance(args, Mapping):
-            words, args = joined_words(args, words), None
-        kind = type(args) if isinstance(args, FlatWords) else self.args_class
-        asked = args.num_agents if isinstance(args, FlatWords) else words.pop(NUM_AGENTS, None)
-        num_agents = count_of(one_of(NUM_AGENTS, num_agents, asked), agents, kind)
-        environments, rows = environments_or_rows(data)
-        environments += listed(environment)
+        words, settings = joined_words(args, words)
+        kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
+        num_agents = count_of(num_agents, agents, kind, settings, words)
+        environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        self.config: ExperimentConfig = self._config(config, args, words)
+        scoring = rewards_of(reward_weights, settings, words)
+        scoring |= {"formatters": formatters, "reward_processor": reward_processor}
+        self.config: ExperimentConfig = self._config(config, settings, words)
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not environments and rows is None and not known:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=callbacks or ())
+        self._parts = LiveObjects(callbacks=adapted(callbacks))
         if isinstance(model, LLMEnvironment):
-            llm, lists = model, [environments, watched]
-            self.config, (environments, watched) = from_llm(self.config, self._parts, llm, lists)
-            model, tokenizer = llm.model, one_of("tokenizer", tokenizer, llm.tokenizer)
-        self._take_parts(workflow, wandb_config, external_transition)
+            self.config, model, tokenizer, environments, watched = opened_llm(
+                model, tokenizer, self.config, self._parts, environments, watched
+            )
+        live = workflow, external_transition
+        self.config = with_parts(self.config, self._parts, wandb_config, *live)
+        self._parts.environments, self._parts.eval_environments = environments, watched
         names = names_of(agents, num_agents)
-        scored = self._scored(rows, reward_func, names, formatters, reward_processor, eval_dataset)
-        if scored is not None:
-            environments, rows = [*environments, scored], None
-            count = None if eval_dataset is None else scored.num_tasks("eval")
-            self.config, self._usual = evaluated(self.config, kind, self._usual, count)
-        self._parts.take(environments, rows, watched)
+        self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
+        self.config = with_critics(self.config, self._parts, critics)
+        self._run: Run | None = None
+
+    def _scored(
+        self,
+        rows: Any,
+        reward_func: Any,
+        names: Sequence[str],
+        eval_dataset: Any,
+        scoring: Mapping[str, Any],
+        kind: type[FlatWords] | None,
+    ) -> Any:
+        """The rows to train on; `None` where they become an environment with reward functions."""
+        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
+        if scored is None:
+            return rows
+        self._parts.environments = [*self._parts.environments, scored]
+        count = None if eval_dataset is None else scored.num_tasks("eval")
+        self.config, self._usual = evaluated(self.config, kind, self._usual, count)
+        return None
 
     # -- from arguments to a config ----------------------------------------------------------------
 
@@ -200,7 +220,7 @@ class Trainer:
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
         overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
         fields = {k: v for k, v in fields.items() if usual.get(f"algorithm.{k}", UNSET) != v}
-        overrides.pop("num_agents", None)
+        overrides = {k: v for k, v in overrides.items() if k not in (NUM_AGENTS, WEIGHTS)}
         for path, value in overrides.items():
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
@@ -216,44 +236,6 @@ class Trainer:
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
-
-    def _take_parts(
-        self,
-        workflow: AnyWorkflow | str | None,
-        wandb_config: Mapping[str, Any] | None,
-        external_transition: Any,
-    ) -> None:
-        """Take arguments that are either named in the config or live objects."""
-        if isinstance(workflow, str):
-            self.config = self.config.merged({"workflow": {"name": workflow}})
-        elif workflow is not None:
-            self._parts.workflow = as_workflow(workflow)
-        if wandb_config is not None:
-            trackers = [*self.config.training.report_to, "wandb"]
-            changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
-            self.config = self.config.merged({"training": changes})
-        if isinstance(external_transition, str):
-            self.config = self.config.joined({"workflow.external_transition": external_transition})
-        else:
-            self._parts.external_transition = external_transition
-
-    def _scored(
-        self,
-        rows: Any,
-        reward_func: Any,
-        agents: Sequence[str],
-        formatters: Any,
-        reward_processor: Any,
-        eval_dataset: Any,
-    ) -> Environment | None:
-        """The environment of rows that a reward function scores, for an algorithm that samples."""
-        given = {"reward_processor": reward_processor, "formatters": formatters}
-        plays = not self.config.algorithm_settings().spec.sampling.rows
-        if rows is None or not plays or reward_func is None:
-            refuse_unplayed(reward_func=reward_func, **given)
-            return None
-        made = registry.load("environments", "reward")
-        return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **given)
 
     def _cast(
         self,

@@ -393,4 +393,4 @@ def test_a_stage_that_is_not_there_is_named():
 
 def test_a_refused_setting_is_none_that_is_mapped():
     known = coming_from.WORDS.keys() | inspect.signature(GRPOTrainer.__init__).parameters.keys()
-    assert refused_settings().keys() & known == {"num_agents"}
+    assert refused_settings().keys() & known == {"num_agents", "reward_weights"}

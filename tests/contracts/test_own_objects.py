@@ -57,7 +57,6 @@ FOREIGN: dict[str, set[str]] = {
     "teams/hub.py": {"each"},
     # functions, modules and values of a user's
     "core/operating_system.py": {"os"},
-    "build/compatible.py": {"kind"},
     "build/recorded.py": {
         "env",
         "found",
@@ -67,7 +66,6 @@ FOREIGN: dict[str, set[str]] = {
         "target",
         "tokenizer",
     },
-    "config/flat_words.py": {"kind", "type(settings)"},
     "core/registry.py": {"target"},
     "core/user_errors.py": {"error"},
     "data/sources.py": {"source"},

@@ -349,6 +349,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "formatters": case(shout),
         "num_agents": case(2),
         "reward_processor": case(squared),
+        "reward_weights": case([3.0]),
         "max_turns": case(3, max_turns=2, external_transition=again),
         "external_transition": case(further, **TWO_TURNS),
         "transition_mode": case("append", **TWO_TURNS),
@@ -564,6 +565,7 @@ SEARCHED = "test_search_qa.py::test_documents_of_ones_own"
 F1 = "test_search_qa.py::test_f1_pays_for_a_part_and_less_for_every_word_too_many"
 SERVED = "test_tools_mcp.py::test_a_world_with_the_tools_of_a_server"
 CAPPED = "test_tools_world.py::test_calls_of_one_message_are_capped"
+REPEATED = "test_reward_calls.py::test_a_call_is_repeated"
 ELSEWHERE: dict[str, str] = {
     "class_completion.dataset": BOXES,
     "class_completion.rewards": BOXES,
@@ -575,6 +577,8 @@ ELSEWHERE: dict[str, str] = {
     "code_collaboration.sandbox": WRITTEN,
     "code_collaboration.test_timeout": WRITTEN,
     "math.timeout": ALGEBRA,
+    "rescored.rewards": REPEATED,
+    "reward.rewards": REPEATED,
     "reward.reward_model": FOLDER,
     "reward.reward_model_reads": TEAM,
     "search_qa.search": SEARCHED,

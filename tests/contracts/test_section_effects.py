@@ -121,6 +121,14 @@ class AskedToo(Asked):
 TWO: dict[str, Any] = {"policies": {"short": {}, "long": {}}}
 TURNS: dict[str, Any] = {**TWO, "training__num_iterations": 3}
 EVAL: dict[str, Any] = {"evaluation__episodes": 2}
+OFTEN: dict[str, Any] = {
+    **{"evaluation__episodes": 2, "evaluation__every": 1, "training__num_iterations": 4},
+    "evaluation__greedy": False,
+}
+STOPPING: dict[str, Any] = {
+    "evaluation__early_stopping": {"patience": 1, "min_change": 10.0},
+    **OFTEN,
+}
 LORA: dict[str, Any] = {"model__lora": {"r": 2}, "training__num_iterations": 3}
 SFT: dict[str, Any] = {
     "training__algorithm": "sft",
@@ -341,6 +349,19 @@ CASES: dict[str, Case] = {
     "EvaluationConfig.samples": case("evaluation.samples", 2, evaluation__greedy=False, **EVAL),
     "EvaluationConfig.effects": case("evaluation.effects", 1, **EVAL),
     "EvaluationConfig.at_start": case("evaluation.at_start", False, **EVAL),
+    "EvaluationConfig.keep_best": case("evaluation.keep_best", True, **EVAL),
+    "EvaluationConfig.early_stopping": case("evaluation.early_stopping", {"patience": 1}, **OFTEN),
+    "EarlyStoppingConfig.metric": case(
+        "evaluation.early_stopping.metric", "reward/median", "no metric", **STOPPING
+    ),
+    "EarlyStoppingConfig.patience": case("evaluation.early_stopping.patience", 2, **STOPPING),
+    "EarlyStoppingConfig.min_change": case("evaluation.early_stopping.min_change", 0, **STOPPING),
+    "EarlyStoppingConfig.maximize": case(
+        "evaluation.early_stopping.maximize",
+        False,
+        evaluation__early_stopping={"patience": 1},
+        **OFTEN,
+    ),
     "EvaluationConfig.environments": case(
         "evaluation.environments", [{"env_type": "length"}], **EVAL
     ),

@@ -63,7 +63,8 @@ class SPIN(DPO):
         if self.ref_update_freq:
             raise ConfigError(
                 f"ref_update_freq={self.ref_update_freq}: the reference of spin is its opponent, "
-                "which changes with the round; leave it at 0 and set rows_per_round"
+                "which changes with the round; leave it at 0 and set rows_per_round, or use "
+                "OnlineDPOTrainer (online_dpo), which verl's recipe of this name is"
             )
 
     @property

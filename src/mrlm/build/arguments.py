@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.config.aliases import WORDS
 from mrlm.config.base import Section
@@ -17,7 +16,7 @@ from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.normalize import SECTIONS, known_fields, section_key
 from mrlm.config.other_libraries import refused_text
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
@@ -215,10 +214,14 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     return words
 
 
-def joined_words(args: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat words of `args` and of keywords, which must not contradict each other."""
+def joined_words(args: Any, words: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Flat words of keywords and of `args`, if that is a mapping, which must not contradict each
+    other; and `args` otherwise."""
+    if not isinstance(args, Mapping):
+        return words, args
     twice = args.keys() & words.keys()
-    return {**args, **words, **{name: one_of(name, args[name], words[name]) for name in twice}}
+    both = {name: one_of(name, args[name], words[name]) for name in twice}
+    return {**args, **words, **both}, None
 
 
 def names_of(
@@ -249,15 +252,17 @@ def _same(first: Any, second: Any) -> bool:
     return isinstance(first, plain) and isinstance(second, plain) and first == second
 
 
-def environments_or_rows(data: Any) -> tuple[list[Any], Any]:
-    """The second argument of a trainer as (environments, rows); one of the two is empty."""
+def environments_or_rows(data: Any, environment: Any = None) -> tuple[list[Any], Any]:
+    """The second argument of a trainer, environments or rows, with its argument `environment`, as
+    (environments, rows)."""
+    more = listed(environment)
     if data is None:
-        return [], None
+        return more, None
     if _is_environment(data):
-        return [data], None
+        return [data, *more], None
     if isinstance(data, list | tuple) and data and all(_is_environment(each) for each in data):
-        return list(data), None
-    return [], data
+        return [*data, *more], None
+    return more, data
 
 
 def _is_environment(value: Any) -> bool:
@@ -278,27 +283,3 @@ def listed(environments: Any) -> list[Any]:
 def agent_names(count: int) -> list[str]:
     """Default names of agents."""
     return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]
-
-
-def from_llm(
-    config: ExperimentConfig, parts: LiveObjects, llm: LLMEnvironment, lists: Sequence[list[Any]]
-) -> tuple[ExperimentConfig, list[list[Any]]]:
-    """A trainer's config and its lists of environments, with the settings of a language model that
-    is trained.
-
-    Raises:
-        ConfigError: the model is frozen.
-    """
-    if llm.mode is EnvironmentMode.CLIENT:
-        raise ConfigError(
-            "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs EnvironmentMode.SERVER"
-        )
-    llm.check_policy()
-    if llm.generation_config:
-        config = config.merged({"generation": dict(llm.generation_config)})
-    if llm.reward_fn is not None:
-        rescored = registry.load("environments", "rescored")
-        lists = [[rescored(as_environment(env), llm.reward_fn) for env in each] for each in lists]
-    if llm.system_prompt:
-        parts.system_prompt = llm.system_prompt
-    return config, [*lists]

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mrlm.build.arguments import one_of
+from mrlm.build.learners import TEAM
+from mrlm.build.policies import LiveObjects, load_with
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET, FlatWords
 from mrlm.config.flat_words import library_defaults
 from mrlm.config.normalize import NestedSettings, section_key
 from mrlm.core.errors import ConfigError
@@ -40,17 +44,57 @@ def with_usual(
     return (config.merged(changes) if changes else config), paths
 
 
-def count_of(count: int | None, agents: Any, kind: type[Any] | None) -> int | None:
-    """The number of agents: as given, else by default of another library's class; where `agents`
-    are given, that default is no contradiction."""
+def count_of(
+    count: int | None,
+    agents: Any,
+    kind: type[FlatWords] | None,
+    args: object,
+    words: dict[str, Any],
+) -> int | None:
+    """The number of agents of a trainer: as given, by its argument, `args` or `words` (which lose
+    it), else by default of another library's class; where `agents` are given, that default is no
+    contradiction."""
+    written = args.num_agents if isinstance(args, FlatWords) else words.pop(NUM_AGENTS, None)
+    count = one_of(NUM_AGENTS, count, written)
     usual = library_defaults(kind).get(NUM_AGENTS)
     if usual is None or count not in (None, usual):
         return count
     return usual if agents is None else None
 
 
+def with_critics(
+    config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any] | None
+) -> ExperimentConfig:
+    """A config whose critics start from given models, one for each trained policy or one for the
+    team, as CoMLRL's `critics`; live models become parts.
+
+    Raises:
+        ConfigError: their number differs, or the algorithm has no critic of its own.
+    """
+    if critics is None:
+        return config
+    critic = config.algorithm_settings().spec.critic
+    if not critic.of_team and critic.topology != "separate":
+        raise ConfigError(
+            "critics: the critic shares the policy's network; set use_separate_critic=True, or "
+            "remove it"
+        )
+    trained = [name for name, each in config.policies.items() if each.trainable]
+    names = [TEAM] if critic.of_team else trained
+    if len(critics) not in (len(names), len(config.agents)) and len(critics) != 1:
+        raise ConfigError(f"critics: {len(critics)} models for {len(names)}; give one of each")
+    first = critics[0]
+    if all(each is first or each == first for each in critics) and isinstance(first, str):
+        return config.merged({"training": {"critic_model": first}})
+    models = list(critics)[: len(names)] if len(critics) >= len(names) else [first] * len(names)
+    for name, model in zip(names, models, strict=True):
+        live = not isinstance(model, str | os.PathLike)
+        parts.critics[name] = (model if live else load_with(config.model, str(model)), None)
+    return config
+
+
 def evaluated(
-    config: ExperimentConfig, kind: type[Any] | None, usual: Usual, rows: int | None
+    config: ExperimentConfig, kind: type[FlatWords] | None, usual: Usual, rows: int | None
 ) -> tuple[ExperimentConfig, Usual]:
     """A config that evaluates as another library does: only on rows of their own, sampled as in
     training.
@@ -64,7 +108,7 @@ def evaluated(
     Raises:
         ConfigError: an evaluation without rows.
     """
-    face = getattr(kind, "face_of", None)
+    face = None if kind is None else kind.face_of
     section = config.evaluation
     if face is None or not face.library:
         return config, usual

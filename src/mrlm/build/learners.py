@@ -3,11 +3,11 @@ optimiser settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mrlm.build.policies import PlayPlan, load_with
-from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.config import PolicyConfig
 from mrlm.core.errors import ConfigError
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.critics.critic import CentralCritic, Critic
@@ -19,6 +19,9 @@ from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
 from mrlm.play.agent import seed_of
 
+TEAM = "team"
+"""Key of a team's critic among `LiveObjects.critics`."""
+
 
 def make_learners(
     plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
@@ -26,10 +29,17 @@ def make_learners(
     """One learner per trained policy."""
     trained = {name: each for name, each in plan.assignment.policies.items() if each.trainable}
     learners = [
-        Learner(policies[name], None, job.algorithm, settings=_settings(plan, each, job))
+        Learner(
+            policies[name],
+            None,
+            job.algorithm,
+            critic=_own_critic(plan, policies[name], job),
+            settings=_settings(plan, each, job),
+        )
         for name, each in trained.items()
     ]
-    if plan.config.training.dropout and not any(own_dropout(x.weights_of) for x in learners):
+    given = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
+    if given and not any(own_dropout(each.weights_of) for each in learners):
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )
@@ -64,7 +74,8 @@ def make_critics(
     if not critic.of_team:
         return [learner.critic for learner in learners if learner.critic is not None]
     mixed = critic.topology == "mixed"
-    body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
+    policy = learners[0].weights_of
+    body = _given_critic(plan, policy, of_team=True) or (frozen_beside if mixed else beside)(policy)
     settings = _settings(plan, PolicyConfig(), job)
     chats = {name: policy.chat for name, policy in policies.items()}
     if not mixed:
@@ -105,14 +116,31 @@ def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> Learner
     )
 
 
-def _team_body(
-    config: ExperimentConfig, policy: Policy, copied: Callable[[Policy], Policy]
-) -> Policy:
-    """The network of a team critic: `training.critic_model`, or `copied(policy)`."""
-    path = config.training.critic_model
-    if path is None:
-        return copied(policy)
-    section = config.model
-    tokenizer = load_tokenizer(path, section.trust_remote_code)
-    model = load_with(section, path)
+def _own_critic(plan: PlayPlan, policy: Policy, job: LearningJob) -> Policy | None:
+    """The network that a policy's separate critic starts from; `None`: a copy of the policy."""
+    spec = job.algorithm.spec
+    if "values" not in spec.columns or spec.critic.topology != "separate":
+        return None
+    return _given_critic(plan, policy, of_team=False)
+
+
+def _given_critic(plan: PlayPlan, policy: Policy, of_team: bool) -> Policy | None:
+    """The given network of a critic: a live model, or `training.critic_model`.
+
+    Raises:
+        ConfigError: it knows fewer tokens than the policy.
+    """
+    section, path = plan.config.model, plan.config.training.critic_model
+    live = plan.parts.critics.get(policy.name, plan.parts.critics.get(TEAM))
+    if path is None and live is None:
+        return None
+    model, tokenizer = live or (load_with(section, str(path)), None)
+    named = None if path is None else load_tokenizer(path, section.trust_remote_code)
+    tokenizer = tokenizer or named or policy.tokenizer
+    known, needed = model.config.vocab_size, len(policy.tokenizer)
+    if not of_team and known < needed:
+        raise ConfigError(
+            f"critic of policy {policy.name!r}: its model knows {known} tokens and the policy "
+            f"{needed}; give one of the same family"
+        )
     return Policy("critic", model, tokenizer, precision=policy.precision, lean=section.lean)

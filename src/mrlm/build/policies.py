@@ -37,8 +37,7 @@ from mrlm.training.run import Callback
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-MUCH = 100_000_000
-"""Bytes of the copies of a model from which on they are worth a warning."""
+MUCH = 100_000_000  # bytes of the copies of a model that are worth a warning
 
 
 @dataclass(slots=True)
@@ -51,10 +50,11 @@ class LiveObjects:
         eval_environments: the same, which are evaluated and never trained on.
         workflow: instead of `config.workflow`.
         external_transition: instead of `config.workflow.external_transition`.
-        rows: data for supervised and preference learning, instead of `config.data.dataset`.
-        system_prompt: of agents without one of their own.
+        rows: instead of `config.data.dataset`.
+        system_prompt: of agents that have none.
         callbacks: hooks of the run.
-        usual: config paths that have the default of another library's class, which need no effect.
+        critics: policy (or team) -> model and tokenizer that its critic starts from.
+        usual: config paths with another library's defaults, which need no effect.
     """
 
     models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -65,11 +65,8 @@ class LiveObjects:
     rows: Any = None
     system_prompt: str | None = None
     callbacks: Sequence[Callback] = ()
+    critics: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     usual: frozenset[str] = frozenset()
-
-    def take(self, environments: list[Any], rows: Any, watched: list[Any]) -> None:
-        """Sets environments, rows, and environments that are evaluated only."""
-        self.environments, self.rows, self.eval_environments = environments, rows, watched
 
 
 @dataclass(slots=True)

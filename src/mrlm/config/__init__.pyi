@@ -78,11 +78,13 @@ class FlatWords:
     per_device_train_batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
     num_agents: int | None = None
+    reward_weights: list[float] | None = None
     learning_rate: float | None = None
     agent_learning_rate: float | None = None
     lr: float | None = None
     critic_learning_rate: float | None = None
     critic_model: str | None = None
+    joint_mode: str | None = None
     use_separate_critic: bool | None = None
     optim: str | None = None
     optimizer: str | None = None
@@ -98,6 +100,8 @@ class FlatWords:
     fp16: bool | None = None
     precision: str | None = None
     gradient_checkpointing: bool | None = None
+    activation_checkpointing: bool | None = None
+    disable_dropout: bool | None = None
     seed: int | None = None
     model_name_or_path: str | None = None
     dtype: str | None = None
@@ -182,6 +186,9 @@ class FlatWords:
     max_lag: int | None = None
     max_async_level: int | None = None
     max_head_offpolicyness: int | None = None
+    eval_strategy: str | None = None
+    save_strategy: str | None = None
+    logging_strategy: str | None = None
     save_steps: int | None = None
     save_total_limit: int | None = None
     eval_steps: int | None = None
@@ -191,6 +198,8 @@ class FlatWords:
     eval_num_samples: int | None = None
     eval_episodes: int | None = None
     eval_on_start: bool | None = None
+    keep_best: bool | str | None = None
+    early_stopping: dict[str, Any] | None = None
     num_generations_eval: int | None = None
 
 @dataclass(kw_only=True)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.other_libraries import OFF, Refused, read_table
+from mrlm.core.faces import Face
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -21,6 +22,9 @@ PER_DEVICE = "training.per_device_train_batch_size"
 
 NUM_AGENTS = "num_agents"
 """An argument of trainers, not a setting: a config names its agents."""
+
+WEIGHTS = "reward_weights"
+"""Another one: in a config it belongs to an environment."""
 
 REFERENCE_KL = 0.1
 """CoMLRL's default `reference_kl_coef`, if enabled without a number."""
@@ -90,6 +94,8 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
 TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (bool, int, float, str)},
     "dict[str, Any]": dict[str, Any],
+    "bool | str": bool | str,
+    "list[float]": list[float],
     "str | dict[str, Any]": str | dict[str, Any],
     "str | list[str]": str | list[str],
 }
@@ -130,6 +136,8 @@ class FlatWords:
     """
 
     vars().update(_fields())
+    face_of: ClassVar[Face | None] = None
+    """Origin of the class."""
 
     if TYPE_CHECKING:
 

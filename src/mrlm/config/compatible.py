@@ -23,9 +23,26 @@ def compatible_faces(library: str) -> dict[str, Face]:
     for stem, row in read_table("compatible.yaml")[library].items():
         if "algorithm" not in row:
             continue  # words that several classes share
-        config, rest = f"{stem}Config", (row["words"], library, row["settings"])
+        config = f"{stem}Config"
+        rest = (row["words"], library, row["settings"], row.get("same", {}))
         found[config] = Face(config, row["algorithm"], "config", config, *rest)
         found[f"{stem}Trainer"] = Face(f"{stem}Trainer", row["algorithm"], "trainer", config, *rest)
+    return found
+
+
+def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
+    for `num_iterations`, and a list of one loss as that loss."""
+    found = {
+        name: value
+        for name, value in words.items()
+        if name not in face.same or value not in face.same[name]
+    }
+    if face.library == "trl" and "num_iterations" in found:
+        found["update_epochs"] = found.pop("num_iterations")
+    loss = found.get("loss_type")
+    if isinstance(loss, list | tuple) and len(loss) == 1:
+        found["loss_type"] = loss[0]
     return found
 
 

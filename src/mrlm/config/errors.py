@@ -3,6 +3,7 @@ Converts pydantic's errors, independently of the section."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import typing
@@ -61,7 +62,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     near = near or [name for name in names if len(key) > 2 and name.startswith(key)]
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f" (known: {', '.join(names)})" if names else ""
+    return f" (known: {', '.join(names)})" if 0 < len(names) <= 60 else ""
 
 
 def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
@@ -130,7 +131,7 @@ def _keys_at(model: type[Any], location: Sequence[Any]) -> list[str]:
 def _fields(model: type[Any]) -> dict[str, Any]:
     if issubclass(model, BaseModel):
         return {name: field.annotation for name, field in model.model_fields.items()}
-    return {name: field.type for name, field in model.__dataclass_fields__.items() if field.init}
+    return {field.name: field.type for field in dataclasses.fields(model) if field.init}
 
 
 def _is_container(annotation: Any) -> bool:

@@ -336,8 +336,11 @@ def _contradictions(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if config.generation.temperature == 0 and (spec.sampling.siblings or spec.sampling.replays):
         text = "greedy episodes are all the same, so there is nothing to compare; use 1.0"
         yield "generation.temperature", text
-    if training.critic_model is not None and not spec.critic.of_team:
-        text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
+    beside = spec.critic.of_team or spec.critic.topology == "separate"
+    if training.critic_model is not None and not beside:
+        text = "the algorithm has no critic with a model of its own; remove it, or use mappo"
+        if spec.critic.topology == "shared" and "values" in spec.columns:
+            text = "the critic shares the policy's network; set critic: separate, or remove it"
         yield "training.critic_model", text
     distributed = config.distributed
     given = distributed.model_fields_set

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -14,12 +15,19 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, FlatWords, Word
-from mrlm.config.compatible import compatible_faces, counted
+from mrlm.config.compatible import as_here, compatible_faces, counted
 from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, problems_of, show
 from mrlm.config.other_libraries import refused_settings, refused_text
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
+
+STRATEGIES = {
+    "eval_strategy": "eval_steps",
+    "save_strategy": "save_steps",
+    "logging_strategy": "logging_steps",
+}
+"""Words of transformers that say whether others count."""
 
 
 @cache
@@ -81,8 +89,8 @@ def _in_one_message(cls: type[Any], given: Any, make: Callable[[Any], Any]) -> A
         ConfigError: one line per problem.
     """
     words = dict(given.kwargs or {}) if isinstance(given, ArgsKwargs) else {}
-    if cls.face_of.library == "trl" and "num_iterations" in words:  # TRL's word for it
-        words["update_epochs"] = words.pop("num_iterations")
+    if cls.face_of.library:
+        words = as_here(cls.face_of, words)
     own = {field.name for field in dataclasses.fields(cls)}
     kept, problems = without_neutral(words, own, cls.__name__)
     try:
@@ -156,7 +164,7 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     source = {f"algorithm.{name}": f"{title}.{name}" for name in fields}
     known = algorithm_fields(type(settings))
     words = flat_words(settings)
-    face = getattr(type(settings), "face_of", None)
+    face = type(settings).face_of if isinstance(settings, FlatWords) else None
     if face is not None and face.library:
         words = counted(face, words, fields)
         paths = {path: words.pop(path) for path in list(words) if "." in path}
@@ -176,10 +184,10 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     return fields, paths
 
 
-def library_defaults(kind: type[Any] | None) -> dict[str, Any]:
+def library_defaults(kind: type[FlatWords] | None) -> dict[str, Any]:
     """Config path -> value, of what a config class of another library sets when nothing is given;
     empty for a class of this one."""
-    face = None if kind is None else getattr(kind, "face_of", None)
+    face = None if kind is None else kind.face_of
     if kind is None or face is None or not face.library:
         return {}
     fields, paths = split_config(kind())
@@ -225,7 +233,7 @@ def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, obj
     Raises:
         ConfigError: one of them without the other.
     """
-    given = list(words)
+    given = _without_strategies(list(words))
     switches = [value for _, name, value in given if name == "reference_kl_enabled"]
     weights = [place for place, name, _ in given if name == "reference_kl_coef"]
     if weights and not switches:
@@ -239,6 +247,33 @@ def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, obj
         elif name != "reference_kl_coef" or switches[0]:
             kept.append((place, name, value))
     return kept
+
+
+def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str, str, object]]:
+    """Words without transformers' strategies, which say whether their steps count.
+
+    Raises:
+        ConfigError: a strategy that is not here, or steps that it makes idle.
+    """
+    values = {name: value for _, name, value in words}
+    found = [word for word in words if word[1] not in STRATEGIES]
+    for place, name, given in words:
+        steps = STRATEGIES.get(name)
+        if steps is None or given is None:
+            continue
+        plain = given.value if isinstance(given, Enum) else given  # transformers' own
+        value, where = str(plain), f"{place}.{name}".lstrip(".")
+        if value not in ("no", "steps") or (value == "no" and name == "logging_strategy"):
+            instead = "report_to='none'" if value == "no" else f"{name}='steps' and {steps}"
+            raise InvalidConfig([Problem(where, f"{value!r} is not supported; set {instead}")])
+        if value == "no" and name == "save_strategy":
+            found = [word for word in found if word[1] != steps] + [(place, steps, None)]
+        elif value == "no" and values.get(steps) is not None:
+            text = f"it is 'no', so {steps} changes nothing; set it to 'steps', or remove {steps}"
+            raise InvalidConfig([Problem(where, text)])
+        elif name == "eval_strategy" and value == "steps" and values.get(steps) is None:
+            found.append((place, steps, values.get("logging_steps") or 1))
+    return found
 
 
 def twice(path: str, one: tuple[object, str], other: tuple[object, str]) -> Problem:

@@ -267,6 +267,19 @@ class WorkflowConfig(PluginSection):
         return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
 
 
+class EarlyStoppingConfig(Section):
+    """The end of a run that no longer improves."""
+
+    metric: str = "reward/mean"
+    """Of evaluations; `eval/` may be left out."""
+    patience: Count = 3
+    """Evaluations in a row without an improvement after which the run ends, saved."""
+    min_change: NotNegative = 0.0
+    """Difference from which on a value is an improvement."""
+    maximize: bool = True
+    """Whether larger values are better."""
+
+
 class EvaluationConfig(Section):
     """The evaluation on held-out tasks."""
 
@@ -282,6 +295,11 @@ class EvaluationConfig(Section):
     """Also evaluate before the first iteration."""
     environments: list[EnvironmentConfig] = Field(default_factory=list)
     """Environments for evaluation only, in addition to `environments:`."""
+    keep_best: bool | str = False
+    """Keep the policies of the best evaluation in `best/`: by the metric `eval/reward/mean`, or by
+    the one named here."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """End the run when evaluations no longer improve; by default never."""
     effects: Whole = 0
     """Tasks of each evaluation that are replayed with messages left empty, for the effects of
     agents: `eval/marginal/<agent>` and `eval/influence/<agent>/<other>`. Costs an episode for each
@@ -293,7 +311,7 @@ class EvaluationConfig(Section):
             "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
         ),
         **each_of(
-            "greedy samples at_start environments effects",
+            "greedy samples at_start environments effects keep_best early_stopping",
             lambda s, run: s.episodes or s.wrote("episodes"),
             "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
         ),

@@ -26,6 +26,7 @@ class Face:
         defaults: defaults that differ from the algorithm's, for names of other libraries.
         library: the other library whose defaults and counts it has (`mrlm.config.compatible`).
         settings: config path -> value, where that library has no word for it.
+        same: setting -> values of that library that describe the behaviour here.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Face:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     library: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    same: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.environments.shared.scoring import user_function
+from mrlm.environments.shared.scoring import RewardCalls, user_function
 from mrlm.environments.shared.wrapped import Wrapped
 
 
@@ -23,6 +23,7 @@ class RescoredEnvironment(Wrapped):
             `module:name`; called once per step with one entry per agent that acted. `prompts` are
             the messages that each agent has seen, columns the task's `answer` and other fields. It
             may be a coroutine function.
+        rewards: how it is called, as in the environment `reward`.
 
     Raises:
         ConfigError: `reward_fn` is neither a function nor the name of one.
@@ -31,13 +32,17 @@ class RescoredEnvironment(Wrapped):
     """
 
     def __init__(
-        self, environment: Environment | Mapping[str, Any], reward_fn: Callable[..., Any] | str
+        self,
+        environment: Environment | Mapping[str, Any],
+        reward_fn: Callable[..., Any] | str,
+        rewards: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(environment)
         found = user_function(reward_fn, "reward_fn")
         if found is None:
             raise ConfigError("reward_fn: expected a function or 'module:name', not None")
         self.reward_fn: Callable[..., Any] = found
+        self._calls = RewardCalls.of(rewards)
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
 
@@ -57,8 +62,8 @@ class RescoredEnvironment(Wrapped):
         accepted = inspect.signature(self.reward_fn).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             columns = {key: value for key, value in columns.items() if key in accepted}
-        values = self.reward_fn(prompts=prompts, completions=completions, **columns)
-        values = await values if inspect.isawaitable(values) else values
+        given = {"prompts": prompts, "completions": completions, **columns}
+        values = await self._calls.call(self.reward_fn, f"reward function {name}", **given)
         if len(values) != len(actions):
             raise RewardError(
                 f"reward function {name}: returned {len(values)} rewards for {len(actions)} "

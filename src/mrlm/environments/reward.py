@@ -16,7 +16,7 @@ from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, one_of
-from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
+from mrlm.environments.shared.scoring import JointSample, RewardCalls, Scorers, user_function
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
@@ -50,6 +50,9 @@ class RewardEnvironment(RowTasks):
             a dictionary by agent. The row's `prompt` when `None`.
         agents: names of the agents.
         num_agents: number of agents `agent_0`, `agent_1`, ..., instead of `agents`.
+        reward_weights: factor of each function's values in the sum; its metric has no factor.
+        rewards: how they are called: `retries` after an error (0), `timeout` of a call in seconds,
+            and `on_error`: `fail` ends the run, `skip` the episode only.
         reward_processor: number -> number, applied to the sum of the functions' values, or
             `module:name`.
         max_turns: turns of an episode; 1 if neither this nor the workflow's `max_turns` is set.
@@ -94,6 +97,8 @@ class RewardEnvironment(RowTasks):
         agents: Sequence[str] | str | None = None,
         num_agents: int | None = None,
         *,
+        reward_weights: Sequence[float] | None = None,
+        rewards: Mapping[str, Any] | None = None,
         reward_processor: Any = None,
         max_turns: int | None = None,
         external_transition: Any = None,
@@ -123,7 +128,7 @@ class RewardEnvironment(RowTasks):
         self.formatters: dict[str, Any] = by_agent(formatters, self.agents)
         """Agent -> its formatter as it was given."""
         self._formatters = {name: _formatter(each) for name, each in self.formatters.items()}
-        self._scorers = Scorers(reward_func, self.agents)
+        self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
         settings = (eval_dataset, split, columns, on_bad_row, seed)
@@ -184,7 +189,7 @@ class RewardEnvironment(RowTasks):
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        known, value = bool(components), sum(components.values())
+        known, value = bool(components), self._scorers.total(components)
         reward = Reward(self._processed(value) if known else 0.0, dict(components), known=known)
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1

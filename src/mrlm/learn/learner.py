@@ -64,6 +64,7 @@ class Learner(Trainee):
         algorithm: credit and loss.
         agents: names of the trained agents; all if `None`.
         reference: a frozen model for algorithms with a reference.
+        critic: the network that a separate critic starts from; a copy of the policy if `None`.
         settings: optimisation settings of `update`; not used by `calculate_loss`.
 
     Raises:
@@ -80,6 +81,7 @@ class Learner(Trainee):
         *,
         agents: Sequence[str] | None = None,
         reference: Any = None,
+        critic: Policy | None = None,
         settings: LearnerSettings | None = None,
     ) -> None:
         if algorithm is None:
@@ -90,20 +92,18 @@ class Learner(Trainee):
         super().__init__(policy, settings or LearnerSettings(), f"policy {policy.name!r}")
         self.weights_of: Policy = policy
         self.algorithm = algorithm
-        self.spec: Spec = algorithm.spec
-        spec = self.spec
+        self.spec: Spec = (spec := algorithm.spec)
         self.agents: frozenset[str] | None = None if agents is None else frozenset(agents)
         self.version: int = 0
         self.critic: Critic | None = None
         self._first = FirstPass()
         self.mirror: Policy | None = None
         """A copy that engines sample from during training."""
-        shared = "values" in spec.columns and spec.critic.topology == "shared"
-        if shared or spec.scalar_head:
+        if spec.scalar_head or ("values" in spec.columns and spec.critic.topology == "shared"):
             policy.add_value_head()
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
-            self.critic = kind(self.policy, beside(policy), self.settings)
+            self.critic = kind(self.policy, critic or beside(policy), self.settings)
         if spec.columns & {"ref_logprobs", "full_kl"}:
             policy.keep_reference()
 

@@ -114,8 +114,9 @@ def _add_beside(
         return
     own = config.training.critic_model
     if spec.critic.topology == "separate":
+        given = None if own is None else find_shape(own)
         for each in learning:
-            each.critic = each.trained
+            each.critic = each.trained if given is None else given.parameters
         return
     first = learning[0]
     first.critic_learns = spec.critic.topology != "mixed"

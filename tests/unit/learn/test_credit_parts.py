@@ -698,3 +698,12 @@ def test_groups_of_a_users_plays(tokenizer: Any) -> None:
     assert told == [("a", "mine", True), ("b", "mine", False)]
     silent, _ = reader.groups([Rollout().add_messages(Message("Say."))])
     assert list(silent[0].episodes[0].rollouts) == ["agent"]
+
+
+def test_a_comparison_is_divided_by_its_deviation() -> None:
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    owners = np.arange(4)
+    found = Comparison([], values, owners, values, owners).advantages("standard")
+    assert found == pytest.approx((values - 3.0) / np.sqrt(3.5))
+    flat = np.full(4, 0.1)
+    assert not Comparison([], flat, owners, flat, owners).advantages("standard").any()

@@ -7,11 +7,12 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.matters import check_choices
 from mrlm.core.registry import load
 from mrlm.core.sync_async import BackgroundJobs, is_interrupt
 from mrlm.environments.shared.rows import SharedByCopies
@@ -51,6 +52,75 @@ Waiting = tuple[JointSample, "asyncio.Future[Any]"]
 """A sample, and the future of its rewards."""
 
 
+class FailedReward(EpisodeError):
+    """A reward function gave no value for a sample: the episode failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCalls:
+    """The rule by which a user's reward function is called.
+
+    Args:
+        retries: further calls after one that raised an error or took too long.
+        timeout: seconds of a call; `None`: no limit. A plain function is not stopped by it, but no
+            longer waited for.
+        on_error: `fail` ends the run, which is saved first; `skip`: the episode fails and counts in
+            `episodes/failed`.
+    """
+
+    retries: int = 0
+    timeout: float | None = None
+    on_error: Literal["fail", "skip"] = "fail"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None) -> RewardCalls:
+        """From the argument `rewards` of an environment. Raises `ConfigError`: it is invalid."""
+        given = dict(settings or {})
+        known = [each.name for each in fields(cls)]
+        for name in given.keys() - set(known):
+            raise ConfigError(f"rewards.{name}: unknown key (known: {', '.join(known)})")
+        made = cls(**given)
+        check_choices(made, "rewards")
+        if type(made.retries) is not int or made.retries < 0:
+            raise ConfigError(f"rewards.retries: must be a whole number, not {made.retries!r}")
+        if made.timeout is not None and not (_is_number(made.timeout) and made.timeout > 0):
+            raise ConfigError(f"rewards.timeout: must be seconds above 0, not {made.timeout!r}")
+        return made
+
+    async def call(self, function: RewardFunction, where: str, *lists: Any, **columns: Any) -> Any:
+        """The result of a call, or of a repeated one.
+
+        Raises:
+            FailedReward: all of them failed, and such episodes are skipped.
+            RewardError: all of them failed, and that ends the run.
+        """
+        text, cause = where, None
+        for attempt in range(self.retries + 1):
+            try:
+                return await asyncio.wait_for(_called(function, lists, columns), self.timeout)
+            except BaseException as error:  # a user's function may raise anything
+                if is_interrupt(error):
+                    raise
+                late = isinstance(error, TimeoutError) and self.timeout is not None
+                text = f"took longer than {self.timeout} s" if late else f"raised {error!r}"
+                text, cause = f"{where}: it {text}", error
+            if attempt < self.retries:
+                log.warning("%s; called again (%d of %d)", text, attempt + 1, self.retries)
+        kind = RewardError if self.on_error == "fail" else FailedReward
+        raise kind(text) from cause
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+async def _called(function: RewardFunction, lists: Sequence[Any], columns: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*lists, **columns)
+    answer = await asyncio.to_thread(function, *lists, **columns)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
 class RewardProcessors:
     """Factories of functions for `reward_processor`, as in CoMLRL."""
 
@@ -69,16 +139,19 @@ class NotFinite(EpisodeError):
     """A reward function returned a number that is not finite: the episode failed."""
 
 
-Score = float | None | NotFinite
-"""A reward function's value for a sample: a number, `None`, or an error for a non-finite value."""
+Score = float | None | EpisodeError
+"""A reward function's value for a sample: a number, `None`, or the error of a failed episode."""
 
 
 class Scorer:
     """A reward function and its calling convention. Raises `ConfigError` if it does not accept one
     list per agent."""
 
-    def __init__(self, function: RewardFunction, name: str, agents: Sequence[str]) -> None:
+    def __init__(
+        self, function: RewardFunction, name: str, agents: Sequence[str], calls: RewardCalls
+    ) -> None:
         self.function = function
+        self.calls = calls
         self.name = name
         self.agents: tuple[str, ...] = tuple(agents)
         self._warned = False
@@ -125,6 +198,8 @@ class Scorer:
         }
         ids = [sample.task_id for sample, _ in flat]
         values = await self._values(ids, (), offered)
+        if len(samples) > 1 and isinstance(values[0], FailedReward):  # which of them was it?
+            return [each for sample in samples for each in await self._batch([sample])]
         size = len(self.agents)
         return [_mean(values[i : i + size]) for i in range(0, len(values), size)]
 
@@ -142,15 +217,11 @@ class Scorer:
             )
         given = {name: offered[name] for name in offered if self._any or name in self._wanted}
         try:
-            if inspect.iscoroutinefunction(self.function):
-                answer = await self.function(*lists, **given)
-            else:
-                answer = await asyncio.to_thread(self.function, *lists, **given)
-                answer = await answer if inspect.isawaitable(answer) else answer
-        except BaseException as error:  # a user's function may raise anything
-            if is_interrupt(error):
-                raise
-            raise RewardError(f"{where}: it raised {error!r}") from error
+            answer = await self.calls.call(self.function, where, *lists, **given)
+        except FailedReward as error:
+            if len(ids) <= len(self.agents):  # a batch is called again by sample
+                log.warning("%s; the episode failed (rewards.on_error: skip)", error)
+            return [error] * len(ids)
         sized = hasattr(answer, "__len__") and hasattr(answer, "__iter__")
         is_list = sized and not isinstance(answer, str | dict)
         if not is_list or len(answer) != len(ids):
@@ -194,7 +265,14 @@ class Scorers(SharedByCopies):
         functions: one function, a list of them, or their `module:name`.
     """
 
-    def __init__(self, functions: Any, agents: Sequence[str]) -> None:
+    def __init__(
+        self,
+        functions: Any,
+        agents: Sequence[str],
+        calls: RewardCalls | None = None,
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        calls = calls or RewardCalls()
         listed = functions if isinstance(functions, list | tuple) else [functions]
         if not listed:
             raise ConfigError("reward_func is an empty list; give at least one function")
@@ -206,9 +284,14 @@ class Scorers(SharedByCopies):
                     f"reward_func must be a function, a list of them or 'module:name', not {each!r}"
                 )
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
-            self.scorers.append(Scorer(function, name, agents))
+            self.scorers.append(Scorer(function, name, agents, calls))
+        self._weights = _weights(weights, [scorer.name for scorer in self.scorers])
         self._waiting: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
         self._jobs = BackgroundJobs()
+
+    def total(self, components: Mapping[str, float]) -> float:
+        """The sum of the functions' values, weighted."""
+        return sum(self._weights[name] * value for name, value in components.items())
 
     async def score(self, sample: JointSample) -> dict[str, float]:
         """Function name -> its reward for this sample; a function that abstains is left out."""
@@ -245,11 +328,11 @@ class Scorers(SharedByCopies):
     async def _answer(self, batch: list[Waiting]) -> None:
         samples = [sample for sample, _ in batch]
         results: list[dict[str, float]] = [{} for _ in samples]
-        failed: dict[int, NotFinite] = {}
+        failed: dict[int, EpisodeError] = {}
         try:
             for scorer in self.scorers:
                 for place, value in enumerate(await scorer.score(samples)):
-                    if isinstance(value, NotFinite):
+                    if isinstance(value, EpisodeError):
                         failed.setdefault(place, value)
                     elif value is not None:
                         results[place][scorer.name] = value
@@ -273,8 +356,18 @@ class Scorers(SharedByCopies):
                 future.set_result(result)
 
 
+def _weights(given: Sequence[float] | None, names: Sequence[str]) -> dict[str, float]:
+    weights = [1.0] * len(names) if given is None else list(given)
+    if len(weights) != len(names):
+        raise ConfigError(
+            f"reward_weights has {len(weights)} numbers for {len(names)} reward functions "
+            f"({', '.join(names)}); give one each"
+        )
+    return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
 def _mean(values: Sequence[Score]) -> Score:
-    failed = next((value for value in values if isinstance(value, NotFinite)), None)
+    failed = next((value for value in values if isinstance(value, EpisodeError)), None)
     said = [value for value in values if isinstance(value, float)]
     return failed or (sum(said) / len(said) if said else None)
 

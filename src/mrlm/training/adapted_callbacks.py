@@ -1,0 +1,167 @@
+"""Callbacks of transformers' trainers as callbacks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mrlm.config.aliases import WORDS
+from mrlm.config.normalize import section_key
+from mrlm.core.errors import ConfigError
+from mrlm.training.run import Callback, Run
+from mrlm.training.saving import save
+
+HOOKS = (
+    *("on_train_begin", "on_step_begin", "on_step_end", "on_log", "on_evaluate", "on_save"),
+    "on_train_end",
+)
+"""The hooks of transformers' `TrainerCallback` that are called."""
+INSTEAD = {
+    "EarlyStoppingCallback": "mrlm.EarlyStopping(metric, patience)",
+    "WandbCallback": "report_to='wandb'",
+    "TensorBoardCallback": "report_to='tensorboard'",
+    "MLflowCallback": "report_to='mlflow'",
+}
+"""Class of transformers -> what does the same here."""
+
+
+@dataclass
+class CallbackState:
+    """The part of transformers' `TrainerState` that callbacks read."""
+
+    max_steps: int = 0
+    global_step: int = 0
+    epoch: float = 0.0
+    num_train_epochs: int = 1
+    log_history: list[dict[str, Any]] = field(default_factory=list)
+    is_world_process_zero: bool = True
+    is_local_process_zero: bool = True
+
+
+class CallbackControl:
+    """The requests of a callback: `should_training_stop` and `should_save`.
+
+    Raises:
+        ConfigError: on an attempt to set something else.
+    """
+
+    should_training_stop: bool = False
+    should_save: bool = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if value and name not in ("should_training_stop", "should_save"):
+            raise ConfigError(
+                f"callbacks: control.{name} is not supported; set evaluation.every and "
+                "training.logging_steps, which decide it"
+            )
+        super().__setattr__(name, value)
+
+
+class AdaptedCallback(Callback):
+    """A `TrainerCallback` of transformers, called with arguments of its kind: `args` with the flat
+    words of the config, `state`, `control`, and `model` and `processing_class` of a run with one
+    policy.
+
+    Args:
+        callback: with the hooks of `HOOKS`.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self.state, self.control = CallbackState(), CallbackControl()
+
+    def on_train_begin(self, run: Run) -> None:
+        self._call(run, "on_train_begin")
+
+    def on_step_begin(self, run: Run) -> None:
+        self._call(run, "on_step_begin")
+
+    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
+        self._call(run, "on_step_end")
+        if run.step % run.config.training.logging_steps == 0 or run.step == run.total_steps:
+            logs = dict(metrics) | {"epoch": self.state.epoch}
+            self.state.log_history.append(logs | {"step": run.step})
+            self._call(run, "on_log", logs=logs)
+
+    def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
+        self._call(run, "on_evaluate", metrics=dict(metrics))
+
+    def on_save(self, run: Run, folder: Path) -> None:
+        self._call(run, "on_save")
+
+    def on_train_end(self, run: Run) -> None:
+        self._call(run, "on_train_end")
+
+    def _call(self, run: Run, hook: str, **more: Any) -> None:
+        state, tasks = self.state, run.source.num_tasks()
+        state.max_steps, state.global_step = run.total_steps, run.step
+        state.epoch = (
+            run.step * run.config.training.batch_size / tasks if tasks else float(run.step)
+        )
+        state.is_world_process_zero = state.is_local_process_zero = run.peers.main
+        if len(run.learners) == 1 and run.placement.local:
+            policy = run.learners[0].weights_of
+            more |= {"model": policy.model, "processing_class": policy.tokenizer}
+        control = getattr(self.callback, hook)(_arguments(run), state, self.control, **more)
+        control = control or self.control
+        if control.should_training_stop:
+            run.stop()
+        if control.should_save and hook != "on_save":
+            control.should_save = False
+            if not (run.folder / f"checkpoint-{run.step}").is_dir():
+                save(run)
+
+
+def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
+    """The callbacks of a trainer, those of transformers adapted.
+
+    Raises:
+        ConfigError: one that is not a callback, or uses hooks that a run does not have; says what
+            to use instead.
+    """
+    return [_adapted(index, each) for index, each in enumerate(callbacks or ())]
+
+
+def _adapted(index: int, given: Any) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    kind = given if isinstance(given, type) else type(given)
+    where = f"callbacks[{index}] ({kind.__name__})"
+    if isinstance(given, type):
+        raise ConfigError(f"{where}: it is a class; give an object of it")
+    bases = {each.__name__: each for each in type(given).__mro__}
+    for name, instead in INSTEAD.items():
+        if name in bases:
+            raise ConfigError(f"{where}: use {instead} instead (docs/callbacks.md)")
+    base = bases.get("TrainerCallback")
+    if base is None:
+        raise ConfigError(
+            f"{where}: derive it from mrlm.Callback, whose hooks docs/callbacks.md has"
+        )
+    others = [
+        name
+        for name in vars(base)
+        if name.startswith("on_")
+        and name not in (*HOOKS, "on_init_end")
+        and getattr(type(given), name) is not getattr(base, name)
+    ]
+    if others:
+        raise ConfigError(
+            f"{where}: a run has no hook {', '.join(others)}; derive it from mrlm.Callback "
+            f"(docs/callbacks.md), or keep to {', '.join(HOOKS)}"
+        )
+    return AdaptedCallback(given)
+
+
+def _arguments(run: Run) -> SimpleNamespace:
+    """The flat words of a run's config."""
+    settings, section = run.config.resolved(), section_key(run.config.training.algorithm)
+    found: dict[str, Any] = {"output_dir": str(run.folder)}
+    for name, word in WORDS.items():
+        place, _, setting = word.path.partition(".")
+        owner = settings.get(section if place == "algorithm" else place)
+        found.setdefault(name, owner.get(setting) if isinstance(owner, Mapping) else None)
+    return SimpleNamespace(**found)

@@ -1,0 +1,157 @@
+"""The classes of `mrlm.trl` and `mrlm.comlrl` have the other library's defaults and counts, and all
+problems of a config are one message. Their trainers are counted in `tests/borders`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import mrlm
+from mrlm import GRPOConfig
+from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
+from mrlm.config import ExperimentConfig, parse_config
+from mrlm.config.errors import InvalidConfig
+from mrlm.core.errors import ConfigError
+from mrlm.trl import DPOConfig, GRPOTrainer, RLOOTrainer, SFTTrainer
+from mrlm.trl import GRPOConfig as TheirConfig
+
+ROWS = [{"prompt": f"Say {n}."} for n in range(12)]
+
+
+def ones(completions: list[str]) -> list[float]:
+    return [1.0] * len(completions)
+
+
+def online(trainer: Any = GRPOTrainer, **words: Any) -> Any:
+    parts: dict[str, Any] = {"train_dataset": ROWS, "reward_funcs": ones} | words
+    return trainer(mrlm.default_model(), **parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "tasks", "parts"),
+    [
+        ({}, 1, 1),
+        ({"num_generations": 2}, 4, 1),
+        ({"gradient_accumulation_steps": 4}, 4, 4),
+        ({"gradient_accumulation_steps": 4, "num_generations": 16}, 2, 2),
+        ({"per_device_train_batch_size": 16, "num_generations": 8}, 2, 1),
+        ({"batch_size": 3}, 3, 1),
+    ],
+)
+@pytest.mark.parametrize("trainer", [GRPOTrainer, mrlm.GRPOTrainer])
+def test_a_batch_counts_completions_as_trl_does(trainer, words, tasks, parts):
+    if trainer is mrlm.GRPOTrainer and "batch_size" not in words:
+        words = {"per_device_train_batch_size": 8, **words}
+    training = online(trainer, **words).config.training
+    assert (training.batch_size, training.gradient_accumulation_steps) == (tasks, parts)
+
+
+def test_processes_count(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert parse_config({"per_device_train_batch_size": 8}).training.batch_size == 4
+    data = {"training": {"algorithm": "sft"}, "per_device_train_batch_size": 8}
+    assert parse_config(data).training.batch_size == 32
+
+
+def test_optimiser_steps_are_counted_as_there():
+    words = {"num_iterations": 2, "max_steps": 6, "save_steps": 4}
+    config = online(args=TheirConfig(**words)).config
+    assert config.grpo.update_epochs == 2
+    assert (config.training.num_iterations, config.training.save_steps) == (3, 2)
+    with pytest.raises(InvalidConfig, match=r"max_steps: it counts optimiser steps.*use 6"):
+        online(args=TheirConfig(**words | {"max_steps": 7}))
+
+
+def test_what_is_given_goes_before_their_defaults():
+    own = ExperimentConfig(**{"training": {"algorithm": "grpo", "seed": 3, "batch_size": 2}})
+    config = online(config=own, learning_rate=1e-4).config
+    training = config.training
+    assert (training.seed, training.batch_size, training.learning_rate) == (3, 2, 1e-4)
+    assert (training.lr_scheduler_type, training.num_epochs) == ("linear", 3)
+    assert online(RLOOTrainer, args=mrlm.RLOOConfig()).config.rloo.kl_coef == 0.0  # ours
+    assert online(RLOOTrainer).config.rloo.kl_coef == 0.05
+
+
+def test_buffers_of_comlrl_count_nodes_and_rollouts():
+    parts = {"train_dataset": ROWS, "reward_func": lambda a, b: [1.0]}
+    again = {"external_transition": lambda **history: ["Again."] * 2}
+    model = mrlm.default_model()
+    one = MAGRPOTrainer(agent_model=model, **parts, args=MAGRPOConfig(num_turns=1)).config
+    assert (one.training.batch_size, one.magrpo.group_size) == (2, 4)
+    args = MAGRPOConfig(rollout_buffer_size=10)
+    tree = MAGRPOTrainer(agent_model=model, **parts, **again, args=args).config
+    assert tree.workflow.name == "tree" and tree.workflow.parameters["branches"] == 4
+    assert tree.training.batch_size == 2  # two trees of 1 + 4 nodes
+    critic = IACTrainer(agent_model=model, **parts, **again, args=IACConfig()).config
+    assert critic.training.batch_size == 4  # of two rollouts each
+    with pytest.raises(InvalidConfig, match="must divide rollout_buffer_size"):
+        args = MAGRPOConfig(num_turns=1, rollout_buffer_size=4, train_batch_size=3)
+        MAGRPOTrainer(agent_model=model, **parts, args=args)
+    with pytest.raises(ConfigError, match="use_separate_critic=True"):
+        args = IACConfig(num_turns=1, use_separate_critic=False)
+        IACTrainer(agent_model=model, **parts, args=args, critics=[model] * 2)
+
+
+def test_all_problems_of_a_config_are_one_message():
+    wrong: dict[str, Any] = {"scale_rewards": None, "learning_rate": "fast", "nonsense": 1}
+    wrong |= {"overwrite_output_dir": True, "logging_dir": "logs", "fsdp": True}
+    wrong["load_best_model_at_end"] = True
+    with pytest.raises(InvalidConfig) as caught:
+        GRPOConfig(**wrong)
+    text = str(caught.value)
+    assert text.startswith("7 problems") and "validation error" not in text
+    for name in ("scale_rewards", "overwrite", "logging_dir", "keep_best", "fsdp", "nonsense"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("load_best_model_at_end", True),
+        ("save_strategy", "epoch"),
+        ("eval_strategy", "epoch"),
+        ("fsdp", True),
+        ("deepspeed", True),
+        ("eval_delay", 1),
+        ("logging_strategy", "no"),
+        ("local_rank", 3),
+        ("packing", True),
+        ("per_device_eval_batch_size", 4),
+    ],
+)
+def test_a_value_is_dropped_only_where_it_describes_the_behaviour(name, value):
+    with pytest.raises(ConfigError, match=name):
+        online(args=TheirConfig(**{name: value}))
+    with pytest.raises(ConfigError, match=name):
+        parse_config({name: value})
+
+
+def test_defaults_of_trl_may_be_written():
+    TheirConfig(per_device_eval_batch_size=8, data_seed=None, model_init_kwargs=None, fsdp=None)
+    assert DPOConfig(loss_type=["sigmoid"], max_length=1024).loss_type == "sigmoid"
+    for words in ({"save_strategy": "no"}, {"args": TheirConfig(save_strategy="no")}):
+        assert online(**words).config.training.save_steps is None
+
+
+def test_rows_for_evaluation_that_nothing_plays_are_an_error():
+    rows = [{"prompt": "a", "completion": "b"}]
+    with pytest.raises(ConfigError, match="eval_dataset="):
+        SFTTrainer(mrlm.default_model(), train_dataset=rows, eval_dataset=rows)
+
+
+def test_the_first_line_of_a_run_states_its_amounts(tmp_path):
+    program = f"""
+import mrlm
+from mrlm.trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(
+    num_generations=4, max_steps=1, max_completion_length=2, output_dir={str(tmp_path / "run")!r}
+)
+rows = [{{"prompt": "Say one."}}] * 16
+rewards = lambda completions: [float(len(text)) for text in completions]
+GRPOTrainer(mrlm.default_model(), train_dataset=rows, reward_funcs=rewards, args=args).train()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "2 prompts x 4 samples = 8 completions a step, 1 step\n" in found.stdout + found.stderr
