@@ -16,7 +16,7 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
+from mrlm.learn.policy.policy import Policy, own_dropout
 from mrlm.play.agent import seed_of
 
 TEAM = "team"
@@ -43,24 +43,7 @@ def make_learners(
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )
-    for learner in learners:
-        if _on_policy(plan, learner):
-            learner.weights_of.keep(learner.settings.max_tokens)
     return learners
-
-
-def _on_policy(plan: PlayPlan, learner: Learner) -> bool:
-    """Whether all that is sampled is trained on first with the weights that sampled it, in this
-    process and without dropout."""
-    training, algorithm = plan.config.training, learner.algorithm
-    alone = plan.peers.size == 1 and not training.max_lag and not plan.config.engine.int8
-    once = algorithm.num_minibatches == 1 and not training.gradient_checkpointing
-    return (
-        alone
-        and once
-        and not algorithm.spec.sampling.rows
-        and not random_forward(learner.weights_of)
-    )
 
 
 def make_critics(

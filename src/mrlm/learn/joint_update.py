@@ -102,7 +102,7 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
         with span("forward", names):
             batches = [work.batch for work in works]
             pairs = [*zip(passes, batches, strict=True)]
-            hidden = hidden_states(pairs, direct=True, last=works[-1].last)
+            hidden = hidden_states(pairs, direct=True)
         jobs = [
             HeadJob(work.batch, work.loss_of, work.policy.value_head, work.entropy_gradient)
             for work in works

@@ -43,9 +43,6 @@ from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-MEASURED = 16
-"""One sample of so many is computed again where activations of the engine are used: neighbours,
-which share a prompt."""
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
 
@@ -261,7 +258,7 @@ class Learner(Trainee):
         reseed = partial(seed_generators, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
-        look, numbers = self._first_look(samples, step), AgentNumbers()
+        look, numbers = self._first_look(samples), AgentNumbers()
         change = WeightChange(self.stepper.own, self.settings.peers.size)
         found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
@@ -303,15 +300,13 @@ class Learner(Trainee):
         found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 
-    def _first_look(self, samples: Sequence[Sample], step: int) -> FirstLook:
-        """Measures the sampler mismatch in the first pass; with dropout, or where that pass uses
-        what the engine kept and so has its log-probs, in an extra one of a few samples."""
+    def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
+        """Measures the sampler mismatch in the first pass; with dropout, in an extra one of a few
+        samples."""
         policy, look = self.weights_of, FirstLook(self.version)
-        known = policy.kept is not None and policy.kept.confirm()
-        if known or random_forward(policy):
-            few = _some(samples, step) if known else samples[:FEW]
+        if random_forward(policy):
             with policy.scoring():
-                batch = self.packed(few)
+                batch = self.packed(samples[:FEW])
                 look.add(batch, policy.forward(batch).logprobs)
             look.done = True
         return look
@@ -375,23 +370,8 @@ class Learner(Trainee):
             limit = self.settings.max_tokens
             check = partial(check_gradient, self.weights_of, samples, algorithm, limit)
             metrics["grad_norm"], finite = self.finish_step(metrics, samples, check)
-        if self.weights_of.kept is not None:
-            self.weights_of.kept.clear()
-        kept = {key: value for key, value in metrics.items() if math.isfinite(value)}
-        return kept | {"nonfinite_steps": float(not finite)}
-
-
-def _some(samples: Sequence[Sample], step: int) -> list[Sample]:
-    """A few neighbours of every agent, others in every step."""
-    by_agent: dict[str, list[Sample]] = {}
-    for sample in samples:
-        by_agent.setdefault(sample.turns[0].agent, []).append(sample)
-    found: list[Sample] = []
-    for own in by_agent.values():
-        count = -(-len(own) // MEASURED)
-        start = step * count % len(own)
-        found += own[start : start + count]
-    return found
+        finite_metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+        return finite_metrics | {"nonfinite_steps": float(not finite)}
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -21,7 +21,6 @@ from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft
 from mrlm.engines.shared.uniforms import uniforms_of
 from mrlm.learn.fast.double import double_dtype
-from mrlm.learn.fast.kept import Kept, StepActivations
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -72,8 +71,6 @@ class DecodingBatch:
     memory: Fresh
     budget: int
     """Bytes that keys and values may take; rows wait for a place in them."""
-    kept: Kept | None
-    """Keeps the activations of completions."""
 
     kind: ClassVar[type[Blocks]] = Blocks
     moved: ClassVar[tuple[str, ...]] = (
@@ -99,10 +96,6 @@ class DecodingBatch:
         self.queue: deque[int] = deque(order)
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.places: Places = Places(self.decoder, self.width, self.budget)
-        self._activations: StepActivations | None = None
-        if self.kept is not None:
-            sizes = [request.sampling.max_new_tokens - 1 for request in requests]
-            self._activations = self.kept.begin(sum(sizes), min(len(sizes), self.batch_size))
         self._start()
 
     def _start(self) -> None:
@@ -110,7 +103,6 @@ class DecodingBatch:
         waiting = itertools.islice(self.queue, self.batch_size)
         rows = self.places.fitting([self.drafts[index].request for index in waiting])
         self.blocks = self.kind(self.decoder, rows, self.width, self.memory)
-        self.blocks.kept = self._activations
         self.who: np.ndarray = np.full(rows, -1)  # draft of each row, -1 for none
         self.prefix_of: np.ndarray = np.zeros(rows, dtype=np.int64)
         self.prefixes: list[_Prefix | None] = []
@@ -170,14 +162,9 @@ class DecodingBatch:
                 tokens = tokens[self._compact()]
             if self.running:
                 n = self.rows
-                self.hidden[:n] = self.blocks.step(tokens, self.position[:n], self.who[:n])
+                self.hidden[:n] = self.blocks.step(tokens, self.position[:n])
                 self.position[:n] += 1
                 self.stats.steps += 1
-        if self.kept is not None and self.blocks.kept is not None:
-            texts = [(draft.request.prompt_ids, draft.token_ids) for draft in self.drafts]
-            found = self.blocks.kept.places(len(texts))
-            places = (each[: len(ids)] for each, (_, ids) in zip(found, texts, strict=True))
-            self.kept.add(self.blocks.kept, texts, places)
 
     def _draw(self) -> Tensor:
         """Sample the next token of every row, and release the rows that end with it."""
@@ -362,9 +349,7 @@ class DecodingBatch:
         owners = self.decoder.owners(adapters)
         texts = [prefix.ids for prefix in prefixes]
         kind = np.array([kinds[prefix.key] for prefix in prefixes])
-        kept = None if self.blocks.kept is None else self.kept
-        given = part, texts, kind, rows, self.cache.pool, owners
-        last, read = self.blocks.prompts.read(*given, kept)
+        last, read = self.blocks.prompts.read(part, texts, kind, rows, self.cache.pool, owners)
         places, numbers, columns = [], [], []
         for number, prefix, state, each in zip(part, prefixes, last, rows, strict=True):
             prefix.last = state

@@ -17,7 +17,6 @@ from mrlm.engines.lean.changes import Changes
 from mrlm.engines.lean.copies import Product, joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
-from mrlm.learn.fast.kept import Activations
 from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
 
 FUSED: dict[str, tuple[str, ...]] = {
@@ -34,7 +33,7 @@ recorded and nothing waits for the device."""
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
 
-Kept = TypeVar("Kept", Tensor, matmul.Weight)
+Copied = TypeVar("Copied", Tensor, matmul.Weight)
 
 
 class Decoder:
@@ -229,7 +228,7 @@ class Decoder:
         parts = [part for group in FUSED.values() for part in group]
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
 
-    def _into(self, old: Kept | None, new: Kept | None) -> Kept | None:
+    def _into(self, old: Copied | None, new: Copied | None) -> Copied | None:
         """New weights; on an accelerator at the address of the old ones, which recorded steps
         read."""
         if self.on_processor or new is old is None:
@@ -296,7 +295,6 @@ class Decoder:
         attend: Attend,
         adapted: Adapted | None,
         last: tuple[Tensor, Adapted | None] | None = None,
-        store: Activations | None = None,
     ) -> Tensor:
         """The hidden states (N, hidden) after all blocks.
 
@@ -308,15 +306,12 @@ class Decoder:
             adapted: the adapters of the tokens, as `adapted` makes them.
             last: tokens whose hidden states are returned, and their adapters; `attend` answers for
                 them alone in the last layer. `None` for all.
-            store: where activations are kept.
         """
         count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
         turns = self._rotary(positions, longest)
         for at, layer in enumerate(self.anatomy.layers):
             norms = self.norms[at]
             y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
-            if store is not None:
-                store.put(at, "qkv", y)
             y = y.view(count, -1, self.head_dim)
             turned = y[:, :kept]
             if norms.get("norm_heads") is not None:
@@ -334,18 +329,12 @@ class Decoder:
             if norms["norm_after_attention"] is not None:
                 y = self._norm(y, norms["norm_after_attention"])
             x = x + y
-            if store is not None:
-                store.put(at, "middle", x)
             y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), adapted)
-            if store is not None:
-                store.put(at, "gate_up", y)
             gate, up = y.chunk(2, -1)
             y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), adapted)
             if norms["norm_after_mlp"] is not None:
                 y = self._norm(y, norms["norm_after_mlp"])
             x = x + y
-            if store is not None:
-                store.put(at, "after", x)
         return x
 
     def _product(self, at: int, name: str, x: Tensor, adapted: Adapted | None) -> Tensor:

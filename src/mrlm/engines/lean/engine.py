@@ -4,7 +4,7 @@ support, or computes differently from their own forward pass, are sampled by the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,14 +19,12 @@ from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.fixed_batch import FixedBatch, Graphs
 from mrlm.engines.lean.memory import Fresh, Lasting, budget_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
-from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import (
     NotLean,
     anatomy_of,
     refuse_unnamed_adapter,
     take_general_way,
 )
-from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.lora import with_noise
 from mrlm.learn.policy.own_forward import rounds_to_tf32
 from mrlm.learn.policy.policy import Policy
@@ -99,8 +97,6 @@ class LeanEngine(HFEngine):
         prefixes are dropped, those of other policies included: a resumed run starts with an empty
         cache and must continue bit by bit."""
         whole = not weights.adapter or version == self.versions[policy]
-        if weights.kept is not None:
-            weights.kept.clear()
         await super().load_weights(policy, weights, version)
         with self._lock:
             for (model, _), base in self._bases.items():
@@ -263,9 +259,9 @@ class LeanEngine(HFEngine):
         budget = budget_of(base.memory, self.kv_mib)
         given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
         if base.decoder.on_processor:
-            batch = DecodingBatch(*given, base.memory, budget, self._kept(requests))
+            batch = DecodingBatch(*given, base.memory, budget)
         else:
-            batch = FixedBatch(*given, base.memory, budget, None, base.graphs)
+            batch = FixedBatch(*given, base.memory, budget, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 
@@ -273,35 +269,8 @@ class LeanEngine(HFEngine):
         """Copy the weights of a base that changed; what was cached with the old ones is dropped."""
         if not base.decoder.refresh(single):
             return
-        for name, policy in self.policies.items():
+        for name in self.policies:
             base.cache.flush(name)
-            if policy.kept is not None and _inner(policy.model) is base.decoder.anatomy.model:
-                policy.kept.clear()
-                policy.kept.holds = _unchanged(base.decoder)
-
-    def _kept(self, requests: Sequence[Request]) -> Kept | None:
-        """The store of activations, if the completions are trained on."""
-        names = {request.policy for request in requests}
-        policy = self.policies[names.pop()]
-        if policy.kept is None or names or self.int8:
-            return None
-        training = all(request.key[1:2] == ("train",) for request in requests)
-        return policy.kept if training else None
-
-
-def _unchanged(decoder: Decoder) -> Callable[[], bool]:
-    """Tells later on whether the weights are those of now, bit by bit. A decoder has copies of all
-    of them but the embeddings."""
-    anatomy = decoder.anatomy
-    tied = anatomy.head.data_ptr() == anatomy.embedding.data_ptr()
-    before = None if tied else digest([anatomy.embedding])
-
-    @torch.inference_mode()
-    def found() -> bool:
-        same = tied or digest([decoder.anatomy.embedding]) == before
-        return same and decoder.holds()
-
-    return found
 
 
 def _inner(model: Any) -> Any:

@@ -14,7 +14,6 @@ from mrlm.engines.lean.decoder import Decoder, columns_of
 from mrlm.engines.lean.low_rank import Adapted
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prompts import Prompts, halves
-from mrlm.learn.fast.kept import StepActivations
 
 FIRST = 128
 """Initial capacity for sampled tokens; it doubles as needed."""
@@ -84,8 +83,6 @@ class Blocks:
         self._alike: np.ndarray = np.zeros(rows, dtype=np.int64)
         """Rows with the same number have the same text so far."""
         self._differ = True
-        self.kept: StepActivations | None = None
-        """Keeps the activations of steps, if there are places left."""
 
     @property
     def room(self) -> int:
@@ -180,16 +177,12 @@ class Blocks:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def step(self, ids: Tensor, positions: Tensor, owners: np.ndarray | None = None) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Run one token (N,) per row through the model, at its position (N,); returns hidden states
-        (N, hidden). `owners` (N,) are the completions of the rows, where activations are kept."""
+        (N, hidden)."""
         if self.column == self.room:
             self.widen()
         rows = self._distinct(ids)
-        if self.kept is not None and owners is not None:
-            same = np.arange(len(ids)) if rows.which is None else rows.which[1].numpy()
-            if not self.kept.step(owners, same, len(rows.since)):
-                self.kept = None
         if rows.which is None:
             found = self._forward(ids, positions, rows)
         else:
@@ -219,16 +212,9 @@ class Blocks:
             late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
             early, early_sum = self._to_prefixes(at, asked, prefix_mask, rows)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
-            found = torch.lerp(late, early, share[..., None]).reshape(count, -1)
-            if self.kept is not None:
-                self.kept.put(at, "mixed", found)
-                self.kept.put(at, "sums", torch.logaddexp(early_sum, late_sum).flatten(1))
-            return found
+            return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
-        store = self.kept
-        return decoder.forward(
-            decoder.embed(ids), positions, reach, attend, rows.adapted, store=store
-        )
+        return decoder.forward(decoder.embed(ids), positions, reach, attend, rows.adapted)
 
     def _to_prefixes(
         self, at: int, asked: Tensor, mask: Tensor | None, rows: Rows

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.decoder import Attend, Decoder, columns_of
-from mrlm.learn.fast.kept import Kept, PromptActivations
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 Look = Callable[["Queries", Tensor], Tensor]
@@ -100,18 +99,15 @@ class Prefill:
         self.last: Tensor = self._index(offsets + self.new - 1)
         self.ends: Queries = Queries(None, self.last, None, 1, self._index(stops - 1))
 
-    def forward(
-        self, attend: Attend, owners: np.ndarray | None, store: PromptActivations | None = None
-    ) -> Tensor:
+    def forward(self, attend: Attend, owners: np.ndarray | None) -> Tensor:
         """Hidden states (P, hidden) of the last tokens; `attend` answers for them alone in the last
-        layer, `owners` is the result of `Decoder.owners` for the prompts, and `store` is where
-        activations are kept."""
+        layer, and `owners` is the result of `Decoder.owners` for the prompts."""
         decoder = self.decoder
         own = None if owners is None else np.repeat(owners, self.new)
         last = self.last, decoder.adapted(owners)
         x = decoder.embed(self.ids)
         adapted = decoder.adapted(own)
-        return decoder.forward(x, self.columns, self.longest, attend, adapted, last, store)
+        return decoder.forward(x, self.columns, self.longest, attend, adapted, last)
 
     def asked(self, at: int, queries: Tensor, look: Look) -> Tensor:
         """Outputs (N, heads * D) in a layer."""
@@ -127,17 +123,6 @@ class Prefill:
         for group, part in parts:
             found[group.tokens] = part
         return found
-
-    def add(self, texts: Sequence[np.ndarray], store: PromptActivations, kept: Kept) -> None:
-        """Add the activations of the prompts' computed tokens to those that are kept."""
-        store.ends = np.full(len(self.ids), -1)
-        store.ends[self.last.numpy()] = np.arange(self.count)
-        prompt, column, token = self.stored
-        places = np.full((self.count, self.wide), -1)
-        computed = np.arange(len(prompt)) if token is None else token.numpy()
-        places[prompt.numpy(), column.numpy()] = computed
-        named = [(ids.tolist(), ()) for ids in texts]
-        kept.add(store, named, (row[: len(ids)] for row, ids in zip(places, texts, strict=True)))
 
     def mask(self, group: Queries, window: int | None) -> Tensor | None:
         """The mask (P, 1, tall, wide) of a group, added to its scores; `None` if a causal mask is

@@ -11,7 +11,6 @@ from torch import Tensor
 from mrlm.engines.lean.decoder import Attend, Decoder
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefill import Prefill, Queries
-from mrlm.learn.fast.kept import Kept, PromptActivations
 from mrlm.learn.fast.varlen_attention import Shape, effective, kernel_for
 
 PIECE = 8192
@@ -67,7 +66,6 @@ class Prompts:
         known: Sequence[np.ndarray],
         pool: Tensor,
         owners: np.ndarray | None,
-        kept: Kept | None = None,
     ) -> tuple[Tensor, int]:
         """Prefill prompts.
 
@@ -78,7 +76,6 @@ class Prompts:
             known: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
             owners: result of `Decoder.owners`, for the prompts.
-            kept: keeps the activations of computed tokens, on a CPU.
 
         Returns:
             Hidden states of the last tokens (P, hidden), and the number of computed tokens.
@@ -93,25 +90,14 @@ class Prompts:
             prefill = Prefill(self.decoder, texts, kinds, starts, stops)
             computed += int(prefill.new.sum())
             before = None if cached is None else (cached, pool)
-            if not self.decoder.on_processor:
-                look = self._on_accelerator(prefill, numbers, before)
-                found = prefill.forward(look, owners)
-            else:
-                store = None if kept is None else kept.begin_prompts(int(prefill.new.sum()))
-                look = self._on_processor(prefill, numbers, before, store)
-                found = prefill.forward(look, owners, store)
-                if kept is not None and store is not None:
-                    prefill.add(texts, store, kept)
+            on = self._on_processor if self.decoder.on_processor else self._on_accelerator
+            found = prefill.forward(on(prefill, numbers, before), owners)
             if (stops == lengths).all():
                 return found, computed
             starts, cached = stops, None
 
     def _on_processor(
-        self,
-        prefill: Prefill,
-        numbers: Sequence[int],
-        cached: tuple[Tensor, Tensor] | None,
-        store: PromptActivations | None,
+        self, prefill: Prefill, numbers: Sequence[int], cached: tuple[Tensor, Tensor] | None
     ) -> Attend:
         decoder, stored = self.decoder, prefill.stored
         shape = (2, prefill.count, decoder.kv_heads, prefill.wide, decoder.head_dim)
@@ -135,16 +121,10 @@ class Prompts:
                 if mask is None:
                     keys, values = keys[:, :, : group.tall], values[:, :, : group.tall]
                 asked = group.grid(asking)
-                found, sums = decoder.attention.look(asked, keys, values, mask, mask is None)
-                if store is not None:
-                    totals.append((group, group.flat(sums[..., None])))
+                found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
                 return group.flat(found)
 
-            totals: list[tuple[Queries, Tensor]] = []
             found = prefill.asked(at, queries, look)
-            if store is not None:
-                store.put(at, "mixed", found)
-                store.put(at, "sums", prefill.joined(totals))
             self.place(at, numbers, layer)
             return found
 

@@ -71,13 +71,11 @@ def attention(
     mask: Tensor | None,
     scale: float,
     softcap: float | None = None,
-    known: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to
     the scores, `None` for causal attention; `softcap` is `c` of `c tanh(scores / c)` and needs a
-    mask. `known`, on a CPU without `softcap`, are the outputs and (B, heads, S) the logarithms of
-    the sums of exponential scores, so that only the gradient is left to do."""
+    mask."""
     group, kind = q.shape[1] // k.shape[1], q.dtype
     if softcap is None and (q.device.type != "cpu" or kind == torch.float64):
         return F.scaled_dot_product_attention(
@@ -87,12 +85,12 @@ def attention(
         q, k, v = q.float(), k.float(), v.float()
         mask = None if mask is None else mask.float()
         large = q.shape[1] * q.shape[2] * k.shape[2] > MOST
-        if kind != torch.float32 and mask is not None and not large and (known or quick()):
-            return _Blocked.apply(q, k, v, mask, scale, known).to(kind)  # pyright: ignore
+        if kind != torch.float32 and mask is not None and not large and quick():
+            return _Blocked.apply(q, k, v, mask, scale).to(kind)  # pyright: ignore
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     if softcap is None:
-        return _Flash.apply(q, k, v, mask, scale, known).to(kind)  # pyright: ignore
+        return _Flash.apply(q, k, v, mask, scale).to(kind)  # pyright: ignore
     assert mask is not None
     scores = softcap * torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) + mask
     return scores.float().softmax(-1).to(v.dtype) @ v
@@ -104,9 +102,9 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q, k, v, mask, scale, known = inputs
+        q, k, v, mask, scale = inputs
         with small_products():
-            found, total = known or flash(q, k, v, mask, scale)
+            found, total = flash(q, k, v, mask, scale)
         ctx.save_for_backward(q, k, v, found, total, mask)
         ctx.scale = scale
         return found
@@ -116,23 +114,20 @@ class _Flash(torch.autograd.Function):
         q, k, v, found, total, mask = ctx.saved_tensors
         with small_products():
             back = flash_backward(grads[0], q, k, v, found, total, mask, ctx.scale)
-        return *back, None, None, None
+        return *back, None, None
 
 
 class _Blocked(torch.autograd.Function):
     """The same, with fewer heads of keys than of queries and a gradient of large products: scores
-    of a few sequences at a time, for the cache. Outputs and sums may be of queries and keys before
-    they were rounded: the gradient has shares that sum to 1."""
+    of a few sequences at a time, for the cache; the gradient has shares that sum to 1."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q, k, v, mask, scale, known = inputs
-        if known is None:
-            group = q.shape[1] // k.shape[1]
-            keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-            with small_products():
-                known = flash(q, keys, values, mask, scale)
-        found, total = known
+        q, k, v, mask, scale = inputs
+        group = q.shape[1] // k.shape[1]
+        keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        with small_products():
+            found, total = flash(q, keys, values, mask, scale)
         ctx.save_for_backward(q, k, v, total, mask)
         ctx.scale = scale
         return found
@@ -160,7 +155,7 @@ class _Blocked(torch.autograd.Function):
             to_v.copy_(torch.bmm(shares.transpose(1, 2), grad).view(-1, kv, known, size))
             to_q.copy_(torch.bmm(slope, keys).mul_(ctx.scale).view(-1, heads, asking, size))
             to_k.copy_(torch.bmm(slope.transpose(1, 2), own).view(-1, kv, known, size))
-        return *back, None, None, None
+        return *back, None, None
 
 
 def flash(

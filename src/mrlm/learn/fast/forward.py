@@ -25,17 +25,15 @@ from mrlm.learn.fast.adapters import (
 from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
-from mrlm.learn.fast.kept import NAMES, KeptRows, Known
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
 from mrlm.learn.fast.piece_attention import (
     AttendPieces,
     HeadRows,
-    KnownOutputs,
     Masks,
     piece_masks,
 )
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
-from mrlm.learn.fast.row_blocks import known_linears, linears_in_blocks, padded
+from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import Kernel, KeyPaths, Shape, attend, effective, kernel_for
 
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
@@ -80,12 +78,10 @@ class LeanForward:
         forest: Sequence[PackedTree],
         checkpointing: bool = False,
         direct: bool = False,
-        known: Known | None = None,
     ) -> Tensor:
         """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
-        with `direct`, backward may add to `grad` of the weights without autograd. What is `known`
-        of the only tree, without adapters, is not computed."""
+        with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
         tokens, places = merged([plot.tree for plot in forest])
         adapters = [plot.adapter for plot in forest]
@@ -101,9 +97,6 @@ class LeanForward:
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
             kept, left = (rows, ends) if number == last else (None, shared.owned)
-            if known is not None:
-                stream = self._known_block(stream, number, known, shared, kept)
-                continue
             arguments = (stream, layer, shared, kept, left)
             if checkpointing and torch.is_grad_enabled():
                 stream = checkpoint(self._block, *arguments, use_reentrant=False)
@@ -208,35 +201,6 @@ class LeanForward:
             added = self._norm(added, layer.norm_after_mlp, shared)
         return stream + added
 
-    def _known_block(
-        self, stream: Tensor, number: int, known: Known, shared: _Pass, rows: Tensor | None
-    ) -> Tensor:
-        """One block of whose activations some are known; with `rows`, for those tokens alone."""
-        layer = self.anatomy.layers[number]
-
-        def linears(
-            x: Tensor, group: int, where: KeptRows, before: Tensor | None = None
-        ) -> list[Tensor]:
-            found = known.take(number, NAMES[group], where)
-            modules = [linear_of(module, None) for module in layer.grouped[group]]
-            parts = found.split([len(module.weight) for module in modules], 1)
-            return known_linears(x, modules, parts, where.fresh, before)
-
-        normed = self._norm(stream, layer.norm_attention, shared)
-        parts = linears(normed, 0, known.every)
-        where, whole = (known.every, known.whole) if rows is None else known.deep()
-        outputs = None
-        if any(whole):
-            mixed, sums = (known.take(number, name, where) for name in ("mixed", "sums"))
-            outputs = KnownOutputs(mixed, sums, whole)
-        mixed = self._between(parts, layer, shared, outputs)
-        if rows is not None:
-            mixed, stream, where = mixed[rows], stream[rows], known.some(rows)
-        (stream,) = linears(mixed, 1, where, stream)
-        normed = self._norm(stream, layer.norm_mlp, shared)
-        opened = self._gated(linears(normed, 2, where))
-        return linears(opened, 3, where, stream)[0]
-
     def _gated(self, parts: Sequence[Tensor]) -> Tensor:
         """The inner activations of an MLP, on a CPU, of gate and up."""
         gate, up = parts
@@ -283,11 +247,9 @@ class LeanForward:
             return attend(queries, keys, values, *how).flatten(1)
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
-    def _between(
-        self, parts: Sequence[Tensor], layer: Layer, shared: _Pass, known: Any = None
-    ) -> Tensor:
+    def _between(self, parts: Sequence[Tensor], layer: Layer, shared: _Pass) -> Tensor:
         """Attention outputs on a CPU of the three linear maps of a block's input, heads side by
-        side; `known` as in `_attend`."""
+        side."""
         queries, keys, values = parts
         queries = queries.unflatten(1, (self.anatomy.heads, -1))
         keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))
@@ -296,7 +258,7 @@ class LeanForward:
             keys = self._norm(keys, layer.norm_k, shared)
         cos_sin = shared.rotary[layer.rope]
         queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
-        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared, known)
+        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(
         self,
@@ -305,7 +267,6 @@ class LeanForward:
         values: Tensor,
         layer: Layer,
         shared: _Pass,
-        known: KnownOutputs | None = None,
     ) -> Tensor:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
         that shape, and keys and values (P, kv_heads * head_dim)."""
@@ -314,7 +275,7 @@ class LeanForward:
         pieces = shared.tokens.pieces
         if shared.heads:
             masks = [shared.masks.get((number, layer.window)) for number in range(len(pieces))]
-            how = anatomy.head_dim, anatomy.scale, shared.heads, masks, known
+            how = anatomy.head_dim, anatomy.scale, shared.heads, masks
             return AttendPieces.apply(queries, keys, values, *how)  # pyright: ignore
         sizes = [piece.stop - piece.start for piece in pieces]
         *parts, left = queries.split([*sizes, len(queries) - sum(sizes)])
@@ -331,12 +292,8 @@ class LeanForward:
             cap, window = anatomy.attention_softcap, layer.window
             wide = window is None or window >= piece.shape[2]
             if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
-                mask, given = shared.masks.get((number, window)), None
-                if known is not None and known.whole[number]:
-                    mixed = piece.take(known.mixed).unflatten(2, (anatomy.heads, -1))
-                    sums = piece.ended(piece.take(known.sums)).transpose(1, 2)
-                    given = mixed.transpose(1, 2).float(), sums
-                mixed = attention(q, k, v, mask, anatomy.scale, cap, given)
+                mask = shared.masks.get((number, window))
+                mixed = attention(q, k, v, mask, anatomy.scale, cap)
             else:
                 visible = partial(piece.visible, None if wide else window)
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)

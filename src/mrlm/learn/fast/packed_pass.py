@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
-from mrlm.learn.fast.kept import Kept, Text
 from mrlm.learn.fast.llama_modules import Anatomy, anatomy_of, refuse_unnamed_adapter
 from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
-from mrlm.learn.fast.row_blocks import full
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -45,8 +43,6 @@ class LeanPass:
         self._training = False
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
-        self.kept: Kept | None = None
-        """Activations that were computed while sampling, if they are kept."""
 
     def check(self) -> None:
         """Raises `NotLean` if the model has changes that it would miss; in training mode, it was
@@ -187,28 +183,15 @@ def _joined(columns: Sequence[Tensor]) -> Tensor:
     return columns[0] if len(columns) == 1 else torch.cat([*columns])
 
 
-def hidden_states(
-    jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False, last: bool = False
-) -> Tensor:
+def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) -> Tensor:
     """Hidden states (N, H) for batches of policies on one base, one after the other, computed in
     one pass. With `direct`, backward may add to `grad` of the weights itself, which only
-    `Tensor.backward` allows; `last` is the pass of an optimiser step after which its weights
-    change."""
+    `Tensor.backward` allows."""
     first = jobs[0][0]
     model = first.anatomy.model
     again = model.training and first.anatomy.checkpointing
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
-    known = None
-    if first.kept is not None and len(jobs) == 1 and torch.is_grad_enabled() and not again:
-        batch = jobs[0][1]
-        tree = batch.tree
-
-        def texts(sample: int) -> Iterator[Text]:
-            for turn in batch.samples[sample].turns:
-                yield from ((turn.prompt_ids, ()), (turn.prompt_ids, turn.completion_ids))
-
-        known = first.kept.known(texts, tree, full(len(tree.ids)), last)
-    return first.forward.hidden(forest, checkpointing=again, direct=direct, known=known)
+    return first.forward.hidden(forest, checkpointing=again, direct=direct)
 
 
 @torch.no_grad()

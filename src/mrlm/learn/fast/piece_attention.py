@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,24 +13,10 @@ from torch import Tensor
 
 from mrlm.learn.fast.attention import flash, flash_backward
 from mrlm.learn.fast.cpu_backends import small_products
-from mrlm.learn.fast.prefix_tree import EMPTY, PackedTokens, PrefixPiece, to_device
+from mrlm.learn.fast.prefix_tree import PackedTokens, PrefixPiece, to_device
 
 Masks = Mapping[tuple[int, int | None], Tensor]
 """Masks (B, 1, S, K) that are added to scores, by number of the piece and window."""
-
-
-class KnownOutputs(NamedTuple):
-    """Attention outputs that are known.
-
-    Args:
-        mixed: (P, heads * head_dim) those of all tokens.
-        sums: (P, heads) the logarithms of the sums of exponential scores.
-        whole: the pieces that this holds for.
-    """
-
-    mixed: Tensor
-    sums: Tensor
-    whole: Sequence[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +89,6 @@ class HeadRows:
         self.by_head(scores).add_(mask)
         return scores.softmax(-1)
 
-    def outputs(self, known: KnownOutputs) -> tuple[Tensor, Tensor]:
-        """Known outputs (B, heads, S, head_dim), and logarithms of sums (B, heads, S): so large for
-        padding that nothing is left of its scores."""
-        batch, heads, _, asking, _ = self.shape
-        rows = known.mixed.view(known.sums.numel(), -1)
-        sums = known.sums.view(-1)[self.queries]
-        if self.padding is not None:
-            sums.index_fill_(0, self.padding, EMPTY)
-        return self.by_head(rows[self.queries]), sums.view(batch, heads, asking)
-
     def by_head(self, x: Tensor) -> Tensor:
         """Queries or their scores as (B, heads, S, ...)."""
         batch, heads, _, asking, _ = self.shape
@@ -133,10 +109,8 @@ class HeadRows:
 class AttendPieces(torch.autograd.Function):
     """Attention outputs (P, heads * head_dim) of queries of that shape, and of keys and values (P,
     kv_heads * head_dim), for pieces that hold every token once, in order; rows after them get
-    zeros. A mask (B, 1, S, K) of each piece is added to its scores; `None` is for causal attention.
-    Of pieces whose outputs are known, only the gradient is computed; rows after known ones get any
-    numbers.
-    """
+    zeros. A mask (B, 1, S, K) of each piece is added to its scores; `None` is for causal
+    attention."""
 
     @staticmethod
     def forward(
@@ -148,22 +122,15 @@ class AttendPieces(torch.autograd.Function):
         scale: float,
         pieces: Sequence[HeadRows],
         masks: Sequence[Tensor | None],
-        known: KnownOutputs | None,
     ) -> Tensor:
-        ctx.how = size, scale, pieces, masks, known
-        if known is not None and all(known.whole):
-            ctx.save_for_backward(queries, keys, values)
-            return known.mixed.detach()  # which is kept, and must not keep this function
+        ctx.how = size, scale, pieces, masks
         found = torch.empty_like(queries, memory_format=torch.contiguous_format)
         rows = found.view(-1, size)
         given = [x.reshape(-1, size) for x in (queries, keys, values)]
         kept: list[Tensor] = []
         with small_products():
-            for number, (piece, mask) in enumerate(zip(pieces, masks, strict=True)):
+            for piece, mask in zip(pieces, masks, strict=True):
                 own = rows[piece.start : piece.stop]
-                if known is not None and known.whole[number]:
-                    own.copy_(known.mixed.view(-1, size)[piece.start : piece.stop])
-                    continue
                 q, k, v = piece.gather(*given)
                 if mask is not None and piece.stores_shares(size):
                     shares = piece.shares(q.mul_(scale), k, mask)
@@ -180,27 +147,25 @@ class AttendPieces(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        size, scale, pieces, masks, known = ctx.how
+        size, scale, pieces, masks = ctx.how
         saved = ctx.saved_tensors
         given, kept = saved[:3], iter(saved[3:])
         queries, keys, values, grad = (x.reshape(-1, size) for x in (*given, grads[0]))
         to_q = torch.empty_like(queries)
         to_k, to_v = torch.zeros_like(keys), torch.zeros_like(values)
         with small_products():
-            for number, (piece, mask) in enumerate(zip(pieces, masks, strict=True)):
-                is_known = known is not None and known.whole[number]
+            for piece, mask in zip(pieces, masks, strict=True):
                 q, k, v = piece.gather(queries, keys, values)
                 slope = grad.index_select(0, piece.queries)
                 if piece.padding is not None:
                     slope.index_fill_(0, piece.padding, 0)
                 if mask is not None and piece.stores_shares(size):
                     q.mul_(scale)
-                    shares = piece.shares(q, k, mask) if is_known else next(kept)
-                    dq, dk, dv = _slopes(slope.view(q.shape), q, k, v, shares)
+                    dq, dk, dv = _slopes(slope.view(q.shape), q, k, v, next(kept))
                     dq.mul_(scale)
                 else:
                     wide = piece.by_head(q), piece.repeated(k), piece.repeated(v)
-                    results = piece.outputs(known) if is_known else (next(kept), next(kept))
+                    results = next(kept), next(kept)
                     back = flash_backward(piece.by_head(slope), *wide, *results, mask, scale)
                     dq, dk, dv = back[0], piece.summed(back[1]), piece.summed(back[2])
                 own = to_q[piece.start : piece.stop]
@@ -209,7 +174,7 @@ class AttendPieces(torch.autograd.Function):
                 to_v.index_add_(0, piece.keys, dv.view(-1, size))
         to_q[pieces[-1].stop :] = 0
         back = (to.view(x.shape) for to, x in zip((to_q, to_k, to_v), given, strict=True))
-        return *back, None, None, None, None, None
+        return *back, None, None, None, None
 
 
 def _slopes(

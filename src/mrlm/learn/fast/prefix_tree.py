@@ -27,8 +27,6 @@ WASTE = 1.25
 SPARE = 1 << 12
 """Scores of padding in a piece that cost less than another piece."""
 
-EMPTY = 1e30
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixPiece:
@@ -78,15 +76,6 @@ class PrefixPiece:
         seen = self.visible(window)
         shown, hidden = torch.tensor([0, -torch.inf], dtype=dtype, device=seen.device)
         return torch.where(seen, shown, hidden)
-
-    def ended(self, sums: Tensor) -> Tensor:
-        """Logarithms of sums of exponential scores (B, S, heads), with those of padding queries
-        so large that nothing is left of their scores."""
-        if self.inside is None:
-            return sums
-        padding = torch.ones(sums.shape[:2], dtype=torch.bool, device=sums.device)
-        padding.view(-1)[self.inside] = False
-        return sums.masked_fill(padding[:, :, None], EMPTY)
 
 
 @dataclass(slots=True)

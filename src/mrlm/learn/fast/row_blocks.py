@@ -1,6 +1,5 @@
 """Linear maps of few rows through oneDNN, which prepares a kernel for every number of rows, longer
-than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept. And
-linear maps whose results are known."""
+than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept."""
 
 from __future__ import annotations
 
@@ -8,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from mrlm.learn.fast.cpu_backends import in_blocks, other_products
+from mrlm.learn.fast.cpu_backends import in_blocks
 from mrlm.learn.fast.llama_modules import Linear
 
 FEWEST, MOST = 64, 1024
@@ -37,35 +35,6 @@ def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | No
     if not _in_blocks(x) or any(each is not None and each.dtype != x.dtype for each in leaves):
         return None
     return list(_Linears.apply(x, len(linears), *leaves))  # pyright: ignore
-
-
-def known_linears(
-    x: Tensor,
-    linears: Sequence[Linear],
-    found: Sequence[Tensor],
-    fresh: Tensor | None,
-    before: Tensor | None = None,
-) -> list[Tensor]:
-    """`x @ weight.T + bias` (M, out) of each linear map, added to `before` if given. These are
-    known already, so that only backward has products.
-
-    Args:
-        x: (M, in).
-        linears: the linear maps.
-        found: (M, out) the results of each; rows `fresh` (F,) are computed and written to them.
-        fresh: rows that are not known; `None` for no row.
-        before: (M, out).
-    """
-    kind = x.dtype
-    weights = [each.weight.to(kind) for each in linears]
-    biases = [None if each.bias is None else each.bias.to(kind) for each in linears]
-    if fresh is not None:
-        with torch.no_grad(), other_products():
-            rows = x[fresh]
-            for weight, bias, part in zip(weights, biases, found, strict=True):
-                own = F.linear(rows, weight, bias)
-                part.index_copy_(0, fresh, own if before is None else own + before[fresh])
-    return list(_KnownLinears.apply(x, len(linears), *weights, *biases, before, found))  # pyright: ignore
 
 
 def _in_blocks(x: Tensor) -> bool:
@@ -99,18 +68,6 @@ class _Linears(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _slopes(ctx, grads)
-
-
-class _KnownLinears(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, count: int, *leaves: Any) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, *leaves[:count])
-        return tuple(leaves[-1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        before = grads[0] if ctx.needs_input_grad[-2] else None
-        return *_slopes(ctx, grads), before, None
 
 
 def _slopes(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:

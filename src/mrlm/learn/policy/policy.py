@@ -15,7 +15,6 @@ from mrlm.core.errors import ModelError
 from mrlm.learn import ops
 from mrlm.learn.data.batch import Batch, Outputs
 from mrlm.learn.fast import packed_pass
-from mrlm.learn.fast.kept import Kept
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 from mrlm.learn.policy.incoming import check_kind, live_adapter
@@ -71,20 +70,6 @@ class Policy(PolicyWeights):
     def lean_pass(self) -> LeanPass | None:
         """The fast path through a batch, if the model family is supported."""
         return self._pass("own")
-
-    @property
-    def kept(self) -> Kept | None:
-        """Activations that engines compute while they sample and training need not compute again,
-        if they are kept."""
-        lean = self.passes.get("own")
-        return None if lean is None else lean.kept
-
-    def keep(self, tokens: int) -> None:
-        """Keeps activations of at most so many sampled tokens until the weights change, where
-        training computes the same: on a CPU with weights in float32, without an adapter."""
-        lean = None if self.adapter is not None else self.lean_pass
-        if lean is not None and Kept.suits(lean.anatomy):
-            lean.kept = Kept(lean.anatomy, tokens, lean.forward.dtype)
 
     @property
     def packed(self) -> bool:
