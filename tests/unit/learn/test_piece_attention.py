@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from mrlm.learn.fast import prefix_tree
-from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, KnownOutputs, piece_masks
+from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, piece_masks
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant
 
 SIZE = 8
@@ -45,9 +44,7 @@ def seen_by(tree: PrefixTree, window: int | None) -> torch.Tensor:
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("spare", [0, 1 << 12])
-@pytest.mark.parametrize("known", ["none", "some", "all"])
 def test_pieces_attend_as_tokens_do(
-    known: str,
     stored: bool,
     window: int | None,
     heads: int,
@@ -73,15 +70,10 @@ def test_pieces_attend_as_tokens_do(
     k, v = (x.repeat_interleave(heads // 2, 0) for x in (k, v))
     scores = (q @ k.transpose(1, 2) * 0.3).masked_fill(~seen_by(tree, window), -torch.inf)
     mixed = (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
-    outputs = None
-    if known != "none":
-        whole = [known == "all" or number % 2 == 0 for number in range(len(pieces))]
-        results = mixed.detach(), scores.detach().logsumexp(-1).t()
-        outputs = KnownOutputs(*(F.pad(x.float(), (0, 0, 0, left)) for x in results), whole)
 
     def computed() -> list[torch.Tensor]:
         chosen = [masks.get((number, window)) for number in range(len(pieces))]
-        found = AttendPieces.apply(*given, SIZE, 0.3, pieces, chosen, outputs)
+        found = AttendPieces.apply(*given, SIZE, 0.3, pieces, chosen)
         assert isinstance(found, torch.Tensor)
         return [found.detach(), *torch.autograd.grad(found, given, grad)]
 

@@ -68,8 +68,8 @@ class Attention:
             scores += mask
         total = scores.logsumexp(-1)
         weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
-        found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
-        return found.view(rows, heads, count, size), total
+        mixed = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
+        return mixed.view(rows, heads, count, size), total
 
     def shares(self, scores: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """The weights of keys, in few kernels.
@@ -107,18 +107,20 @@ class Attention:
         kv = keys.shape[1]
         most = max(1, SCORES // (rows * heads * keys.shape[2]))
         places = torch.arange(keys.shape[2], device=queries.device)
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for start in range(0, count, most):
             part = queries[:, :, start : start + most]
-            own = first[:, None] + torch.arange(start, start + part.shape[2], device=queries.device)
-            behind = own[:, :, None] - places
+            positions = first[:, None] + torch.arange(
+                start, start + part.shape[2], device=queries.device
+            )
+            behind = positions[:, :, None] - places
             gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
             mask = hidden(gone, torch.float32)[:, None, None]
             scores = part.reshape(rows, kv, -1, size) @ keys.transpose(2, 3)
             scores = scores.view(rows, kv, heads // kv, -1, keys.shape[2])
             shares = self.shares(scores, mask, values.dtype).flatten(2, 3)
-            found.append((shares @ values).view(rows, heads, -1, size))
-        return torch.cat(found, 2)
+            parts.append((shares @ values).view(rows, heads, -1, size))
+        return torch.cat(parts, 2)
 
 
 def hidden(where: Tensor, dtype: torch.dtype) -> Tensor:

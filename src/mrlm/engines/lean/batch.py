@@ -212,11 +212,11 @@ class DecodingBatch:
                 continue
             prefix = self._prefix(int(self.prefix_of[row]))
             ids = np.concatenate([prefix.ids, np.array(draft.token_ids[:-1])])
-            known, found = self.cache.add(prefix.key, ids, len(prefix.ids))
-            start = int(self.blocks.since[row]) + known - len(prefix.ids)
-            places.append(found)
-            at.append(np.full(len(found), row))
-            columns.append(np.arange(start, start + len(found)))
+            cached, cache_rows = self.cache.add(prefix.key, ids, len(prefix.ids))
+            start = int(self.blocks.since[row]) + cached - len(prefix.ids)
+            places.append(cache_rows)
+            at.append(np.full(len(cache_rows), row))
+            columns.append(np.arange(start, start + len(cache_rows)))
         self.cache.copy(places, at, columns, self.blocks.gather)
 
     # -- admission and release ---------------------------------------------------------------------
@@ -263,10 +263,10 @@ class DecodingBatch:
             return torch.tensor(values, device=self.device)
 
         self.blocks.begin(slots, self.prefix_of[slots])
-        used, own = np.unique(self.prefix_of[slots], return_inverse=True)
+        used, prefix_index = np.unique(self.prefix_of[slots], return_inverse=True)
         last = [self._prefix(number).last for number in used.tolist()]
-        states = torch.stack([each for each in last if each is not None])
-        self.hidden[at] = states[torch.as_tensor(own, device=self.device)]
+        states = torch.stack([state for state in last if state is not None])
+        self.hidden[at] = states[torch.as_tensor(prefix_index, device=self.device)]
         self.position[at] = column([len(request.prompt_ids) for request in requests])
         self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
         self.policy[at] = column([self.names.index(request.policy) for request in requests])
@@ -276,13 +276,13 @@ class DecodingBatch:
 
     def _compact(self) -> Tensor:
         """Move the running rows to the front; returns their old indices."""
-        kept = np.flatnonzero(self.who[: self.rows] >= 0)
-        at, n = torch.as_tensor(kept, device=self.device), len(kept)
+        running_rows = np.flatnonzero(self.who[: self.rows] >= 0)
+        at, n = torch.as_tensor(running_rows, device=self.device), len(running_rows)
         for name in self.moved:
             column = getattr(self, name)
             column[:n] = column[at]
-        self.blocks.compact(kept)
-        self.who[:n], self.prefix_of[:n] = self.who[kept], self.prefix_of[kept]
+        self.blocks.compact(running_rows)
+        self.who[:n], self.prefix_of[:n] = self.who[running_rows], self.prefix_of[running_rows]
         self.who[n:] = -1
         self.rows: int = n
         self._drop_prefixes()
@@ -292,8 +292,8 @@ class DecodingBatch:
     def _drop_prefixes(self) -> None:
         """Release shared prompts without rows; the others are compacted if they are few."""
         used = np.unique(self.prefix_of[self.who >= 0])
-        known = set(used.tolist())
-        self.prefixes = [t if i in known else None for i, t in enumerate(self.prefixes)]
+        used_numbers = set(used.tolist())
+        self.prefixes = [t if i in used_numbers else None for i, t in enumerate(self.prefixes)]
         if len(used) <= COMPACT * len(self.prefixes):
             self.blocks.prompts.keep(used)
             self.prefixes = [self.prefixes[i] for i in used]
@@ -351,12 +351,12 @@ class DecodingBatch:
         kind = np.array([kinds[prefix.key] for prefix in prefixes])
         last, read = self.blocks.prompts.read(part, texts, kind, rows, self.cache.pool, owners)
         places, numbers, columns = [], [], []
-        for number, prefix, state, each in zip(part, prefixes, last, rows, strict=True):
+        for number, prefix, state, cached_rows in zip(part, prefixes, last, rows, strict=True):
             prefix.last = state
-            start, found = self.cache.add(prefix.key, prefix.ids, len(each))
-            places.append(found)
-            numbers.append(np.full(len(found), number))
-            columns.append(np.arange(start, start + len(found)))
+            start, cache_rows = self.cache.add(prefix.key, prefix.ids, len(cached_rows))
+            places.append(cache_rows)
+            numbers.append(np.full(len(cache_rows), number))
+            columns.append(np.arange(start, start + len(cache_rows)))
         self.cache.copy(places, numbers, columns, self.blocks.prompts.gather)
         self.stats.read += read
         self.stats.shared += sum(map(len, texts)) - sum(map(len, rows)) - read

@@ -17,14 +17,8 @@ from mrlm.engines.lean.changes import Changes
 from mrlm.engines.lean.copies import Product, joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
-from mrlm.learn.fast.llama_modules import Anatomy, Lora, linear_of, loras_of
+from mrlm.learn.fast.llama_modules import PRODUCTS, Anatomy, Lora, linear_of, loras_of
 
-FUSED: dict[str, tuple[str, ...]] = {
-    "qkv": ("q", "k", "v"),
-    "o": ("o",),
-    "gate_up": ("gate", "up"),
-    "down": ("down",),
-}
 NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
 PROCESSORS = {"cpu"}
 """Devices where shapes follow the running rows. On others, shapes are fixed, so that steps can be
@@ -44,8 +38,7 @@ class Decoder:
         dtype: type of the products; the residual stream has the type of the weights.
         compared: weights may change without a call of `mark`, so all of them are compared with the
             copies before every use.
-        small: products in 8 bits (a CPU only); keys, values and the rest keep
-            their type.
+        eight_bits: products in 8 bits (a CPU only); keys, values and the rest keep their type.
 
     Attributes:
         stored: type of the products.
@@ -54,16 +47,16 @@ class Decoder:
     """
 
     def __init__(
-        self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True, small: bool = False
+        self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True, eight_bits: bool = False
     ) -> None:
         self.anatomy = anatomy
         self.compared = compared
-        self.small = small
+        self.eight_bits = eight_bits
         self.stored: torch.dtype = dtype
         self.stream: torch.dtype = anatomy.embedding.dtype
         self.device: torch.device = anatomy.embedding.device
-        between = self.device.type == "cpu" and self.stream == torch.float32
-        self.dtype: torch.dtype = torch.float32 if between else dtype
+        float32 = self.device.type == "cpu" and self.stream == torch.float32
+        self.dtype: torch.dtype = torch.float32 if float32 else dtype
         self.on_processor: bool = self.device.type in PROCESSORS
         self.attention: Attention = Attention(anatomy.scale, anatomy.attention_softcap)
         self.layout: int = 0
@@ -114,14 +107,16 @@ class Decoder:
         jobs: list[tuple[int, str, list[Any]]] = [
             (at, name, [linear_of(getattr(layer, part), None) for part in parts])
             for at, layer in enumerate(anatomy.layers)
-            for name, parts in FUSED.items()
+            for name, parts in PRODUCTS.items()
         ]
         tensors = [anatomy.embedding, anatomy.head, anatomy.final_norm.weight]
         owners: list[int] = [-1, -1, -1]
         for number, (_, _, linears) in enumerate(jobs):
-            found = [t for linear in linears for t in (linear.weight, linear.bias) if t is not None]
-            tensors += found
-            owners += [number] * len(found)
+            product_weights = [
+                t for linear in linears for t in (linear.weight, linear.bias) if t is not None
+            ]
+            tensors += product_weights
+            owners += [number] * len(product_weights)
         for layer in anatomy.layers:
             weights = [getattr(layer, name) for name in NORMS]
             tensors += [module.weight for module in weights if module is not None]
@@ -131,7 +126,7 @@ class Decoder:
         if not any(stale):
             return False
         self._single, self._released = single, False
-        self._borrowed = set() if self.on_processor else {each.data_ptr() for each in tensors}
+        self._borrowed = set() if self.on_processor else {tensor.data_ptr() for tensor in tensors}
         for number in {owner for owner, new in zip(owners, stale, strict=True) if new} - {-1}:
             at, name, linears = jobs[number]
             self.products[at][name] = self._fused(linears, self.products[at].get(name))
@@ -160,7 +155,7 @@ class Decoder:
         norms = [(self._final_norm, anatomy.final_norm)]
         for at, layer in enumerate(anatomy.layers):
             norms += [(self.norms[at][name], getattr(layer, name)) for name in NORMS]
-            for name, parts in FUSED.items():
+            for name, parts in PRODUCTS.items():
                 linears = [linear_of(getattr(layer, part), None) for part in parts]
                 if not self.products[at][name].holds(linears, self.stored):
                     return False
@@ -186,24 +181,26 @@ class Decoder:
         ]
         if not pending and tuple(adapters) == self._adapters:
             return set()
-        found = [loras_of(module, adapters) for module in self._modules()]
+        loras_of_modules = [loras_of(module, adapters) for module in self._modules()]
         changed: set[str] = set()
         for at, name in enumerate(adapters):
-            own = [loras[at] for loras in found]
-            tensors = [t for lora in own if lora for t in (lora.down, lora.up)]
+            adapter_loras = [loras[at] for loras in loras_of_modules]
+            tensors = [t for lora in adapter_loras if lora for t in (lora.down, lora.up)]
             if name in pending and any(self._adapter_changes[name].take(tensors)):
                 changed.add(name)
         if changed or tuple(adapters) != self._adapters:
             shape = self._shape_of_adapters()
             self._adapters = tuple(adapters)
-            self._rank = max((len(x.down) for loras in found for x in loras if x), default=0)
-            rest = iter(found)
+            self._rank = max(
+                (len(x.down) for loras in loras_of_modules for x in loras if x), default=0
+            )
+            rest = iter(loras_of_modules)
             for at in range(len(self.anatomy.layers)):
-                parts = {name: [next(rest) for _ in FUSED[name]] for name in FUSED}
+                parts = {name: [next(rest) for _ in PRODUCTS[name]] for name in PRODUCTS}
                 self.lows[at] = {
                     name: self._low(self.products[at][name], loras, self.lows[at].get(name))
                     for name, loras in parts.items()
-                    if any(lora for each in loras for lora in each)
+                    if any(lora for module_loras in loras for lora in module_loras)
                 }
             self.layout += shape != self._shape_of_adapters()
         return changed
@@ -225,7 +222,7 @@ class Decoder:
         return mask_of(owners, len(self._adapters)).to(self.device, self.dtype)
 
     def _modules(self) -> list[nn.Module]:
-        parts = [part for group in FUSED.values() for part in group]
+        parts = [part for group in PRODUCTS.values() for part in group]
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
 
     def _into(self, old: Copied | None, new: Copied | None) -> Copied | None:
@@ -255,19 +252,19 @@ class Decoder:
         return Product(weight, bias, [len(linear.weight) for linear in linears])
 
     def _stored(self, weights: Sequence[Tensor]) -> matmul.Weight:
-        if self.small:
+        if self.eight_bits:
             return int8.rounded(weights)
         return matmul.stored(weights, self.stored, self._single)
 
     def _shape_of_adapters(self) -> list[list[str]]:
         """The products that adapters change."""
-        return [list(each) for each in self.lows]
+        return [list(low) for low in self.lows]
 
     def _low(
-        self, product: Product, found: Sequence[Sequence[Lora | None]], old: Low | None
+        self, product: Product, loras_of_modules: Sequence[Sequence[Lora | None]], old: Low | None
     ) -> Low:
         """The updates of a product's maps, each of all loaded adapters."""
-        low = low_of(found, product.widths, self._rank, self.dtype, old)
+        low = low_of(loras_of_modules, product.widths, self._rank, self.dtype, old)
         self.layout += low is not old
         return low
 
@@ -307,21 +304,21 @@ class Decoder:
             last: tokens whose hidden states are returned, and their adapters; `attend` answers for
                 them alone in the last layer. `None` for all.
         """
-        count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
-        turns = self._rotary(positions, longest)
+        count, heads, rotated = len(x), self.heads, self.heads + self.kv_heads
+        rotary = self._rotary(positions, longest)
         for at, layer in enumerate(self.anatomy.layers):
             norms = self.norms[at]
             y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), adapted)
             y = y.view(count, -1, self.head_dim)
-            turned = y[:, :kept]
+            queries_keys = y[:, :rotated]
             if norms.get("norm_heads") is not None:
-                _heads_normed(turned, norms["norm_heads"], self)
+                _heads_normed(queries_keys, norms["norm_heads"], self)
             elif norms["norm_q"] is not None:
                 y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
-                y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
-            cos, sin = turns[layer.rope]
-            rolled = turned.roll(self.head_dim // 2, -1)
-            turned.mul_(cos).addcmul_(rolled, sin)
+                y[:, heads:rotated] = self._norm(y[:, heads:rotated], norms["norm_k"])
+            cos, sin = rotary[layer.rope]
+            rolled = queries_keys.roll(self.head_dim // 2, -1)
+            queries_keys.mul_(cos).addcmul_(rolled, sin)
             y = attend(at, y[:, :heads], y[:, heads:])
             if last is not None and at == len(self.windows) - 1:
                 x, adapted = x[last[0]], last[1]
@@ -355,10 +352,10 @@ class Decoder:
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
         rolling a head by half its width replaces rotating its halves."""
-        known = len(next(iter(self._tables.values()))[0]) if self._tables else 0
-        if known < longest:
+        length = len(next(iter(self._tables.values()))[0]) if self._tables else 0
+        if length < longest:
             self.layout += 1  # recorded steps read the tables
-            everywhere = torch.arange(max(longest, 2 * known, 256), device=self.device)
+            everywhere = torch.arange(max(longest, 2 * length, 256), device=self.device)
             half = self.head_dim // 2
             for name, (cos, sin) in self.anatomy.rotary(everywhere, self.dtype).items():
                 signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)

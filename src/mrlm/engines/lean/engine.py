@@ -116,11 +116,11 @@ class LeanEngine(HFEngine):
         if not super().holds(policy, weights):
             return False
         with self._lock, torch.inference_mode():
-            own = self.policies[policy]
-            base = self._base(own)
+            sampler = self.policies[policy]
+            base = self._base(sampler)
             if base is None:
                 return True
-            if own.adapter or not base.checked:
+            if sampler.adapter or not base.checked:
                 return False
             self._refresh(base)
             return base.decoder.holds()
@@ -153,14 +153,14 @@ class LeanEngine(HFEngine):
 
     def _bases_of(self, names: Iterable[str]) -> dict[str, _Base | None]:
         """The decoder of every policy's model, which is inspected once for all of its adapters."""
-        found: dict[tuple[object, ...], _Base | None] = {}
+        base_by_key: dict[tuple[object, ...], _Base | None] = {}
         bases: dict[str, _Base | None] = {}
         for name in names:
             policy = self.policies[name]
             key = (id(policy.model), policy.precision, policy.adapter is None)
-            if key not in found:
-                found[key] = self._base(policy)
-            bases[name] = found[key]
+            if key not in base_by_key:
+                base_by_key[key] = self._base(policy)
+            bases[name] = base_by_key[key]
         return bases
 
     def _base(self, policy: Policy) -> _Base | None:
@@ -181,7 +181,7 @@ class LeanEngine(HFEngine):
         base = self._bases.get(key)
         if base is None:
             shape = (len(anatomy.layers), 2 * anatomy.kv_heads, anatomy.head_dim)
-            share = self.cache_mib / len({id(each.model) for each in self.policies.values()})
+            share = self.cache_mib / len({id(other.model) for other in self.policies.values()})
             decoder = Decoder(anatomy, dtype, self.unseen_writes, self.int8)
             size = int(np.prod(shape)) * decoder.dtype.itemsize
             cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
@@ -240,11 +240,11 @@ class LeanEngine(HFEngine):
         self.stats = stats
         gaps: list[float] = []
         with policy.scoring(), policy.active() as model:
-            for prompt, said in zip(prompts, completions, strict=True):
-                ids = torch.tensor([[*prompt, *said.token_ids]], device=policy.device)
+            for prompt, completion in zip(prompts, completions, strict=True):
+                ids = torch.tensor([[*prompt, *completion.token_ids]], device=policy.device)
                 scores = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
                 theirs = scores.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
-                gaps.append(float((theirs - torch.tensor(said.logprobs)).abs().max()))
+                gaps.append(float((theirs - torch.tensor(completion.logprobs)).abs().max()))
         return max(gaps)
 
     def _lean(self, base: _Base, requests: Sequence[Request]) -> list[Completion]:
@@ -257,11 +257,11 @@ class LeanEngine(HFEngine):
                 base.cache.flush(name)
         base.cache.begin()
         budget = budget_of(base.memory, self.kv_mib)
-        given = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
+        arguments = (base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats)
         if base.decoder.on_processor:
-            batch = DecodingBatch(*given, base.memory, budget)
+            batch = DecodingBatch(*arguments, base.memory, budget)
         else:
-            batch = FixedBatch(*given, base.memory, budget, base.graphs)
+            batch = FixedBatch(*arguments, base.memory, budget, base.graphs)
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
 

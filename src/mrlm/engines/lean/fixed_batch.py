@@ -218,13 +218,13 @@ class FixedBatch(DecodingBatch):
         self.most[slots] = [request.sampling.max_new_tokens for request in requests]
 
     def _compact(self) -> Tensor:
-        kept = np.flatnonzero(self.who[: self.rows] >= 0)
+        running_rows = np.flatnonzero(self.who[: self.rows] >= 0)
         for numbers in (self.started, self.most, self.looked):
-            numbers[: len(kept)] = numbers[kept]
+            numbers[: len(running_rows)] = numbers[running_rows]
         self.alive[self.rows :] = False
-        found = super()._compact()
-        self.alive[len(kept) :] = False
-        return found
+        old_indices = super()._compact()
+        self.alive[len(running_rows) :] = False
+        return old_indices
 
     def _arrange(self) -> np.ndarray | None:
         owners = super()._arrange()

@@ -33,23 +33,23 @@ class FixedBlocks(Blocks):
         owners: np.ndarray | None,
     ) -> None:
         self._bound(running)
-        count, own = len(prefixes), prefixes[running]
-        sizes = np.bincount(own, minlength=len(lengths))
+        count, prompt_of_running = len(prefixes), prefixes[running]
+        sizes = np.bincount(prompt_of_running, minlength=len(lengths))
         most, self._prefixes = bucket(int(sizes.max())), bucket(len(lengths))
         self._most, self._longest = most, bucket(int(lengths.max()), TEXT)
         self.prompts.grow(self._prefixes, self._longest)
-        order = np.argsort(own, kind="stable")
-        rank = np.empty(len(own), dtype=np.int64)
-        rank[order] = np.arange(len(own)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        place = np.zeros(count, dtype=np.int64)  # rows that do not run have any
-        place[running] = own * most + rank
-        self._even = np.array_equal(place, np.arange(self._prefixes * most))
+        order = np.argsort(prompt_of_running, kind="stable")
+        rank = np.empty(len(prompt_of_running), dtype=np.int64)
+        rank[order] = np.arange(len(prompt_of_running)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        cell = np.zeros(count, dtype=np.int64)  # rows that do not run have any
+        cell[running] = prompt_of_running * most + rank
+        self._even = np.array_equal(cell, np.arange(self._prefixes * most))
         self._place = (
-            self._lasting("prompt", place // most)[:, None],
-            self._lasting("place", place % most)[:, None],
+            self._lasting("prompt", cell // most)[:, None],
+            self._lasting("place", cell % most)[:, None],
         )
         asking = np.zeros(self._prefixes * most, dtype=np.int64)  # as have places without a row
-        asking[place[running]] = np.flatnonzero(running)
+        asking[cell[running]] = np.flatnonzero(running)
         self._asking = self._lasting("asking", asking)
         self._heads = self._lasting("heads", np.arange(self.decoder.kv_heads))
         padded = np.zeros(self._prefixes, dtype=np.int64)
@@ -66,7 +66,7 @@ class FixedBlocks(Blocks):
         starts = np.arange(count * kv) * self.room + self.since[:count].repeat(kv)
         self._own_starts = self._lasting32("own_starts", np.append(starts, 0))
         self._own_ends = self._lasting32("own_ends", np.arange(count * kv + 1))
-        self._masked = {each for each in self.decoder.windows if not self._flashes(each)}
+        self._masked = {window for window in self.decoder.windows if not self._flashes(window)}
 
     def _locate_prompts(self, lengths: np.ndarray) -> None:
         """Write where the prompts of these lengths (P,) lie to where steps read it."""
@@ -101,40 +101,44 @@ class FixedBlocks(Blocks):
         """As `step`, but only with operations on memory at fixed addresses: it may be recorded."""
         decoder, count = self.decoder, len(ids)
         masks = self._fixed_masks(positions)
-        own = self._to_own()
+        sequences = self._to_own()
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
             self.own[at][:, :count].index_copy_(3, self._now, halves(pairs)[:, :, :, None])
-            asked = queries.reshape(count, decoder.kv_heads, -1, decoder.head_dim)
+            grouped = queries.reshape(count, decoder.kv_heads, -1, decoder.head_dim)
             mask = masks.get(decoder.windows[at])
-            found = self._flash(at, asked, own) if mask is None else self._whole(at, asked, mask)
-            return found.reshape(count, -1)
+            mixed = (
+                self._flash(at, grouped, sequences)
+                if mask is None
+                else self._whole(at, grouped, mask)
+            )
+            return mixed.reshape(count, -1)
 
-        found = decoder.forward(decoder.embed(ids), positions, self.reach, attend, adapters)
+        states = decoder.forward(decoder.embed(ids), positions, self.reach, attend, adapters)
         self._now += 1
-        return found
+        return states
 
-    def _whole(self, at: int, asked: Tensor, mask: Tensor) -> Tensor:
+    def _whole(self, at: int, queries: Tensor, mask: Tensor) -> Tensor:
         """Attention of queries (N, kv_heads, G, D) with scores of all columns."""
         decoder, late = self.decoder, self.room
-        keys, values = self.own[at][:, : len(asked)]
+        keys, values = self.own[at][:, : len(queries)]
         block = self.prompts.blocks[at][:, : self._prefixes, :, : self._longest]
-        early = self._by_row(self._by_prompt(asked) @ block[0].transpose(2, 3))
-        scores = self._joined(asked @ keys.transpose(2, 3), early)
+        early = self._by_row(self._by_prompt(queries) @ block[0].transpose(2, 3))
+        scores = self._joined(queries @ keys.transpose(2, 3), early)
         shares = decoder.attention.shares(scores, mask, values.dtype)
-        found = shares[..., :late] @ values
+        mixed = shares[..., :late] @ values
         early = self._by_row(self._by_prompt(shares[..., late:]) @ block[1])
-        return found.view(early.shape) + early
+        return mixed.view(early.shape) + early
 
-    def _flash(self, at: int, asked: Tensor, to_own: Sequences) -> Tensor:
+    def _flash(self, at: int, queries: Tensor, to_own: Sequences) -> Tensor:
         """The same with a kernel that reads only what rows see, and stores no scores."""
-        kv, group, size = asked.shape[1:]
+        kv, group, size = queries.shape[1:]
         scale, most = self.decoder.attention.scale, self._most
-        grid = asked.reshape(-1, group, size)
+        grid = queries.reshape(-1, group, size)
         keys, values = self.own[at].view(2, -1, 1, size)
         late, late_sum = look(grid, keys, values, to_own, scale)
         if most > 1 or not self._even:
-            grid = self._by_prompt(asked).view(-1, group, size)
+            grid = self._by_prompt(queries).view(-1, group, size)
         keys, values = self.prompts.blocks[at].view(2, -1, 1, size)
         early, early_sum = look(grid, keys, values, self._to_prompts, scale)
         early = self._by_row(early.view(-1, kv, most * group, size))
@@ -159,8 +163,8 @@ class FixedBlocks(Blocks):
         x = x.unflatten(2, (self._most, -1))
         if self._even:
             return x.transpose(1, 2)
-        prompt, place = self._place
-        return x[prompt, self._heads, place]
+        prompt, rank = self._place
+        return x[prompt, self._heads, rank]
 
     def _joined(self, late: Tensor, early: Tensor) -> Tensor:
         """Scores (N, kv_heads, G, T) of the own columns and of those of the prompts."""
@@ -187,17 +191,17 @@ class FixedBlocks(Blocks):
         short = places >= self._own_length[:, None]
         masks: dict[int | None, Tensor] = {}
         for window in self._masked:
-            own, early = gone, short
+            unseen, early = gone, short
             if window is not None and self.reach > window:
-                own = gone | (self._now - columns >= window)
+                unseen = gone | (self._now - columns >= window)
                 early = short | (positions[:, None] - places >= window)
-            masks[window] = hidden(torch.cat([own, early], 1), torch.float32)[:, None, None]
+            masks[window] = hidden(torch.cat([unseen, early], 1), torch.float32)[:, None, None]
         return masks
 
     def _lasting(self, name: str, numbers: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
         """Numbers at a fixed address."""
-        place = self.memory.take(name, len(numbers), dtype=dtype)
-        return place.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
+        buffer = self.memory.take(name, len(numbers), dtype=dtype)
+        return buffer.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
 
     def _lasting32(self, name: str, numbers: np.ndarray) -> Tensor:
         return self._lasting(name, numbers, torch.int32)

@@ -80,17 +80,17 @@ def disagreement(device: torch.device, dtype: torch.dtype, group: int, head_dim:
         parts: list[Tensor] = []
         totals: list[Tensor] = []
         at = ends.tolist()
-        for place, (start, size) in enumerate(zip(starts, used, strict=True)):
-            here, there = slice(*at[place : place + 2]), slice(start, start + size)
+        for number, (start, size) in enumerate(zip(starts, used, strict=True)):
+            here, there = slice(*at[number : number + 2]), slice(start, start + size)
             scores = queries[here].float() @ keys[there, 0].float().t() * head_dim**-0.5
             totals.append(scores.logsumexp(-1))
             parts.append(scores.softmax(-1) @ values[there, 0].float())
         try:
-            found, total = look(queries, keys, values, sequences, head_dim**-0.5)
-            gaps = (found.float() - torch.cat(parts)).abs(), (total.t() - torch.cat(totals)).abs()
+            mixed, total = look(queries, keys, values, sequences, head_dim**-0.5)
+            gaps = (mixed.float() - torch.cat(parts)).abs(), (total.t() - torch.cat(totals)).abs()
         except (NotImplementedError, RuntimeError, TypeError) as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        gap = max(float(each.max()) for each in gaps)
+        gap = max(float(difference.max()) for difference in gaps)
         if not gap <= AGREEMENT[dtype]:
             return f"an example differs by {gap:.2g}"
     return None

@@ -98,15 +98,15 @@ class Blocks:
     def gather(self, rows: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of own blocks."""
         where = self._index(rows), self._index(columns)
-        return torch.stack([own[:, where[0], :, where[1]].flatten(1, 2) for own in self.own], 1)
+        return torch.stack([block[:, where[0], :, where[1]].flatten(1, 2) for block in self.own], 1)
 
-    def compact(self, kept: np.ndarray) -> None:
-        """Move the rows `kept` to the front."""
-        seen, index = slice(self._first, self.column), self._index(kept)
-        for own in self.own:
-            own[:, : len(kept), :, seen] = own[:, index, :, seen]
-        self.since[: len(kept)] = self.since[kept]
-        self._alike[: len(kept)] = self._alike[kept]
+    def compact(self, chosen: np.ndarray) -> None:
+        """Move the rows `chosen` to the front."""
+        seen, index = slice(self._first, self.column), self._index(chosen)
+        for block in self.own:
+            block[:, : len(chosen), :, seen] = block[:, index, :, seen]
+        self.since[: len(chosen)] = self.since[chosen]
+        self._alike[: len(chosen)] = self._alike[chosen]
 
     def _bound(self, running: np.ndarray) -> None:
         """Begin with the first column of a running row (N,); rows that do not run begin there."""
@@ -155,19 +155,21 @@ class Blocks:
         rank[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         most, late = int(sizes.max()), bool((since > self._first).any())
         even = np.array_equal(prefixes * most + rank, np.arange(count)) and count == most * prompts
-        own, group, place = (self._index(each) for each in (since, prefixes, rank))
+        first_column, group, rank_in_group = (
+            self._index(numbers) for numbers in (since, prefixes, rank)
+        )
         which = None if same is None else (self._index(chosen), self._index(same))
         owners = None if self._owners is None else self._owners[chosen]
         adapted = self.decoder.adapted(owners)
-        return Rows(which, adapted, own, late, group, place, most, even)
+        return Rows(which, adapted, first_column, late, group, rank_in_group, most, even)
 
     def _distinct(self, ids: Tensor) -> Rows:
         """The rows to compute for the next tokens (N,): one of those that are equal so far."""
         if self._differ:
             return self._every
         count = len(ids)
-        said = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
-        _, chosen, same = np.unique(said, return_index=True, return_inverse=True)
+        text_ids = np.where(self._running, self._alike[:count] * IDS + ids.numpy(), -1)
+        _, chosen, same = np.unique(text_ids, return_index=True, return_inverse=True)
         self._differ = len(chosen) > APART * count
         if self._differ:
             self._alike[:count] = np.arange(count)
@@ -184,12 +186,12 @@ class Blocks:
             self.widen()
         rows = self._distinct(ids)
         if rows.which is None:
-            found = self._forward(ids, positions, rows)
+            states = self._forward(ids, positions, rows)
         else:
             chosen, same = rows.which
-            found = self._forward(ids[chosen], positions[chosen], rows)[same]
+            states = self._forward(ids[chosen], positions[chosen], rows)[same]
         self.column += 1
-        return found
+        return states
 
     def _forward(self, ids: Tensor, positions: Tensor, rows: Rows) -> Tensor:
         decoder, count = self.decoder, len(ids)
@@ -199,43 +201,43 @@ class Blocks:
         masks = self._step_masks(positions, column, stop, rows)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            new, own = halves(pairs), self.own[at]
+            new, block = halves(pairs), self.own[at]
             if rows.which is None:
-                own[:, :count, :, column] = new
-                keys, values = own[:, :count, :, self._first : stop]
+                block[:, :count, :, column] = new
+                keys, values = block[:, :count, :, self._first : stop]
             else:
                 chosen, same = rows.which
-                own[:, : len(same), :, column] = new[:, same]
-                keys, values = own[:, chosen, :, self._first : stop]
-            asked = queries.reshape(count, kv, -1, size)
+                block[:, : len(same), :, column] = new[:, same]
+                keys, values = block[:, chosen, :, self._first : stop]
+            grouped = queries.reshape(count, kv, -1, size)
             own_mask, prefix_mask = masks[decoder.windows[at]]
-            late, late_sum = decoder.attention.look(asked, keys, values, own_mask)
-            early, early_sum = self._to_prefixes(at, asked, prefix_mask, rows)
+            late, late_sum = decoder.attention.look(grouped, keys, values, own_mask)
+            early, early_sum = self._to_prefixes(at, grouped, prefix_mask, rows)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
         return decoder.forward(decoder.embed(ids), positions, reach, attend, rows.adapted)
 
     def _to_prefixes(
-        self, at: int, asked: Tensor, mask: Tensor | None, rows: Rows
+        self, at: int, queries: Tensor, mask: Tensor | None, rows: Rows
     ) -> tuple[Tensor, Tensor]:
         """Attention of queries (N, kv_heads, G, D) to the shared prompts: rows of one prompt are
         one product."""
-        count, kv, group, size = asked.shape
+        count, kv, group, size = queries.shape
         prefixes, most = self._prefixes, rows.most
         if rows.even:
-            grid = asked.view(prefixes, most, kv, group, size)
+            grid = queries.view(prefixes, most, kv, group, size)
         else:
-            grid = asked.new_zeros(prefixes, most, kv, group, size)
-            grid[rows.group, rows.rank] = asked
+            grid = queries.new_zeros(prefixes, most, kv, group, size)
+            grid[rows.group, rows.rank] = queries
         grid = grid.transpose(1, 2).reshape(prefixes, kv, most * group, size)
         keys, values = self.prompts.blocks[at][:, :prefixes, :, : self._longest]
-        found, total = self.decoder.attention.look(grid, keys, values, mask)
-        found = found.reshape(prefixes, kv, most, group, size).transpose(1, 2)
+        mixed, total = self.decoder.attention.look(grid, keys, values, mask)
+        mixed = mixed.reshape(prefixes, kv, most, group, size).transpose(1, 2)
         total = total.view(prefixes, kv, most, group).transpose(1, 2)
         if rows.even:
-            return found.reshape(count, kv, group, size), total.reshape(count, kv, group)
-        return found[rows.group, rows.rank], total[rows.group, rows.rank]
+            return mixed.reshape(count, kv, group, size), total.reshape(count, kv, group)
+        return mixed[rows.group, rows.rank], total[rows.group, rows.rank]
 
     def _step_masks(self, positions: Tensor, now: int, stop: int, rows: Rows) -> Masks:
         """For each window, the masks of the own columns (N or 1, 1, 1, T) and of the shared prompts
@@ -244,11 +246,11 @@ class Blocks:
         reach = self._longest + stop - self._first
         columns = torch.arange(self._first, stop, device=device)[None]
         unseen = columns < rows.since[:, None] if rows.late else None
-        own = None if unseen is None else hidden(unseen, decoder.dtype)[:, None, None]
+        own_mask = None if unseen is None else hidden(unseen, decoder.dtype)[:, None, None]
         masks: Masks = {}
         for window in set(decoder.windows):
             if window is None or reach <= window:
-                masks[window] = own, self._short
+                masks[window] = own_mask, self._short
                 continue
             gone = (columns < rows.since[:, None]) | (now - columns >= window) | (columns > now)
             places = torch.arange(self._longest, device=device)
@@ -268,12 +270,12 @@ class Blocks:
         layer after the other."""
         room, first, column = self.room, self._first, self.column
         wider = min(2 * room, self.most)
-        for at, own in enumerate(self.own):
-            seen = own[:, :, :, first:column]
+        for at, block in enumerate(self.own):
+            seen = block[:, :, :, first:column]
             if first * 2 >= room or wider == room:
-                own[:, :, :, : column - first] = seen.clone()
+                block[:, :, :, : column - first] = seen.clone()
                 continue
-            _, rows, kv, _, size = own.shape
+            _, rows, kv, _, size = block.shape
             if self.memory.overlaps:
                 seen = seen.clone()
             self.own[at] = self.memory.take(f"own{at}", 2, rows, kv, wider, size).zero_()

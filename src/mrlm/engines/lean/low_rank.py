@@ -59,20 +59,20 @@ def grid_of(owners: np.ndarray, count: int, dtype: torch.dtype) -> RowGrid:
     order = rows[np.argsort(owners[rows], kind="stable")]
     sizes = np.bincount(owners[rows], minlength=count)
     real = np.arange(int(sizes.max())) < sizes[:, None]
-    place = np.zeros(real.shape, dtype=np.int64)
-    place[real] = order
-    kept = np.zeros(len(owners), dtype=np.int64)
-    kept[order] = np.flatnonzero(real)
+    cell_rows = np.zeros(real.shape, dtype=np.int64)
+    cell_rows[real] = order
+    row_cells = np.zeros(len(owners), dtype=np.int64)
+    row_cells[order] = np.flatnonzero(real)
     alike = real.all() and np.array_equal(order, np.arange(len(owners)))
-    own = None
+    adapted = None
     if len(rows) < len(owners):
-        own = torch.as_tensor(owners >= 0).to(dtype)[:, None]
-    flat = None if alike else torch.as_tensor(place.reshape(-1))
-    return RowGrid(real.shape, flat, torch.as_tensor(kept), own)
+        adapted = torch.as_tensor(owners >= 0).to(dtype)[:, None]
+    flat = None if alike else torch.as_tensor(cell_rows.reshape(-1))
+    return RowGrid(real.shape, flat, torch.as_tensor(row_cells), adapted)
 
 
 def low_of(
-    found: Sequence[Sequence[Lora | None]],
+    loras_of_maps: Sequence[Sequence[Lora | None]],
     widths: Sequence[int],
     rank: int,
     dtype: torch.dtype,
@@ -80,8 +80,8 @@ def low_of(
 ) -> Low:
     """The updates of linear maps with one input: for each map those of all adapters, padded with
     zeros to a rank. They are written over `old` ones of the same maps if these are as large."""
-    first = next(lora.down for loras in found for lora in loras if lora)
-    shape = len(found[0]), len(found) * rank
+    first = next(lora.down for loras in loras_of_maps for lora in loras if lora)
+    shape = len(loras_of_maps[0]), len(loras_of_maps) * rank
     low = old
     if low is None or low.down.shape[:2] != shape:
         low = Low(
@@ -89,7 +89,9 @@ def low_of(
             first.new_zeros(*shape, sum(widths), dtype=dtype),
         )
     starts = accumulate([0, *widths])
-    for number, (loras, width, start) in enumerate(zip(found, widths, starts, strict=False)):
+    for number, (loras, width, start) in enumerate(
+        zip(loras_of_maps, widths, starts, strict=False)
+    ):
         rows = slice(number * rank, (number + 1) * rank)
         _write(loras, low.down[:, rows], low.up[:, rows, start : start + width])
     return low
@@ -97,20 +99,20 @@ def low_of(
 
 def _write(loras: Sequence[Lora | None], down: Tensor, up: Tensor) -> None:
     """Write the updates of a map: (adapters, R, in) and (adapters, R, width)."""
-    known = [lora for lora in loras if lora]
-    if len(known) == len(loras) and all(len(lora.down) == down.shape[1] for lora in known):
-        ups = torch.stack([lora.up for lora in known]).transpose(1, 2)
-        scaling = ups.new_tensor([lora.scaling for lora in known])
-        down.copy_(torch.stack([lora.down for lora in known]))
+    present = [lora for lora in loras if lora]
+    if len(present) == len(loras) and all(len(lora.down) == down.shape[1] for lora in present):
+        ups = torch.stack([lora.up for lora in present]).transpose(1, 2)
+        scaling = ups.new_tensor([lora.scaling for lora in present])
+        down.copy_(torch.stack([lora.down for lora in present]))
         up.copy_(ups * scaling[:, None, None])
         return
     down.zero_()
     up.zero_()
     for at, lora in enumerate(loras):
         if lora:
-            own = len(lora.down)
-            down[at, :own] = lora.down
-            up[at, :own] = lora.up.t() * lora.scaling
+            rank = len(lora.down)
+            down[at, :rank] = lora.down
+            up[at, :rank] = lora.up.t() * lora.scaling
 
 
 def add(y: Tensor, x: Tensor, low: Low, adapted: Adapted | None) -> None:

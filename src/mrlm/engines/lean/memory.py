@@ -70,7 +70,7 @@ class Lasting(Fresh):
 
     @property
     def held(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return sum(each.nbytes for each in self._flat.values())
+        return sum(tensor.nbytes for tensor in self._flat.values())
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         size, kind = prod(shape), dtype or self.dtype

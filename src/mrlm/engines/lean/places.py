@@ -43,8 +43,13 @@ class Places:
 
     def needed(self, rows: int, prompts: int, longest: int) -> int:
         """Most bytes of so many rows and prompts, with a layer that is copied as it grows."""
-        own, read = rows * most_columns(self.width), prompts * columns_of(self.decoder, longest)
-        return (own + read + max(own, read) // self.layers + AT_ONCE) * self.of_token
+        completions, read = (
+            rows * most_columns(self.width),
+            prompts * columns_of(self.decoder, longest),
+        )
+        return (
+            completions + read + max(completions, read) // self.layers + AT_ONCE
+        ) * self.of_token
 
     def fitting(self, requests: Sequence[Request]) -> int:
         """The number of requests for which there is memory, in their order.

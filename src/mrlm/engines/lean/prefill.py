@@ -54,9 +54,9 @@ class Queries:
             grid[self.slot] = queries
         return grid.view(-1, self.tall, *queries.shape[1:]).transpose(1, 2)
 
-    def flat(self, found: Tensor) -> Tensor:
+    def flat(self, outputs: Tensor) -> Tensor:
         """Outputs (P, heads, tall, D) of the tokens (N, heads * D)."""
-        flat = found.transpose(1, 2).reshape(len(self.first) * self.tall, -1)
+        flat = outputs.transpose(1, 2).reshape(len(self.first) * self.tall, -1)
         return flat if self.slot is None else flat[self.slot]
 
 
@@ -68,7 +68,7 @@ class Prefill:
         decoder: computes them.
         texts: the ids of each prompt; those that share a beginning are neighbours.
         kinds: (P,) prompts of different kinds share nothing.
-        known: (P,) number of cached tokens.
+        cached: (P,) number of cached tokens.
         stops: (P,) where to stop.
     """
 
@@ -77,24 +77,24 @@ class Prefill:
         decoder: Decoder,
         texts: Sequence[np.ndarray],
         kinds: np.ndarray,
-        known: np.ndarray,
+        cached: np.ndarray,
         stops: np.ndarray,
     ) -> None:
         self.decoder = decoder
         self.count, self.longest = len(texts), max(map(len, texts))
         self.wide: int = columns_of(decoder, self.longest)
-        self.known, self.stops = known, stops
+        self.cached, self.stops = cached, stops
         table = np.full((self.count, self.wide), -1)
         columns = np.arange(self.wide)
         table[columns < np.array([len(text) for text in texts])[:, None]] = np.concatenate(texts)
-        self.starts: np.ndarray = np.maximum(known, np.minimum(_alike(table, kinds), stops - 1))
+        self.starts: np.ndarray = np.maximum(cached, np.minimum(_alike(table, kinds), stops - 1))
         self.new: np.ndarray = stops - self.starts
         """Number of each prompt's computed tokens."""
-        own = (columns >= self.starts[:, None]) & (columns < stops[:, None])
-        self.columns: Tensor = self._index(own.nonzero()[1])
-        self.ids: Tensor = self._index(table[own])
+        computed = (columns >= self.starts[:, None]) & (columns < stops[:, None])
+        self.columns: Tensor = self._index(computed.nonzero()[1])
+        self.ids: Tensor = self._index(table[computed])
         offsets = np.cumsum(self.new) - self.new
-        self.stored: Stored = self._stored(own, offsets)
+        self.stored: Stored = self._stored(computed, offsets)
         self.groups: list[Queries] = self._groups(offsets)
         self.last: Tensor = self._index(offsets + self.new - 1)
         self.ends: Queries = Queries(None, self.last, None, 1, self._index(stops - 1))
@@ -103,10 +103,10 @@ class Prefill:
         """Hidden states (P, hidden) of the last tokens; `attend` answers for them alone in the last
         layer, and `owners` is the result of `Decoder.owners` for the prompts."""
         decoder = self.decoder
-        own = None if owners is None else np.repeat(owners, self.new)
+        token_owners = None if owners is None else np.repeat(owners, self.new)
         last = self.last, decoder.adapted(owners)
         x = decoder.embed(self.ids)
-        adapted = decoder.adapted(own)
+        adapted = decoder.adapted(token_owners)
         return decoder.forward(x, self.columns, self.longest, attend, adapted, last)
 
     def asked(self, at: int, queries: Tensor, look: Look) -> Tensor:
@@ -119,10 +119,10 @@ class Prefill:
         """Numbers (N, width) of all groups' tokens, in order, from those of each group."""
         if len(parts) == 1:
             return parts[0][1]
-        found = parts[0][1].new_empty(len(self.ids), parts[0][1].shape[1])
+        outputs = parts[0][1].new_empty(len(self.ids), parts[0][1].shape[1])
         for group, part in parts:
-            found[group.tokens] = part
-        return found
+            outputs[group.tokens] = part
+        return outputs
 
     def mask(self, group: Queries, window: int | None) -> Tensor | None:
         """The mask (P, 1, tall, wide) of a group, added to its scores; `None` if a causal mask is
@@ -132,8 +132,8 @@ class Prefill:
             if group.tall == self.longest and not self.starts.any():
                 return None
         device = self.decoder.device
-        own = group.first[:, None] + torch.arange(group.tall, device=device)
-        behind = own[:, :, None] - torch.arange(self.wide, device=device)
+        positions = group.first[:, None] + torch.arange(group.tall, device=device)
+        behind = positions[:, :, None] - torch.arange(self.wide, device=device)
         gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
         return hidden(gone, self.decoder.dtype)[:, None]
 
@@ -142,8 +142,8 @@ class Prefill:
         sizes = np.ones_like(self.new) if last else self.new
 
         def ends(sizes: np.ndarray) -> Tensor:
-            each = np.concatenate([[0], np.cumsum(sizes)])
-            return torch.as_tensor(each, dtype=torch.int32, device=self.decoder.device)
+            bounds = np.concatenate([[0], np.cumsum(sizes)])
+            return torch.as_tensor(bounds, dtype=torch.int32, device=self.decoder.device)
 
         longest = int(sizes.max()), int(self.stops.max())
         return KeyPaths(None, ends(sizes), ends(self.stops), longest)
@@ -153,11 +153,11 @@ class Prefill:
         prompt, column = (np.arange(self.wide) < stops[:, None]).nonzero()
         return self._index(prompt), self._index(column)
 
-    def _stored(self, own: np.ndarray, offsets: np.ndarray) -> Stored:
+    def _stored(self, computed: np.ndarray, offsets: np.ndarray) -> Stored:
         columns = np.arange(self.wide)
-        seen = (columns >= self.known[:, None]) & (columns < self.stops[:, None])
-        prompt, column = (self._index(each) for each in seen.nonzero())
-        if np.array_equal(seen, own):
+        seen = (columns >= self.cached[:, None]) & (columns < self.stops[:, None])
+        prompt, column = (self._index(numbers) for numbers in seen.nonzero())
+        if np.array_equal(seen, computed):
             return Stored(prompt, column, None)
         number = np.arange(self.count)[:, None]
         begun = columns >= self.starts[:, None]
@@ -174,7 +174,7 @@ class Prefill:
             every = np.arange(tallest) < self.new[:, None]
             slot = None if every.all() else self._index(np.flatnonzero(every))
             return [Queries(None, None, slot, tallest, self._index(self.starts))]
-        found: list[Queries] = []
+        groups: list[Queries] = []
         for kind in kinds:
             chosen = np.flatnonzero(halved == kind)
             tall = int(self.new[chosen].max())
@@ -182,8 +182,8 @@ class Prefill:
             tokens = (offsets[chosen, None] + np.arange(tall))[real]
             slot = None if real.all() else self._index(np.flatnonzero(real))
             first = self._index(self.starts[chosen])
-            found.append(Queries(self._index(chosen), self._index(tokens), slot, tall, first))
-        return found
+            groups.append(Queries(self._index(chosen), self._index(tokens), slot, tall, first))
+        return groups
 
     def _index(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)
@@ -192,9 +192,9 @@ class Prefill:
 def _alike(table: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """Number of tokens (P,) at the beginning of each text of a table (P, wide) that the text before
     it has as well, if it is of the same kind."""
-    found = np.zeros(len(table), dtype=np.int64)
+    shared = np.zeros(len(table), dtype=np.int64)
     same = np.ones((len(table) - 1, table.shape[1] + 1), dtype=bool)
     same[:, :-1] = table[1:] == table[:-1]
     same[:, -1] = False
-    found[1:] = np.where(kinds[1:] == kinds[:-1], same.argmin(1), 0)
-    return found
+    shared[1:] = np.where(kinds[1:] == kinds[:-1], same.argmin(1), 0)
+    return shared

@@ -94,18 +94,18 @@ class PrefixCache:
         root = self._roots.get(key)
         if root is None:
             root = self._roots[key] = _Node(ids[:0], NOTHING, None)
-        _, node, known = self._walk(root, ids)
-        if known < start or known == len(ids):
+        _, node, length = self._walk(root, ids)
+        if length < start or length == len(ids):
             return len(ids), NOTHING
-        rows = self._take(len(ids) - known)
+        rows = self._take(len(ids) - length)
         if len(rows):
-            new = ids[known : known + len(rows)]
+            new = ids[length : length + len(rows)]
             if node.parent is None or node.children:
                 node.children[int(new[0])] = _Node(new, rows, node, used=self._clock)
             else:  # a conversation that continues stays one node, however many turns it has
                 node.ids = np.concatenate([node.ids, new])
                 node.rows = np.concatenate([node.rows, rows])
-        return known, rows
+        return length, rows
 
     def write(self, rows: np.ndarray, values: Tensor) -> None:
         """Store keys and values (n, *shape) in rows (n,)."""
@@ -122,7 +122,7 @@ class PrefixCache:
         few at once."""
         if not sum(map(len, places)):
             return
-        into, out, at = (np.concatenate(each) for each in (places, owners, columns))
+        into, out, at = (np.concatenate(arrays) for arrays in (places, owners, columns))
         for start in range(0, len(into), AT_ONCE):
             part = slice(start, start + AT_ONCE)
             self.write(into[part], gather(out[part], at[part]))
@@ -186,10 +186,10 @@ class PrefixCache:
                     return
 
     def _idle_leaves(self) -> list[_Node]:
-        found, waiting = [], list(self._roots.values())
+        leaves, waiting = [], list(self._roots.values())
         while waiting:
             node = waiting.pop()
             waiting += node.children.values()
             if not node.children and node.parent is not None and node.used < self._clock:
-                found.append(node)
-        return found
+                leaves.append(node)
+        return leaves

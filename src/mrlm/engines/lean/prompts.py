@@ -37,14 +37,14 @@ class Prompts:
         """Number of prompts and of tokens that fit in."""
         return self.blocks[0].shape[1], self.blocks[0].shape[3]
 
-    def keep(self, kept: np.ndarray) -> None:
-        """Move the prompts `kept` to the front; the others are dropped."""
-        index = self.index(kept)
+    def keep(self, numbers: np.ndarray) -> None:
+        """Move the prompts `numbers` to the front; the others are dropped."""
+        index = self.index(numbers)
         for at, block in enumerate(self.blocks):
-            found = block[:, index]
+            kept_block = block[:, index]
             if self.memory.overlaps:
-                found = self.memory.take(f"prompts{at}", *found.shape).copy_(found)
-            self.blocks[at] = found
+                kept_block = self.memory.take(f"prompts{at}", *kept_block.shape).copy_(kept_block)
+            self.blocks[at] = kept_block
 
     def gather(self, numbers: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of prompts."""
@@ -63,7 +63,7 @@ class Prompts:
         numbers: Sequence[int],
         texts: Sequence[np.ndarray],
         kinds: np.ndarray,
-        known: Sequence[np.ndarray],
+        cached_rows: Sequence[np.ndarray],
         pool: Tensor,
         owners: np.ndarray | None,
     ) -> tuple[Tensor, int]:
@@ -73,7 +73,7 @@ class Prompts:
             numbers: the index of each of P prompts.
             texts: the ids of each; those that share a beginning are neighbours.
             kinds: (P,) prompts of different kinds share nothing.
-            known: rows (n,) of the pool with the cached prefix of each.
+            cached_rows: rows (n,) of the pool with the cached prefix of each.
             pool: keys and values (rows, layers, 2 kv_heads, D).
             owners: result of `Decoder.owners`, for the prompts.
 
@@ -81,8 +81,8 @@ class Prompts:
             Hidden states of the last tokens (P, hidden), and the number of computed tokens.
         """
         computed = 0
-        lengths, starts = np.array([len(t) for t in texts]), np.array([len(t) for t in known])
-        cached = self.index(np.concatenate(known)) if starts.any() else None
+        lengths, starts = np.array([len(t) for t in texts]), np.array([len(t) for t in cached_rows])
+        cached = self.index(np.concatenate(cached_rows)) if starts.any() else None
         while True:
             stops = lengths
             if not self.decoder.on_processor and len(texts) == 1:
@@ -91,9 +91,9 @@ class Prompts:
             computed += int(prefill.new.sum())
             before = None if cached is None else (cached, pool)
             on = self._on_processor if self.decoder.on_processor else self._on_accelerator
-            found = prefill.forward(on(prefill, numbers, before), owners)
+            last_states = prefill.forward(on(prefill, numbers, before), owners)
             if (stops == lengths).all():
-                return found, computed
+                return last_states, computed
             starts, cached = stops, None
 
     def _on_processor(
@@ -101,7 +101,7 @@ class Prompts:
     ) -> Attend:
         decoder, stored = self.decoder, prefill.stored
         shape = (2, prefill.count, decoder.kv_heads, prefill.wide, decoder.head_dim)
-        before = None if cached is None else prefill.places(prefill.known)
+        before = None if cached is None else prefill.places(prefill.cached)
         masks = {
             (group, window): prefill.mask(group, window)
             for group in (*prefill.groups, prefill.ends)
@@ -120,13 +120,13 @@ class Prompts:
                 mask = masks[group, decoder.windows[at]]
                 if mask is None:
                     keys, values = keys[:, :, : group.tall], values[:, :, : group.tall]
-                asked = group.grid(asking)
-                found, _ = decoder.attention.look(asked, keys, values, mask, mask is None)
-                return group.flat(found)
+                grouped = group.grid(asking)
+                outputs, _ = decoder.attention.look(grouped, keys, values, mask, mask is None)
+                return group.flat(outputs)
 
-            found = prefill.asked(at, queries, look)
+            mixed = prefill.asked(at, queries, look)
             self.place(at, numbers, layer)
-            return found
+            return mixed
 
         return attend
 
@@ -137,19 +137,19 @@ class Prompts:
         blocks of queries."""
         decoder, stored = self.decoder, prefill.stored
         self.grow(max(numbers) + 1, prefill.wide)
-        own = self.index(np.array(numbers))
-        row, before = own[stored.prompt], None
+        block_rows = self.index(np.array(numbers))
+        row, before = block_rows[stored.prompt], None
         if cached is not None:
-            before = prefill.places(prefill.known)
+            before = prefill.places(prefill.cached)
         key_row, key_column = prefill.places(prefill.stops)
-        key_row = own[key_row]
+        key_row = block_rows[key_row]
         paths = {last: prefill.paths(last) for last in (False, True)}
         stop = int(prefill.stops.max())
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
             block, window = self.blocks[at], decoder.windows[at]
             if cached is not None and before is not None:
-                block[:, own[before[0]], :, before[1]] = _pairs(cached[1][cached[0], at])
+                block[:, block_rows[before[0]], :, before[1]] = _pairs(cached[1][cached[0], at])
             new = pairs if stored.token is None else pairs[stored.token]
             block[:, row, :, stored.column] = _pairs(new)
             kernel = None
@@ -161,15 +161,15 @@ class Prompts:
                 last = at == len(self.blocks) - 1
                 asking = (queries[prefill.last] if last else queries).contiguous()
                 k, v = block[:, key_row, :, key_column].unbind(1)
-                found = kernel.forward(asking, k, v, paths[last], decoder.attention.scale, window)
-                return found[0].reshape(len(asking), -1)
+                mixed = kernel.forward(asking, k, v, paths[last], decoder.attention.scale, window)
+                return mixed[0].reshape(len(asking), -1)
 
             def look(group: Queries, asking: Tensor) -> Tensor:
-                chosen = own if group.prompts is None else own[group.prompts]
+                chosen = block_rows if group.prompts is None else block_rows[group.prompts]
                 keys, values = block[:, chosen, :, :stop]
-                asked = group.grid(asking)
-                found = decoder.attention.read(asked, keys, values, group.first, window)
-                return group.flat(found)
+                grouped = group.grid(asking)
+                outputs = decoder.attention.read(grouped, keys, values, group.first, window)
+                return group.flat(outputs)
 
             return prefill.asked(at, queries, look)
 

@@ -183,18 +183,18 @@ class LeanForward:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
         weights = None
         if stream.device.type != "cpu":
-            weights = BlockWeights(layer.groups, self.dtype)
+            weights = BlockWeights(layer.base_linears, self.dtype)
         normed = self._norm(stream, layer.norm_attention, shared)
         mixed = self._mixed(normed, layer, shared, weights)
         if rows is not None:
             mixed, stream = mixed[rows], stream[rows]
-        added = self._product(mixed, layer, 1, left, shared, weights)
+        added = self._product(mixed, layer, "o", left, shared, weights)
         if layer.norm_after_attention is not None:
             added = self._norm(added, layer.norm_after_attention, shared)
         stream = stream + added
         normed = self._norm(stream, layer.norm_mlp, shared)
         opened = self._opened(normed, layer, left, shared, weights)
-        added = self._product(opened, layer, 3, left, shared, weights)
+        added = self._product(opened, layer, "down", left, shared, weights)
         if weights is not None:
             weights.release()
         if layer.norm_after_mlp is not None:
@@ -214,8 +214,8 @@ class LeanForward:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
         if weights is None:
-            return self._gated(self._linears(x, layer, 2, left, shared))
-        both = self._product(x, layer, 2, left, shared, weights)
+            return self._gated(self._linears(x, layer, "gate_up", left, shared))
+        both = self._product(x, layer, "gate_up", left, shared, weights)
         if activation is F.silu:
             return JoinedSwiGLU.apply(both)  # pyright: ignore[reportReturnType]
         gate, up = both.chunk(2, 1)
@@ -226,12 +226,12 @@ class LeanForward:
     ) -> Tensor:
         """Attention outputs (P, heads * head_dim) of the block's normed input."""
         if weights is None:
-            parts = self._linears(x, layer, 0, shared.owned, shared)
+            parts = self._linears(x, layer, "qkv", shared.owned, shared)
             return self._between(parts, layer, shared)
         heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
         width = heads * self.anatomy.head_dim
         narrow = kv_heads * self.anatomy.head_dim
-        every = self._product(x, layer, 0, shared.owned, shared, weights)
+        every = self._product(x, layer, "qkv", shared.owned, shared, weights)
         both, values = every.split([width + narrow, narrow], 1)
         values = values.contiguous()  # so that the rest is freed
         together = both.unflatten(1, (heads + kv_heads, -1))
@@ -315,20 +315,20 @@ class LeanForward:
         self,
         x: Tensor,
         layer: Layer,
-        number: int,
+        product: str,
         owned: Owners,
         shared: _Pass,
         weights: BlockWeights | None,
     ) -> Tensor:
-        """A group of linear modules of a block: the outputs (N, out), side by side."""
+        """A product of a block: the outputs (N, out) of its linear modules, side by side."""
         if weights is None:
-            return self._linears(x, layer, number, owned, shared)[0]
-        y = joined_linear(x, weights, number, shared.direct)
-        loras = [loras_of(each, owned.adapters) for each in layer.grouped[number]]
+            return self._linears(x, layer, product, owned, shared)[0]
+        y = joined_linear(x, weights, product, shared.direct)
+        loras = [loras_of(module, owned.adapters) for module in layer.modules(product)]
         found = updates(x, loras, owned, shared.direct)
         if all(update is None for update in found):
             return y
-        widths = [len(base.weight) for base in weights.groups[number]]
+        widths = [len(base.weight) for base in weights.linears[product]]
         parts = [
             y.new_zeros(len(y), width) if update is None else update
             for update, width in zip(found, widths, strict=True)
@@ -336,10 +336,10 @@ class LeanForward:
         return y.add_(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
 
     def _linears(
-        self, x: Tensor, layer: Layer, number: int, owned: Owners, shared: _Pass
+        self, x: Tensor, layer: Layer, product: str, owned: Owners, shared: _Pass
     ) -> list[Tensor]:
         """The same, of each module for itself."""
-        modules = layer.grouped[number]
+        modules = layer.modules(product)
         linears = [linear_of(module, None) for module in modules]
         if (blocks := linears_in_blocks(x, linears)) is not None:
             return blocks

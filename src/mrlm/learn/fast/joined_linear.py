@@ -3,7 +3,7 @@ weights in another type are cast for one block at a time, not kept for the backw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,35 +14,35 @@ class BlockWeights:
     """The weights of a block in the compute type.
 
     Args:
-        groups: linear modules that read the same input, group by group.
+        linears: the linear modules of each product, which read the same input.
         dtype: the compute type.
     """
 
-    def __init__(self, groups: Sequence[Sequence[nn.Linear]], dtype: torch.dtype) -> None:
-        self.groups = groups
+    def __init__(self, linears: Mapping[str, Sequence[nn.Linear]], dtype: torch.dtype) -> None:
+        self.linears = linears
         self.dtype = dtype
-        self._cast: list[tuple[Tensor, Tensor | None]] | None = None
+        self._cast: dict[str, tuple[Tensor, Tensor | None]] | None = None
 
-    def parts(self, number: int) -> list[tuple[Tensor, Tensor | None]]:
-        """Weights (out, in) and biases of a group, whose outputs follow each other: one if they had
-        to be cast, else those of the modules."""
-        group = self.groups[number]
-        if all(each.weight.dtype == self.dtype for each in group):
-            return [(each.weight, _typed(each.bias, self.dtype)) for each in group]
+    def parts(self, product: str) -> list[tuple[Tensor, Tensor | None]]:
+        """Weights (out, in) and biases of a product, whose outputs follow each other: one if they
+        had to be cast, else those of the modules."""
+        linears = self.linears[product]
+        if all(linear.weight.dtype == self.dtype for linear in linears):
+            return [(linear.weight, _typed(linear.bias, self.dtype)) for linear in linears]
         if self._cast is None:
             self._cast = self._casts()
-        return [self._cast[number]]
+        return [self._cast[product]]
 
     def release(self) -> None:
         """Drops converted weights; they are converted again where they are needed."""
         self._cast = None
 
-    def _casts(self) -> list[tuple[Tensor, Tensor | None]]:
-        """All groups in one kernel."""
-        found: list[tuple[Tensor, Tensor | None]] = []
+    def _casts(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """All products in one kernel."""
+        casts: dict[str, tuple[Tensor, Tensor | None]] = {}
         targets: list[Tensor] = []
         sources: list[Tensor] = []
-        for group in self.groups:
+        for product, group in self.linears.items():
             first = group[0].weight
             sizes = [len(each.weight) for each in group]
             joined = first.new_empty((sum(sizes), first.shape[1]), dtype=self.dtype)
@@ -58,27 +58,27 @@ class BlockWeights:
                 known = [(to, own) for to, own in pairs if own is not None]
                 targets += [to for to, _ in known]
                 sources += [own for _, own in known]
-            found.append((joined, bias))
+            casts[product] = joined, bias
         torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
-        return found
+        return casts
 
 
-def joined_linear(x: Tensor, weights: BlockWeights, number: int, direct: bool) -> Tensor:
-    """The outputs (N, out) of a group of `weights`, side by side, for x (N, in). With `direct`,
+def joined_linear(x: Tensor, weights: BlockWeights, product: str, direct: bool) -> Tensor:
+    """The outputs (N, out) of a product of `weights`, side by side, for x (N, in). With `direct`,
     backward adds to `grad` of the weights itself, in fewer kernels."""
-    group = weights.groups[number]
-    leaves = [x for each in group for x in (each.weight, each.bias)]
-    return _JoinedLinear.apply(x, weights, number, direct, *leaves)  # pyright: ignore
+    linears = weights.linears[product]
+    leaves = [leaf for linear in linears for leaf in (linear.weight, linear.bias)]
+    return _JoinedLinear.apply(x, weights, product, direct, *leaves)  # pyright: ignore
 
 
 class _JoinedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weights: BlockWeights, number: int, direct: bool, *leaves: Tensor
+        ctx: Any, x: Tensor, weights: BlockWeights, product: str, direct: bool, *leaves: Tensor
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.how = weights, number, direct, leaves
-        parts = weights.parts(number)
+        ctx.how = weights, product, direct, leaves
+        parts = weights.parts(product)
         sizes = [len(weight) for weight, _ in parts]
         found = x.new_empty((len(x), sum(sizes)))
         for y, (weight, bias) in zip(found.split(sizes, 1), parts, strict=True):
@@ -91,16 +91,16 @@ class _JoinedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (x,) = ctx.saved_tensors
-        weights, number, direct, leaves = ctx.how
+        weights, product, direct, leaves = ctx.how
         (grad,) = grads
-        parts = weights.parts(number)
+        parts = weights.parts(product)
         sizes = [len(weight) for weight, _ in parts]
         slices = grad.split(sizes, 1)
         back = None
         if ctx.needs_input_grad[0]:
             for y, (weight, _) in zip(slices, parts, strict=True):
                 back = torch.mm(y, weight) if back is None else back.addmm_(y, weight)
-        if number == 0:
+        if product == "qkv":  # the last one in backward
             weights.release()
         needed = ctx.needs_input_grad[4:]
         found: list[Tensor | None] = [None] * len(leaves)

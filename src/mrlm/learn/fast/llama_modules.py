@@ -77,6 +77,15 @@ class Linear:
         return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
 
 
+PRODUCTS: dict[str, tuple[str, ...]] = {
+    "qkv": ("q", "k", "v"),
+    "o": ("o",),
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+}
+"""The matrix products of a block, and their linear modules, which read the same input."""
+
+
 class Layer:
     """One block. Its modules are looked up on access, so that adapters added later are seen.
 
@@ -120,15 +129,14 @@ class Layer:
     def linears(self) -> tuple[nn.Module, ...]:
         return (self.q, self.k, self.v, self.o, self.gate, self.up, self.down)
 
-    @property
-    def grouped(self) -> tuple[tuple[nn.Module, ...], ...]:
-        """The linear modules; those of one group read the same input."""
-        return (self.q, self.k, self.v), (self.o,), (self.gate, self.up), (self.down,)
+    def modules(self, product: str) -> list[nn.Module]:
+        """The linear modules of a product of `PRODUCTS`."""
+        return [getattr(self, part) for part in PRODUCTS[product]]
 
     @property
-    def groups(self) -> list[list[nn.Linear]]:
-        """The same, without adapters."""
-        return [[_base_of(each) for each in group] for group in self.grouped]
+    def base_linears(self) -> dict[str, list[nn.Linear]]:
+        """Those of every product, without adapters."""
+        return {name: [_base_of(module) for module in self.modules(name)] for name in PRODUCTS}
 
     @property
     def norms(self) -> list[nn.Module]:
