@@ -71,7 +71,7 @@ class QASolverEnv(QuestionEnvironment):
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = QuestionTable(
-                "QA data set", ANSWERS, dataset, *settings, problem=_problem
+                "QA data set", ANSWERS, dataset, *settings, problem=problem_of
             )
         self._accepted: list[str] = []
 
@@ -88,8 +88,6 @@ class QASolverEnv(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         found = self._questions().question(seed, split)
         opening, state = self.setup(found.text, found.gold)
-        if not state["answer"]:
-            raise ConfigError(f"{found.where}: its answer is empty")
         prompt = opening if len(found.messages) == 1 else found.messages
         info = found.info | {"question": state["question"]}
         return Task(f"qa-{split}-{found.index}", prompt, state["answer"], seed, info)
@@ -121,7 +119,7 @@ class QASolverEnv(QuestionEnvironment):
         return self._table
 
 
-def _problem(gold: Any) -> str:
+def problem_of(gold: Any) -> str:
     """The problem of an answer column: no answer, or one that no short answer can equal."""
     accepted = accepted_answers(gold)
     if not accepted:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -30,7 +30,7 @@ from mrlm.environments.debate.judging import (
 from mrlm.environments.debate.llm import Hearing, LLMJudge
 from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rules import RuleBasedJudge
-from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
+from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
 from mrlm.environments.shared.rows import (
@@ -129,6 +129,8 @@ class DebateEnvironment(RowTasks):
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
         rows = (eval_dataset, split, columns, on_bad_row)
         self._topics = topics_of(topics, truth, seed, *rows)
+        if isinstance(self._topics, RowTopics) and reward == "truth":
+            self._table, self.expert_return = self._topics, 1.0
         if truth and not self._topics.topic(0, "train").known:
             raise ConfigError("topics: their truth is not known; rows need truth or answer")
         questions = [judge.most_questions for judge in self.judge.by_agent.values()]
@@ -138,6 +140,11 @@ class DebateEnvironment(RowTasks):
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return self._topics.count(split)
+
+    def prover(self) -> Self:
+        twin = self.spawn()
+        twin.judge, twin.share, twin._opponents = TruthJudge(), "own", {}
+        return twin
 
     def task(self, seed: int, split: Split = "train") -> Task:
         topic, count = self._topics.topic(seed, split), self._topics.count(split)

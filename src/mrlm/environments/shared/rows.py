@@ -21,6 +21,9 @@ T = TypeVar("T")
 FEW = 10
 """Below this many rows none are held out: evaluation uses the training rows, with a log message."""
 
+ABOVE_NOTHING = 0.001
+"""Least return of the expert where the own answers of rows need not get the full reward."""
+
 ROW_SETTINGS = ("eval_dataset", "split", "columns", "on_bad_row")
 """Arguments for reading rows."""
 
@@ -150,8 +153,8 @@ class RowTasks(Environment):
 
     blocking: bool = False
     expert_return: float | None = None
-    """The return of every agent in an episode that the expert plays; it is proved for each row when
-    a run starts. `None`: it is not known."""
+    """Least return of every agent in an episode that the expert plays; it is proved for each row
+    when a run starts. `None`: it is not known."""
     slow_proof: bool = False
     """Whether the proof takes so long that it is cached."""
     _table: RowTable | None = None
@@ -162,7 +165,8 @@ class RowTasks(Environment):
         return self._table
 
     def prover(self) -> Self:
-        """A copy in which the expert plays a row: patient, so that none fails by chance."""
+        """A copy in which the expert plays a row: patient, so that none fails by chance, and alone,
+        so that no judge, tool or other service is called."""
         return self.spawn()
 
     def num_tasks(self, split: Split = "train") -> int | None:
