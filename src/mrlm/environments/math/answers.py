@@ -56,6 +56,8 @@ _IRRATIONAL = re.compile(
     r"\\(?:pi|sqrt|log|ln|exp|sin|cos|tan|e)(?![A-Za-z])|(?<![A-Za-z])(?:pi|sqrt|log|ln|exp|sin|cos"
     r"|tan|e)(?![A-Za-z])|√"
 )
+LONE_SIGN = re.compile(r"(?:(?<=[=:(,])|(?<=\bis)|^)(\s{0,3})([-+])\s{1,3}(?=[$£€]?\d)")
+"""A sign with a space after it, which belongs to the number that follows."""
 _ABOUT = re.compile(r"^\s*(?:[A-Za-z]\s*)?(?:≈|~|\\(?:approx|sim|simeq)(?![A-Za-z]))\s*")
 LETTER: re.Pattern[str] = re.compile(
     r"(?:\\(?:text|textbf|mathrm|mbox)\{)?"
@@ -85,6 +87,7 @@ def cleaned(text: str) -> str:
     inner = boxed(text)
     if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
         text = inner
+    text = LONE_SIGN.sub(r"\1\2", text.strip())
     return " ".join(text.split()).rstrip(".").strip("*` ")
 
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
-from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, costly, number, several
+from mrlm.environments.math.answers import (
+    LETTER,
+    LONE_SIGN,
+    MAX_ANSWER,
+    cleaned,
+    costly,
+    number,
+    several,
+)
 from mrlm.environments.math.units import LEADING
 
 Answers = Literal["boxed", "any"]
@@ -33,7 +41,6 @@ _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may 
 _FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
 _OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
-_LONE_SIGN = re.compile(r"(?:(?<=[=:(,])|(?<=\bis)|^)(\s{0,3})([-+])\s{1,3}(?=[$£€]?\d)")
 _RUN = re.compile(
     r"(?<![A-Za-z\d.\\])[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
     r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
@@ -172,7 +179,7 @@ def _is_expression(text: str) -> bool:
 
 def _number_in(text: str) -> str | None:
     together = _SPACED.sub(r"\1", " ".join(text.split()))
-    together = _LONE_SIGN.sub(r"\1\2", together)
+    together = LONE_SIGN.sub(r"\1\2", together)
     runs = [
         match
         for match in _RUN.finditer(together)
