@@ -170,7 +170,9 @@ MOVES = ["[0]", "[1]", "[4]", "[0 1]", "[1 1]", "[2 3]", "[e2e4]", "[check]", "[
 def catalogue() -> list[Any]:
     registration = pytest.importorskip("textarena.envs.registration")
     names = [n for n in registration.ENV_REGISTRY if not n.endswith(("-raw", "-train"))]
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in PLAYED)) for name in names]
+    first = {name.partition("-v")[0]: name for name in reversed(names)}  # of its difficulties
+    chosen = sorted({*first.values(), *PLAYED})
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in PLAYED)) for name in chosen]
 
 
 def playable(game: str) -> Any:

@@ -1,4 +1,4 @@
-"""An OpenEnv server played by the library's own client and by ours: equal observations and returns."""
+"""An OpenEnv server played by the library's own client and by ours: equal texts and returns."""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -34,29 +39,47 @@ def answers(right: Any) -> list[str]:
     return [text, *near, text.upper(), f"{text} or 7", "7", "x", "[1, 2]", "yes"]
 
 
+def judged(name: str, seed: int) -> tuple[str, list[tuple[str, float | None]]]:
+    """A question, and the scores of answers; `None` for one that is not scored."""
+    import reasoning_gym  # pyright: ignore[reportMissingImports]
+
+    made = reasoning_gym.create_dataset(name, seed=seed, size=1)
+    entry, scores = made[0], []
+    right = entry["answer"] or (entry.get("metadata") or {}).get("example_correct_answer")
+    for text in answers(right):
+        score = None
+        if text.strip() and (text == entry["answer"] or harmless(type(made).__module__, text)):
+            with suppress(Exception):
+                score = float(made.score_answer(text.strip(), entry))
+        scores.append((text, score))
+    return str(entry["question"]), scores
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ProcessPoolExecutor]:
+    """A process of the library alone; the order of sets, which some generators depend on, is that
+    of the seed 0."""
+    before, os.environ["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED"), "0"
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(os.getpid).result()
+        if before is None:
+            del os.environ["PYTHONHASHSEED"]
+        yield pool
+
+
 @pytest.mark.parametrize("name", generators())
-def test_texts_and_scores_are_the_librarys(name: str, record_property: Any) -> None:
-    library = pytest.importorskip("reasoning_gym")
+def test_texts_and_scores_are_the_librarys(
+    name: str, process: ProcessPoolExecutor, record_property: Any
+) -> None:
     env, cases = ReasoningGymEnvironment(name, timeout=60.0), 0
     for seed in range(3):
         task = env.task(seed)
-        made = library.create_dataset(name, seed=task.info["entry"], size=1)
-        entry = made[0]
-        assert task.prompt[-1].content == str(entry["question"])
-        for text in answers(task.answer):
+        question, scores = process.submit(judged, name, task.info["entry"]).result()
+        assert task.prompt[-1].content == question
+        for text, score in scores:
             env.reset(task)
-            parts = env.step({"agent": Message(f"<answer>{text}</answer>")}).rewards["agent"]
-            try:
-                score = float(made.score_answer(text.strip(), entry)) if safe(made, text) else None
-            except Exception:
-                score = None
-            if score is None or not text.strip():
-                assert parts.components["malformed"] == 1.0, text
-            else:
-                assert parts.components["score"] == pytest.approx(score, abs=1e-9), text
-            cases += 1
+            reward = env.step({"agent": Message(f"<answer>{text}</answer>")}).rewards["agent"]
+            assert reward.components["malformed"] == float(score is None), text
+            assert reward.components["score"] == pytest.approx(score or 0.0, abs=1e-9), text
+        cases += len(scores)
     record_property("cases", cases)
-
-
-def safe(made: Any, text: str) -> bool:
-    return text == made[0]["answer"] or harmless(type(made).__module__, text)

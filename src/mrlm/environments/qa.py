@@ -140,7 +140,9 @@ def accepted_answers(value: Any) -> list[str]:
     if value is None:
         return []
     many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return [str(one) for one in many if str(one).strip()]
+    texts = [str(one) for one in many if str(one).strip()]
+    whole = [one for one in many if isinstance(one, float) and one.is_integer()]
+    return [*texts, *(str(int(one)) for one in whole)]  # 3 for 3.0
 
 
 def _stated(text: str) -> str:
