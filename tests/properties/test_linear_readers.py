@@ -57,8 +57,8 @@ READERS: dict[str, Callable[[str], Any]] = {
 OPENINGS = ["", "The answer is ", "```python\n", '<tool_call>{"name": "', "<think>", "\\boxed{"]
 UNITS = r"""<think> </think> <answer> </answer> <tool_call> </tool_call> <tool_call>{ {"a": [ ( { }
 \boxed{ \boxed answer_is_ Answer:_ Answer/ therefore_ ** * _ __ ` ``` ```/ ```python/ ~~~ / -_ 1._
-| >_ $ \[ \( 1 1, -_ +_ -_5_ x= a_=_1,_ 5_5_ 0. e^ \frac{1}{ ####_ \text{ Score:_ [[5 Winner:_ A:_ up,
-<search> <information> ._ yes_ a A é 中 (A)_ 1=1_ 1+1=2,_ " ' [THINK] f( \\ is_-_ \sqrt 100% 5_to_
+| >_ $ \[ \( 1 1, -_ +_ -_5_ x= a_=_1,_ 5_5_ 0. e^ \frac{1}{ ####_ \text{ Score:_ [[5 Winner:_ A:_
+<search> <information> ._ yes_ a A é 中 (A)_ 1=1_ 1+1=2,_ " ' [THINK] f( \\ is_-_ \sqrt 100% up,
 < > </ & 🙂 first_of_all_ {"name":" <|channel|>analysis<|message|> Confidence:_ %} f()/ = 1^ 10**"""
 """Pieces of texts; `_` is a space and `/` the end of a line."""
 
