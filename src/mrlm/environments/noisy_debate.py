@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -102,6 +102,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
     """
 
     matters = row_matters("topics", kinds=("arithmetic",))
+    alone = {**DebateEnvironment.alone, "wrong": 0.0, "teaches": "best"}  # noqa: RUF012
     least = 1
 
     def __init__(
@@ -151,11 +152,6 @@ class NoisyDebateEnvironment(DebateEnvironment):
             on_bad_row=on_bad_row,
             seed=seed,
         )
-
-    def prover(self) -> Self:
-        twin = super().prover()
-        twin.wrong, twin.teaches = 0.0, "best"
-        return twin
 
     def accepts(self, topic: Topic, text: str) -> bool:
         """The verifier's verdict on a message."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -79,6 +79,7 @@ class DebateEnvironment(RowTasks):
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters = row_matters("topics", kinds=("motions", "arithmetic"))
+    alone: Mapping[str, Any] = {"judge": TruthJudge(), "share": "own", "_opponents": {}}
     least: ClassVar[int] = 2
     """The least number of debaters."""
 
@@ -140,11 +141,6 @@ class DebateEnvironment(RowTasks):
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return self._topics.count(split)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.judge, twin.share, twin._opponents = TruthJudge(), "own", {}
-        return twin
 
     def task(self, seed: int, split: Split = "train") -> Task:
         topic, count = self._topics.topic(seed, split), self._topics.count(split)

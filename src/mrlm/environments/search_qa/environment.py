@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -94,6 +94,7 @@ class SearchQAEnvironment(RowTasks):
 
     reward_range: tuple[float, float] | None = (-1.0, 1.0)
     expert_return = 1.0
+    alone = {"rounds": 0}  # noqa: RUF012
     matters = row_matters("dataset", rows=["seed"], generated=["hops"])
     _table: QuestionTable | None = None
 
@@ -167,11 +168,6 @@ class SearchQAEnvironment(RowTasks):
         about = {name: each.about for name, each in self.experts.items()}
         opening = Message(instructions(text, about or None, self.rounds, self.prompts))
         return Task(f"search-{split}-{index}", [opening], gold, seed, info)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.rounds = 0  # the answer alone: no engine or model is queried
-        return twin
 
     @property
     def stops(self) -> dict[str, tuple[str, ...]]:

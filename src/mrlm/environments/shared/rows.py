@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from mrlm.core.environment import Environment, Split
@@ -157,6 +158,9 @@ class RowTasks(Environment):
     when a run starts. `None`: it is not known."""
     slow_proof: bool = False
     """Whether the proof takes so long that it is cached."""
+    alone: Mapping[str, Any] = MappingProxyType({})
+    """Attributes of a copy in which the expert plays a row, where they differ: no judge, tool or
+    other service is called."""
     _table: RowTable | None = None
 
     @property
@@ -165,9 +169,11 @@ class RowTasks(Environment):
         return self._table
 
     def prover(self) -> Self:
-        """A copy in which the expert plays a row: patient, so that none fails by chance, and alone,
-        so that no judge, tool or other service is called."""
-        return self.spawn()
+        """A copy in which the expert plays a row: alone, and patient, so that none fails by
+        chance."""
+        twin = self.spawn()
+        twin.__dict__.update(self.alone)
+        return twin
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)

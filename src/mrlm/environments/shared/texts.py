@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -78,19 +78,15 @@ class TextEnvironment(RowTasks):
         self.agents: tuple[str, ...] = agent_names(
             [self.writer, *([judge_agent] if judge_agent else [])]
         )
-        self.expert_return = 1.0 if set(self.weights) - {"judge"} else None
+        without = {name: self.weights[name] for name in self.weights if name != "judge"}
+        self.alone = {"judge": None, "weights": without}
+        self.expert_return = 1.0 if without else None
         asked = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + asked
         self._task = Task("none")
         self._text = ""
         self._tries = -1
         self._components: dict[str, float] = {}
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.judge = None
-        twin.weights = {name: self.weights[name] for name in self.weights if name != "judge"}
-        return twin
 
     # -- implemented by a subclass -----------------------------------------------------------------
 

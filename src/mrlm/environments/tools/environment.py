@@ -99,6 +99,7 @@ class ToolUseEnvironment(RowTasks):
 
     reward_range: tuple[float, float] | None = (-0.8, 1.8)
     expert_return = CORRECT
+    alone = {"_answers_alone": True}  # noqa: RUF012
     matters = row_matters(
         "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
     )
@@ -176,11 +177,6 @@ class ToolUseEnvironment(RowTasks):
     def spawn(self) -> Self:
         twin = copy.copy(self)
         twin._begin(Task("none"))
-        return twin
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin._answers_alone = True
         return twin
 
     def _begin(self, task: Task) -> None:
