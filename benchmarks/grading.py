@@ -26,6 +26,8 @@ EQUAL = (
     ("x^2 + {a}", "{a} - x^2"),
 )
 """Right answers, and answers that need computer algebra."""
+SIBLINGS = 4
+"""Answers to a question."""
 SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x * {factor}\n"
 TESTS = [f"assert total([{n}, {n + 1}]) == {2 * n + 1}" for n in range(4)]
 
@@ -48,8 +50,9 @@ def stages(root: Path, quick: bool = False) -> dict[str, float]:
 
 
 def _math(n: int) -> tuple[dict[str, Any], str]:
-    row = {"prompt": f"How many, {n}?", "answer": f"#### {n}"}
-    return row, WAYS[n % len(WAYS)].format(work=WORK, a=n)
+    question = n // SIBLINGS
+    row = {"prompt": f"How many, {question}?", "answer": f"#### {question}"}
+    return row, WAYS[n % len(WAYS)].format(work=WORK, a=question)
 
 
 def _algebra(n: int) -> tuple[dict[str, Any], str]:

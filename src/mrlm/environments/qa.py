@@ -99,8 +99,8 @@ class QASolverEnv(QuestionEnvironment):
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = _stated(stated_text(next(iter(actions.values()))))
-        self.note(said, bool(exact_match(said, self._accepted)))
         scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
+        self.note(said, bool(scores["em"]))
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
 
     def state(self) -> str:

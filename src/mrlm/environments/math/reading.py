@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
@@ -47,6 +48,7 @@ _RUN = re.compile(
 )
 _SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
 _EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
+_COMMAND = re.compile(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(
     r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
 )
@@ -108,11 +110,13 @@ def unmarked(line: str, item: bool = True) -> str:
     if line.startswith("|") or line.endswith("|"):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         line = next((cell for cell in reversed(cells) if cell), "")
-    for _ in range(3):
+    for _ in range(3 if "*" in line or "_" in line or "`" in line else 0):
         line, count = _EMPHASIS.subn(r"\2", line)
         if not count:
             break
-    return _LABEL.sub(r"\1 ", _DISPLAY.sub(" ", line)).strip()
+    if "\\" in line or "$" in line:
+        line = _LABEL.sub(r"\1 ", _DISPLAY.sub(" ", line))
+    return line.strip()
 
 
 def _answer_in(part: str) -> str | None:
@@ -137,7 +141,11 @@ def before_answer(text: str, answers: Answers = "any") -> str:
 def gold_of(value: Any) -> str:
     """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), in a sentence
     that states it ("The answer is 3."), else the text itself."""
-    text = str(value).strip()
+    return _gold_of(str(value).strip())
+
+
+@lru_cache(4096)
+def _gold_of(text: str) -> str:
     found = after_hashes(text) if "####" in text else last_box(text)
     if found:
         return found
@@ -172,7 +180,7 @@ def problem_of(value: Any) -> str:
 def _is_expression(text: str) -> bool:
     if len(text) > MAX_ANSWER:
         return False
-    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
+    without_commands = _COMMAND.sub("", text) if "\\" in text else text
     plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
     return plain or number(text) is not None or several(text) is not None
 
