@@ -80,9 +80,11 @@ test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.inst
     $(EXTRAS_VENV)/exports/.installed $(EXTRAS_VENV)/trackers/.installed \
     $(EXTRAS_VENV)/peers/.installed
 	$(EXTRAS_VENV)/together/bin/python -c "import $(LISTED)"
-	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) $(ARGS)
+	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) \
+	  tests/borders/test_wrappers_games.py tests/borders/test_wrappers_reasoning.py $(ARGS)
 	for extra in $(APART); do $(EXTRAS_VENV)/$$extra/bin/python -c "import $$extra" && \
-	  $(EXTRAS_VENV)/$$extra/bin/python -m pytest tests/extras/test_$$extra.py $(ARGS) || exit 1; done
+	  $(EXTRAS_VENV)/$$extra/bin/python -m pytest tests/extras/test_$$extra.py \
+	  tests/borders/test_wrappers_$$extra.py $(ARGS) || exit 1; done
 	$(EXTRAS_VENV)/outside_agents/bin/python -m pytest tests/extras/test_outside_agents.py $(ARGS)
 	$(EXTRAS_VENV)/vllm/bin/python -m pytest -rs tests/extras/test_vllm.py $(ARGS)
 	$(EXTRAS_VENV)/exports/bin/python -c "import inspect_ai, teich, harbor.models.trajectories"

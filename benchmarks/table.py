@@ -7,6 +7,7 @@ from dataclasses import replace
 from benchmarks import (
     decoding,
     gpu,
+    grading,
     growth,
     int8,
     long_run,
@@ -40,6 +41,7 @@ GPU_TAIL = decoding.tail_lengths(512, mean=128, most=512)
 
 ROWS = [
     Row("quickstart", "Step of the quickstart, 0.4M, ms", steps.quickstart, unit="ms", less=True),
+    Row("grading", "Grading of math, algebra, qa and code, ms", grading.row, unit="ms", less=True),
     Row("grpo-15m", "GRPO step, 15M, fp32, vs TRL", steps.grpo(STEP), 2.5, 4),
     Row("grpo-120m", "GRPO step, 120M, fp32, vs TRL", steps.grpo(LARGE), 2.5, 4),
     Row("grpo-15m-bf16", "GRPO step, 15M, both bf16, vs TRL", steps.grpo(HALF), 3, 5),

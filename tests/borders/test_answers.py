@@ -25,7 +25,7 @@ DIFFERENCES = (
     "an answer that is not worked out (`16/2` for 8) is wrong, since the question wants the result",
     "a list of guesses that holds the right answer is wrong",
     "names, units and multiplicity belong to a list: Math-Verify compares sets of values",
-    "a decimal needs six right places",
+    "a decimal needs six right places, and is no answer where the right one is irrational",
     "a right answer of which SQuAD's normalisation leaves nothing (`The`) is compared as it is, so "
     "that an empty answer is not right",
 )

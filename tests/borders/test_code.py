@@ -186,15 +186,66 @@ def test_no_object_can_say_that_it_is_right() -> None:
     assert not any(verdict.passed for verdict in asyncio.run(grade()))
 
 
-def test_methods_of_a_class_solution_are_called() -> None:
-    table = {"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]}
-    row = {"question": "Add.", "input_output": json.dumps(table)}
+IMPORTS = (
+    "import math, heapq, collections\nfrom math import sqrt\nfrom heapq import *\n"
+    "from collections import Counter, deque, defaultdict\nfrom typing import List, Tuple\n"
+)
+"""Some of the imports of APPS's harness."""
+METHOD = "class Solution:\n    def go(self, nums: List[int]) -> List[int]:\n        return "
+APPS: list[tuple[str, str | None, list[Any], list[Any]]] = [
+    (METHOD + "[nums.index(max(nums)), 0]", "go", [[[1, 5]], [[7, 2]]], [[1, 0], [0, 0]]),
+    (METHOD + "sorted(nums)[:1]", "go", [[[3, 1]], [[9, 2]]], [[1], [2]]),
+    (METHOD + "Counter(nums).most_common(1)", "go", [[[3, 3]], [[2]]], [[[3, 2]], [[2, 1]]]),
+    ("def root(x):\n    return int(sqrt(x))", "root", [[16], [81]], [4, 9]),
+    ("def root(x):\n    return int(sqrt(x))", "root", [[16], [81]], [[4], [9]]),
+    ("def pair(x):\n    return (x, [x])", "pair", [[1], [2]], [[1, [1]], [2, [2]]]),
+    ("def keys(d):\n    return {k: v for k, v in d.items()}", "keys", [[{"a": 1}]], [{"a": 1}]),
+    ("n = int(input())\nprint(sum(map(int, input().split())))", None,
+     ["2\n1 2\n", "3\n1 2 3\n"], ["3\n", "6\n"]),
+    ("import sys\nfor line in sys.stdin:\n    print(line.strip()[::-1])", None,
+     [["ab", "cd"], ["x"]], [["ba", "dc"], ["x"]]),
+    ("class Solution:\n    def go(self):\n        print(input(), end='')\n\n"
+     "if __name__ == '__main__':\n    Solution().go()", None, ["a\n"], ["a\n\n"]),
+]  # fmt: skip
+
+
+def of_apps(code: str, entry: str | None, given: Any, right: Any) -> bool:
+    """The verdict of APPS's harness on one test, by plain Python."""
+    if entry is None:
+        given, right = ("\n".join(t) if isinstance(t, list) else t for t in (given, right))
+        run = subprocess.run(
+            [sys.executable, "-c", code], input=given, text=True, capture_output=True
+        )
+        return run.returncode == 0 and run.stdout.rstrip() == right.rstrip()
+    names: dict[str, Any] = {}
+    exec(IMPORTS + code, names)
+    owner = names["Solution"]() if "class Solution" in code else None
+    value = json.loads(json.dumps((getattr(owner, entry) if owner else names[entry])(*given)))
+    return value == right or (isinstance(right, list) and value == right[0])
+
+
+@pytest.mark.parametrize(("code", "entry", "inputs", "outputs"), APPS)
+def test_rows_of_apps_as_in_their_harness(
+    code: str, entry: str | None, inputs: list[Any], outputs: list[Any], record_property: Any
+) -> None:
+    table = {"inputs": inputs, "outputs": outputs} | ({"fn_name": entry} if entry else {})
+    row = {"question": "Go.", "input_output": json.dumps(table), "solutions": json.dumps([code])}
     env = CodeExecutionEnvironment(dataset=[row], eval_dataset=[row])
-    for body in ("a + b", "a - b"):
-        code = f"class Solution:\n    def add(self, a, b):\n        return {body}"
-        tests = zip(table["inputs"], table["outputs"], strict=True)
-        verdicts = [holds(f"{code}\nassert Solution().add(*{i!r}) == {o!r}") for i, o in tests]
-        assert scored(env, 0, code)["passed"] == sum(verdicts) / 2
+    proof = proved(env, "train")
+    assert proof.silent == 0 and not proof.problems
+    wrong = code.replace("return ", "return 5, ").replace("print(", "print('no', ")
+    for text in (code, wrong):
+        verdicts = [of_apps(text, entry, *test) for test in zip(inputs, outputs, strict=True)]
+        assert scored(env, 0, text)["passed"] == sum(verdicts) / len(verdicts)
+        assert all(verdicts) == (text is code)
+    record_property("cases", 2 * len(inputs))
+
+
+def test_the_starter_code_of_apps_is_shown() -> None:
+    table = json.dumps({"fn_name": "go", "inputs": [[1], [2]], "outputs": [1, 2]})
+    row = {"question": "Go.", "input_output": table, "starter_code": "class Solution:\n    "}
+    prompt = CodeExecutionEnvironment(dataset=[row], eval_dataset=[row]).task(0).prompt[0].content
+    assert "Write the function `go`. Begin with:\nclass Solution:" in prompt
 
 
 @pytest.mark.parametrize(
@@ -227,6 +278,7 @@ def test_programs_run_as_with_python(code: str, tmp_path: Path) -> None:
         ("~~~python\nx = 3\n~~~", "x = 3"),
         ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''"),
         ("use ```x = 1``` here", "use ```x = 1``` here"),
+        ("That was it.\n```\n\nNow:\n```python\nz = 4\n```", "z = 4"),
     ],
 )  # fmt: skip
 def test_blocks_of_markdown(text: str, code: str) -> None:

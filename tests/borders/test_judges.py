@@ -133,19 +133,75 @@ def test_a_classifier_of_pairs_scores_the_tokenizers_pair(
 
 
 @pytest.mark.parametrize("part", ["classifier", "embedding", "module"])
-def test_missing_weights_stop_every_load(part: str, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
+def test_missing_weights_stop_every_load_of_a_classifier(part: str, tmp_path: Path) -> None:
     from mrlm.core.errors import ModelError
-    from mrlm.learn.policy.loading import load_model
+    from mrlm.engines.reward_model import RewardModel
 
     file = _folder(tmp_path, "Bert") / "model.safetensors"
+    assert RewardModel(tmp_path)(["is it ?"], ["yes"])
+    _without(file, part)
+    with pytest.raises(ModelError, match="weights of the model are missing"):
+        RewardModel(tmp_path)(["is it ?"], ["yes"])
+
+
+DOORS = [
+    "model",
+    "adapter",
+    "adapter in pickle",
+    "policy",
+    "policy's adapter",
+    "value head",
+    "value head's file",
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_missing_weights_stop_every_load(door: str, tmp_path: Path, tiny_path: str) -> None:
+    """Folders that this library or PEFT wrote, without one tensor."""
+    import torch
+    from safetensors.torch import load_file
+
+    from mrlm.core.errors import ModelError
+    from mrlm.learn.policy.loading import load_model, load_tokenizer
+    from mrlm.learn.policy.lora import add_adapter
+    from mrlm.learn.policy.policy import Policy
+
+    model, tokenizer = load_model(tiny_path, device="cpu"), load_tokenizer(tiny_path)
+    name = None
+    if "adapter" in door:
+        pytest.importorskip("peft")
+        model, name = add_adapter(model, "one", {"r": 2}), "one"
+    policy = Policy("one", model, tokenizer, adapter=name)
+    if "value head" in door:
+        policy.add_value_head()
+    policy.save(tmp_path)
+    file = tmp_path / ("adapter_model.safetensors" if name else "model.safetensors")
+    file = tmp_path / "value_head.safetensors" if "value head" in door else file
+
+    def load() -> Any:
+        if door in ("model", "adapter", "adapter in pickle"):
+            return load_model(str(tmp_path), device="cpu")
+        return policy.load(tmp_path)
+
+    load()
+    if door == "value head's file":
+        file.unlink()
+    else:
+        _without(file, next(iter(load_file(file))))
+    if door == "adapter in pickle":
+        torch.save(load_file(file), tmp_path / "adapter_model.bin")
+        file.unlink()
+    with pytest.raises(ModelError, match="missing"):
+        load()
+
+
+def _without(file: Path, part: str) -> None:
+    """Take tensors out of a file, or put `module.` before the names of all."""
+    from safetensors.torch import load_file, save_file
+
     tensors = load_file(file)
-    assert load_model(str(tmp_path), device="cpu", scores=True) is not None
     if part == "module":
         tensors = {f"module.{name}": tensor for name, tensor in tensors.items()}
     else:
         tensors = {name: tensor for name, tensor in tensors.items() if part not in name}
     save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="weights of the model are missing"):
-        load_model(str(tmp_path), device="cpu", scores=True)

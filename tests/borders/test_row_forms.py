@@ -3,6 +3,9 @@ own documentation give, or the row is refused by name."""
 
 from __future__ import annotations
 
+import csv
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,8 @@ from mrlm.environments.qa import QASolverEnv
 
 TITLE = "Rows of other projects"
 JUDGE = (
-    "the formats' documentation (LLaMA-Factory, TRL, KTO, MMLU, verl), and TRL where it is there"
+    "the formats' documentation (LLaMA-Factory, TRL, KTO, MMLU, verl), TRL where it is there, and "
+    "what csv, json, pyarrow, pandas and datasets write"
 )
 DIFFERENCES = (
     "a bad answer of KTO is refused, because no algorithm here trains on single bad answers",
@@ -156,3 +160,55 @@ def test_questions_of_mmlu_and_verl(row: Any, question: str, answers: list[str])
 def test_an_index_without_a_choice_is_refused() -> None:
     with pytest.raises(DataError, match="none of its 2 choices"):
         QASolverEnv(dataset=[{"question": "?", "choices": ["a", "b"], "answer": 2}])
+
+
+TEXTS = ["007", "1.50", "1,000", "true", "None", "null", "1e3", "2020-01-02", "NaN", "3/4", " 5 "]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "binary", "pandas", "datasets"])
+def test_a_column_of_text_is_what_another_program_wrote(kind: str, tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?", "answer": text} for n, text in enumerate(TEXTS)]
+    assert [row["answer"] for row in Reading(by_another_program(kind, rows, tmp_path))] == TEXTS
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "pandas", "datasets"])
+def test_columns_of_numbers_and_lists_are_what_another_program_wrote(
+    kind: str, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": [{"role": "user", "content": "a?"}], "answer": 7, "answers": ["x", "y"]},
+        {"prompt": [{"role": "user", "content": "b?"}], "answer": 8, "answers": ["z"]},
+    ]
+    source = by_another_program(kind, rows, tmp_path)
+    if kind == "pandas":  # whose own reader of Parquet has arrays
+        source.to_parquet(tmp_path / "t.parquet")
+        source = type(source)(pytest.importorskip("pandas").read_parquet(tmp_path / "t.parquet"))
+    assert [{name: row[name] for name in rows[0]} for row in Reading(source)] == rows
+
+
+def by_another_program(kind: str, rows: list[dict[str, Any]], folder: Path) -> Any:
+    """A source that csv, json, pyarrow, pandas or datasets wrote."""
+    file = folder / f"rows.{kind.replace('binary', 'parquet')}"
+    if kind == "csv":
+        with file.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif kind == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif kind == "pandas":
+        return pytest.importorskip("pandas").DataFrame(rows)
+    elif kind == "datasets":
+        return pytest.importorskip("datasets").Dataset.from_list(rows)
+    else:
+        arrow = pytest.importorskip("pyarrow.parquet")
+        table = __import__("pyarrow").Table.from_pylist(rows)
+        if kind == "binary":  # text as some writers leave it
+            table = table.cast(__import__("pyarrow").schema(dict.fromkeys(rows[0], "binary")))
+        arrow.write_table(table, file)
+    return str(file)
+
+
+def test_a_whole_number_of_a_column_of_floats_may_be_answered_as_one() -> None:
+    env = QASolverEnv(dataset=[{"question": "How many?", "answer": 3.0}])
+    assert env.task(0).answer == ["3.0", "3"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import pytest
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role
 from mrlm.environments.pettingzoo import PettingZooEnvironment
+from mrlm.environments.shared.libraries import Chance
 from mrlm.environments.shared.spaces import Actions
 from mrlm.environments.textarena import TextArenaEnvironment
 
@@ -16,6 +20,7 @@ TITLE = "Games of PettingZoo, Gymnasium and TextArena"
 JUDGE = "pettingzoo, gymnasium and textarena (their own loops)"
 DIFFERENCES = (
     "an invalid move costs `illegal` beside the reward of the game, because a retry is free there",
+    "an error of a game is a loss of the player whose move caused it; their loop ends",
 )
 
 
@@ -153,3 +158,58 @@ def test_every_move_that_the_game_declares_invalid_has_its_cost(
                 assert parts["illegal"] == float(bool(declared) or crashed)
                 moves += 1
     record_property("cases", moves)
+
+
+PLAYED = {
+    *("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "KuhnPoker-v0", "PigDice-v0", "Mastermind-v0"),
+    *("Othello-v0-tiny", "Stratego-v0", "FrozenLake-v0", "ThreePlayerTicTacToe-v0"),
+}
+ENDLESS = {"PublicGoodsGame"}
+"""Games whose own code looks forever for the next player when all are out."""
+MOVES = ["[0]", "[1]", "[4]", "[0 1]", "[1 1]", "[2 3]", "[e2e4]", "[check]", "[fold]", "[roll]"]
+
+
+def catalogue() -> list[Any]:
+    registration = pytest.importorskip("textarena.envs.registration")
+    names = [n for n in registration.ENV_REGISTRY if not n.endswith(("-raw", "-train"))]
+    first = {name.partition("-v")[0]: name for name in reversed(names)}  # of its difficulties
+    chosen = sorted({*PLAYED, *(first[game] for game in first.keys() - ENDLESS)})
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in PLAYED)) for name in chosen]
+
+
+def playable(game: str) -> Any:
+    try:
+        return TextArenaEnvironment(game, illegal=0.0, max_turns=60)
+    except ConfigError as error:
+        pytest.skip(f"it cannot be played here: {error}"[:120])
+
+
+@pytest.mark.parametrize("game", catalogue())
+def test_rewards_of_games_are_those_of_their_own_loop(game: str, record_property: Any) -> None:
+    """The same moves, which are right and wrong, in both loops: equal ends and rewards."""
+    textarena, env = pytest.importorskip("textarena"), playable(game)
+    for seed in range(3):
+        rng, moves, result = random.Random(f"{game}{seed}"), [], env.reset(env.task(seed), seed)
+        earned = dict.fromkeys(env.agents, 0.0)
+        while result.observations:
+            (agent,) = result.observations
+            moves.append(rng.choice(MOVES))
+            result = env.step({agent: Message(moves[-1], Role.ASSISTANT)})
+            for name, reward in result.rewards.items():
+                earned[name] += reward.value
+        if any("crashed" in reward.components for reward in result.rewards.values()):
+            continue  # the game raised an error, where its own loop ends the program
+        with Chance(env._key).held(), redirect_stdout(StringIO()):
+            theirs = textarena.make(game)
+            theirs.reset(num_players=env.num_players, seed=env._seed)
+            for move in moves:
+                theirs.get_observation()
+                done, _ = theirs.step(action=move)
+            assert done == result.done
+            rewards, infos = theirs.close() if done else ({}, {})
+        for player, agent in enumerate(env.agents):
+            value = (rewards or {}).get(player, 0.0)
+            if isinstance(value, str) and infos[player].get("invalid_move"):
+                value = -1.0  # the game passes the reason instead of the number
+            assert earned[agent] == pytest.approx(float(value)), (agent, moves)
+    record_property("cases", 3)

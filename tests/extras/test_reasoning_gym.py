@@ -63,21 +63,6 @@ def test_every_generator_gives_tasks_and_its_own_answer_earns_all() -> None:
     assert without <= NO_ANSWER
 
 
-def test_score_is_the_librarys_own() -> None:
-    world = ReasoningGymEnvironment("countdown")
-    task = world.task(0)
-    world.reset(task)
-    assert world.step({"agent": Message("<answer>1 + 1</answer>")}).rewards["agent"].value == 0.05
-    sums = ReasoningGymEnvironment(**SUMS)
-    right = sums.task(3).answer
-    assert paid(sums, f"so <answer>7</answer>, no: <answer> {right}\n</answer>").value == 1.0
-    entry = sums.task(3).info["entry"]
-    made = reasoning_gym.create_dataset("chain_sum", **SUMS["config"], seed=entry, size=1)
-    for answer in (right, f"{right}.0", f"+{right}", "7", "x", f"{right} or 7"):
-        own = made.score_answer(answer, made[0])
-        assert paid(sums, f"<answer>{answer}</answer>").value == own
-
-
 def test_what_cannot_be_read_costs_the_penalty() -> None:
     sums = ReasoningGymEnvironment(**SUMS, malformed=0.25)
     right = sums.task(3).answer

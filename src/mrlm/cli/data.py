@@ -3,8 +3,11 @@ or checks whether the rows of one can be played."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 PLACE = "place_in_data"
 """Column with the place of a row, while rows are checked."""
-
+ROWS = (("dataset", "eval_dataset"), ("tasks", "eval_tasks"), ("topics", "eval_dataset"))
+"""Arguments of environments for rows and held-out rows."""
 
 CHECK = "check"
 MOST_REASONS = 20
@@ -171,16 +175,36 @@ def _played(environment: str, rows: list[Row]) -> tuple[list[int], list[str], in
     from mrlm.play.proof import Provable, proved
 
     marked = [row | {PLACE: place} for place, row in enumerate(rows)]
-    env = load("environments", environment)(dataset=marked, eval_dataset=marked, on_bad_row="skip")
-    table = env.row_table if isinstance(env, Provable) else None
-    if table is None or env.expert_return is None:
-        raise ConfigError(f"environment {environment} has no expert for rows, so nothing is proved")
-    proof = proved(as_environment(env), "train", None)
+    plugin = load("environments", environment)
+    arguments = inspect.signature(plugin).parameters
+    pair = next((pair for pair in ROWS if arguments.keys() >= {*pair}), None)
+    if pair is None:
+        raise ConfigError(f"environment {environment} has no rows; --environment is another one")
+    with _without_log():
+        env = plugin(**dict.fromkeys(pair, marked), on_bad_row="skip")
+        table = env.row_table if isinstance(env, Provable) else None
+        if table is None or env.expert_return is None:
+            raise ConfigError(
+                f"environment {environment} has no expert for rows, so nothing is proved"
+            )
+        proof = proved(as_environment(env), "train", None)
     places = [table.row(index, "train")[1][PLACE] for index in range(proof.rows)]
     problems = [f"row {places[index]}: {why}" for index, why in proof.problems.items()]
     bad = [str(error) for error in table.bad[: len(table.bad) // 2]]  # both splits are these rows
     usable = [place for index, place in enumerate(places) if index not in proof.problems]
     return usable, [*bad, *problems], proof.silent
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Log no notes on rows that are printed as results, except with --verbose."""
+    log = logging.getLogger("mrlm")
+    level = log.level
+    log.setLevel(level if level == logging.DEBUG else logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _prepare_model(name: str, source: str | None, others: bool) -> None:

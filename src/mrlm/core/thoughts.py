@@ -37,7 +37,6 @@ end of its prompt."""
 END = 16
 """Tokens at the end of a prompt that may open a thought."""
 _OPENS = re.compile("|".join(map(re.escape, MARKS)))
-_CLOSES = re.compile("|".join(map(re.escape, MARKS.values())))
 
 
 def opened_by(prompt: str) -> str | None:
@@ -97,9 +96,9 @@ def without_thoughts(text: str, opened: bool = False) -> str:
         >>> without_thoughts("<think>2 or 3?</think> It is 2.")
         ' It is 2.'
     """
-    closes = [*_CLOSES.finditer(text)]
-    end = closes[-1].end() if closes else 0
-    if (opened and not closes) or _OPENS.search(text, end):
+    ends = (text.rfind(mark) + len(mark) for mark in MARKS.values() if mark in text)
+    end = max(ends, default=0)
+    if (opened and not end) or any(text.find(mark, end) >= 0 for mark in MARKS):
         return ""
     return text[end:]
 

@@ -202,6 +202,7 @@ def _checked(
         raise value
     if not isinstance(value, Mapping):
         raise DataError(f"{where}: expected an object with named columns, not {short(value)}")
+    value = {name: _plain(item) for name, item in value.items()}
     row = dict(value) if preset is None else preset.row(value, where)
     if preset is None:
         row = {name: item for name, item in row.items() if name not in columns.values()}
@@ -228,6 +229,22 @@ def _checked(
             if row.get("conversations") is None:  # in the form of another project
                 row_messages(row[name], f"{where}, column {name!r}")
     return row
+
+
+def _plain(value: Any) -> Any:
+    """A value as a list instead of an array, in which pandas holds lists, and as text instead of
+    bytes, in which Parquet may hold text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value  # no text: its reader refuses it by name
+    if not getattr(value, "ndim", 0):
+        return value
+    return [  # also of objects, in which there may be further arrays
+        {name: _plain(item) for name, item in each.items()} if isinstance(each, dict) else each
+        for each in value.tolist()
+    ]
 
 
 def _place(row: Mapping[str, Any], seed: int) -> float:

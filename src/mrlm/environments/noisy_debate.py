@@ -102,6 +102,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
     """
 
     matters = row_matters("topics", kinds=("arithmetic",))
+    alone = {**DebateEnvironment.alone, "wrong": 0.0, "teaches": "best"}  # noqa: RUF012
     least = 1
 
     def __init__(

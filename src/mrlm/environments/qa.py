@@ -71,7 +71,7 @@ class QASolverEnv(QuestionEnvironment):
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = QuestionTable(
-                "QA data set", ANSWERS, dataset, *settings, problem=_problem
+                "QA data set", ANSWERS, dataset, *settings, problem=problem_of
             )
         self._accepted: list[str] = []
 
@@ -88,8 +88,6 @@ class QASolverEnv(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         found = self._questions().question(seed, split)
         opening, state = self.setup(found.text, found.gold)
-        if not state["answer"]:
-            raise ConfigError(f"{found.where}: its answer is empty")
         prompt = opening if len(found.messages) == 1 else found.messages
         info = found.info | {"question": state["question"]}
         return Task(f"qa-{split}-{found.index}", prompt, state["answer"], seed, info)
@@ -101,8 +99,8 @@ class QASolverEnv(QuestionEnvironment):
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         said = _stated(stated_text(next(iter(actions.values()))))
-        self.note(said, bool(exact_match(said, self._accepted)))
         scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
+        self.note(said, bool(scores["em"]))
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
 
     def state(self) -> str:
@@ -121,7 +119,7 @@ class QASolverEnv(QuestionEnvironment):
         return self._table
 
 
-def _problem(gold: Any) -> str:
+def problem_of(gold: Any) -> str:
     """The problem of an answer column: no answer, or one that no short answer can equal."""
     accepted = accepted_answers(gold)
     if not accepted:
@@ -142,7 +140,9 @@ def accepted_answers(value: Any) -> list[str]:
     if value is None:
         return []
     many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return [str(one) for one in many if str(one).strip()]
+    texts = [str(one) for one in many if str(one).strip()]
+    whole = [one for one in many if isinstance(one, float) and one.is_integer()]
+    return [*texts, *(str(int(one)) for one in whole)]  # 3 for 3.0
 
 
 def _stated(text: str) -> str:

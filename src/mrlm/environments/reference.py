@@ -14,7 +14,7 @@ from mrlm.environments.shared.rows import RowTable, others
 from mrlm.environments.shared.text import f1
 from mrlm.environments.shared.texts import COPIED, TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
-from mrlm.environments.writing.words import grams, tokens
+from mrlm.environments.writing.words import grams, tokens, words_of
 
 _LENGTH = LengthSpan(0.0, 0.25, 2.0, 4.0)
 
@@ -91,13 +91,20 @@ class ReferenceEnvironment(TextEnvironment):
         return sum(run in asked for run in runs) / len(runs)
 
     def known(self, text: str) -> dict[str, float]:
-        near = f1(text, self.references)
+        text, references = _spaced(text), list(map(_spaced, self.references))
+        near = f1(text, references)
         worse = self._task.info.get("worse")
         if worse is None:
             return {"f1": near}
-        apart = 1.0 - f1(worse, self.references)
+        worse = _spaced(worse)
+        apart = 1.0 - f1(worse, references)
         lead = near - f1(text, [worse])
         return {"f1": near, "preferred": max(0.0, min(1.0, lead / apart)) if apart else 0.0}
+
+
+def _spaced(text: str) -> str:
+    """A text with spaces between its words, also in scripts without them."""
+    return " ".join(words_of(text))
 
 
 def _converted(row: Row, where: str) -> Row:

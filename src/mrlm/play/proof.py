@@ -54,7 +54,7 @@ class Provable(Protocol):
     """An environment whose rows can be proved."""
 
     expert_return: float | None
-    """The return of every agent in an episode that the expert plays; `None`: unknown."""
+    """Least return of every agent in an episode that the expert plays; `None`: unknown."""
     slow_proof: bool
     """Whether the proof takes so long that it is cached."""
 
@@ -128,6 +128,8 @@ def check_rows(env: Environment, where: str) -> None:
         DataError: the expert is not rewarded for some row, and `on_bad_row` is not `skip`, which
             leaves such rows out; or no row remains.
     """
+    while isinstance(inner := getattr(env, "environment", None), Environment):
+        env = inner
     if not isinstance(env, Provable) or env.expert_return is None:
         return
     table = env.row_table
@@ -210,7 +212,7 @@ async def _problem(env: Environment, split: Split, place: int, full: float) -> s
     if least >= full - 1e-6:
         return ""
     shares = ", ".join(f"{name} {value:g}" for name, value in parts.items())
-    return f"its own answer is rewarded {least:g} of {full:g} ({shares})"
+    return f"its own answer is rewarded {least:g}, not {full:g} ({shares})"
 
 
 async def _now(result: Any) -> StepResult:

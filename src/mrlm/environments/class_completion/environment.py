@@ -93,7 +93,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
                 f"writer, not {division!r}"
             )
         self.division: Division | Sequence[Sequence[str]] = division
-        self._bench = ClassGrader(isolation, sandbox)
+        self._bench = ClassGrader(isolation, sandbox, self.limits)
         tests = {"num_visible": num_visible, "max_tests": max_tests}
         self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:

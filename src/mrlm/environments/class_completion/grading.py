@@ -23,10 +23,16 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 class ClassGrader(CodeGrader):
     """Test runner for classes, in a sandbox shared by an environment and all its copies; caches the
-    usable test cases."""
+    usable test cases.
 
-    def __init__(self, isolation: Any = "auto", sandbox: Sandbox | None = None) -> None:
+    Args:
+        isolation, sandbox: as in `CodeGrader`.
+        limits: limits of the reference class, whose tests are found out.
+    """
+
+    def __init__(self, isolation: Any, sandbox: Sandbox | None, limits: Limits) -> None:
         super().__init__(isolation, sandbox)
+        self.limits = patient(limits)
         self._usable: dict[str, list[list[str]]] = {}
         self._asking: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, dict[str, asyncio.Task[None]]
@@ -42,11 +48,11 @@ class ClassGrader(CodeGrader):
             SandboxError: the sandbox failed.
             EpisodeError: no test case is usable.
         """
-        cases = await self._known(problem, limits)
+        cases = await self._known(problem)
         verdicts = await self._graded(problem, program, cases, limits)
         return list(zip(cases, verdicts, strict=True))
 
-    async def _known(self, problem: ClassProblem, limits: Limits) -> list[list[str]]:
+    async def _known(self, problem: ClassProblem) -> list[list[str]]:
         if problem.sure or problem.solution is None:
             return [list(case) for case in problem.cases]
         text = json.dumps(problem.record(), sort_keys=True, default=str)
@@ -54,7 +60,7 @@ class ClassGrader(CodeGrader):
         if key not in self._usable:
             asking = self._asking.setdefault(asyncio.get_running_loop(), {})
             if key not in asking:
-                asking[key] = asyncio.ensure_future(self._find(key, problem, limits))
+                asking[key] = asyncio.ensure_future(self._find(key, problem))
             try:
                 await asyncio.shield(asking[key])
             finally:
@@ -67,12 +73,12 @@ class ClassGrader(CodeGrader):
             )
         return self._usable[key]
 
-    async def _find(self, key: str, problem: ClassProblem, limits: Limits) -> None:
+    async def _find(self, key: str, problem: ClassProblem) -> None:
         """Find the cases that pass when only they are run, as later: one may need the file that
         another one has written."""
         tried, cases = [], [list(case) for case in problem.cases]
         while len(tried) != len(cases):
-            verdicts = await self._graded(problem, problem.solution or "", cases, patient(limits))
+            verdicts = await self._graded(problem, problem.solution or "", cases, self.limits)
             tried = cases
             cases = [case for case, verdict in zip(tried, verdicts, strict=True) if verdict.passed]
         if len(cases) < len(problem.cases):

@@ -29,6 +29,10 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     opening: tuple[int, str, str] | None = None
     inside: list[str] = []
     for number, line in enumerate(lines):
+        if opening is not None and not opening[2].strip():
+            _, again, info = _fence(line)
+            if again == opening[1] and _PYTHON.match(info):
+                opening = None  # that fence closed a block which began before the text
         if opening is None:
             before, marks, info = _fence(line)
             if marks:

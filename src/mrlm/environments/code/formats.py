@@ -23,6 +23,19 @@ FORMS = (
 )
 
 
+IMPORTS = """\
+import collections, fractions, heapq, itertools, math, random, sys, time
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from functools import lru_cache
+from heapq import *
+from itertools import accumulate, combinations, permutations, product
+from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
+from typing import List, Tuple
+"""
+"""Imports before a solution of APPS with a function or a class: its harness has them, and its
+solutions rely on them."""
+
+
 def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
     """A row with its problem in the column `code_problem` and its question in `prompt`.
 
@@ -131,10 +144,13 @@ def _apps(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
         _identifier(entry, f"{column}, fn_name")
         if not all(isinstance(args, list) for args in inputs):
             raise DataError(f"{column}: with fn_name every input must be a list of arguments")
-        if all(isinstance(output, list) and len(output) == 1 for output in outputs):
-            outputs = [output[0] for output in outputs]  # APPS puts each result into a list
         tests = [list(test) for test in zip(inputs, outputs, strict=True)]
+        if all(isinstance(output, list) and len(output) == 1 for output in outputs):
+            # APPS puts results into lists, unless they are lists: both are right there
+            tests = [[args, output[0], output] for args, output in tests]
         words += f"\nWrite the function `{entry}`."
+        if str(row.get("starter_code") or "").strip():
+            words += f" Begin with:\n{str(row['starter_code']).rstrip()}"
     tests = tests[:max_tests]
     return CodeProblem(
         text=words,
@@ -142,6 +158,7 @@ def _apps(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
         tests=tests,
         entry=entry or "",
         visible=min(num_visible, len(tests) - 1),
+        stub=IMPORTS if entry else "",
         solution=_first_solution(row),
     )
 

@@ -90,7 +90,10 @@ async def _tested(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
 ) -> list[GradingVerdict]:
     if problem.kind == "calls":
-        calls = [FunctionCall(tuple(args), expected) for args, expected in problem.tests]
+        calls = [
+            FunctionCall(tuple(args), expected, also=also)
+            for args, expected, *also in problem.tests
+        ]
         verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
     elif problem.kind == "programs":
         verdicts = await _programs(sandbox, problem, program, limits)

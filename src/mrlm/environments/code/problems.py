@@ -23,14 +23,15 @@ class CodeProblem:
     Args:
         text: the question, without the visible tests.
         kind: kind of the tests.
-        tests: `calls`: `[args, expected]` each; `asserts`: source each; `check`: the source of the
-            function, alone; `programs`: `[stdin, stdout]` each.
+        tests: `calls`: `[args, expected]` each, and further right values; `asserts`: source each;
+            `check`: the source of the function, alone; `programs`: `[stdin, stdout]` each.
         entry: name of the function that is tested; empty for programs.
         visible: number of tests, the first ones, that appear in the question and the feedback. No
             other test is ever shown.
         examples: assert statements that are part of the question; they are run for the feedback
             only and do not count as tests.
-        stub: the beginning of the program, which a solution completes or rewrites (HumanEval).
+        stub: the beginning of the program, which a solution completes or rewrites (HumanEval), or
+            its imports (APPS).
         solution: the reference solution, if there is one.
         family, template, difficulty: origin of a generated problem.
     """
@@ -80,7 +81,7 @@ class CodeProblem:
             before = self.stub.rstrip("\n") + "\n"
         else:
             match = re.search(rf"^(?:async )?def {re.escape(self.entry)}\b", self.stub, re.M)
-            before = self.stub[: match.start()] if match else ""
+            before = self.stub[: match.start()] if match else self.stub
         return before + code, before.count("\n")
 
 

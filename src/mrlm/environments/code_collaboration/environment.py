@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.grading import CodeGrader
+from mrlm.environments.code.grading import CodeGrader, patient
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import test_board
 from mrlm.environments.code_collaboration.generator import problem as generated
@@ -64,6 +64,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     label = "code_collaboration"
     kind = CodeProblem
     reward_range: tuple[float, float] | None = (0.0, 4.0)
+    expert_return = 4.0
+    slow_proof = True
     matters = row_matters("dataset", rows=["max_tests"], generated=["num_hidden"])
 
     def __init__(
@@ -116,6 +118,11 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         answer = codes if len(codes) == len(self.writers) else None
         name = f"code_collaboration-{self.seed}-{split}-{seed}"
         return Task(name, [Message(found.question)], answer, seed, {PROBLEM: found.record()})
+
+    def prover(self) -> Self:
+        twin = self.spawn()
+        twin.limits, twin.rewards = patient(self.limits), "team"
+        return twin
 
     def asked(self) -> list[str]:
         entry = self._problem.entry

@@ -30,7 +30,7 @@ from mrlm.environments.debate.judging import (
 from mrlm.environments.debate.llm import Hearing, LLMJudge
 from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rules import RuleBasedJudge
-from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
+from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
 from mrlm.environments.shared.rows import (
@@ -79,6 +79,7 @@ class DebateEnvironment(RowTasks):
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters = row_matters("topics", kinds=("motions", "arithmetic"))
+    alone: Mapping[str, Any] = {"judge": TruthJudge(), "share": "own", "_opponents": {}}
     least: ClassVar[int] = 2
     """The least number of debaters."""
 
@@ -129,6 +130,8 @@ class DebateEnvironment(RowTasks):
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
         rows = (eval_dataset, split, columns, on_bad_row)
         self._topics = topics_of(topics, truth, seed, *rows)
+        if isinstance(self._topics, RowTopics) and reward == "truth":
+            self._table, self.expert_return = self._topics, 1.0
         if truth and not self._topics.topic(0, "train").known:
             raise ConfigError("topics: their truth is not known; rows need truth or answer")
         questions = [judge.most_questions for judge in self.judge.by_agent.values()]

@@ -219,7 +219,7 @@ def topics_of(given: Any, truth: bool, seed: int, *rows: Any) -> Topics:
 
 def _converted(row: Row, where: str, seed: int) -> Row:
     topic = _topic(row, where, seed)
-    return {"prompt": topic.claim, "topic": topic}
+    return row | {"prompt": topic.claim, "topic": topic}
 
 
 def _topic(row: Row, where: str, seed: int) -> Topic:

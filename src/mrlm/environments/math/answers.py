@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from mrlm.data.final_answer import boxed
 from mrlm.environments.math.units import Unit, factor, split
@@ -39,6 +40,7 @@ _REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}"
 _SEPARATOR = re.compile(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*")
 _NAME = re.compile(r"[A-Za-z]\w{0,20}(?:\(\s*[\w.,\s-]{1,20}\))?")
 _LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]{0,100}[:=]\s*\}\s*")
+_MARKED = re.compile(r"[\\${]")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|°")
 _RELATION = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(.+)")
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -56,6 +58,8 @@ _IRRATIONAL = re.compile(
     r"\\(?:pi|sqrt|log|ln|exp|sin|cos|tan|e)(?![A-Za-z])|(?<![A-Za-z])(?:pi|sqrt|log|ln|exp|sin|cos"
     r"|tan|e)(?![A-Za-z])|√"
 )
+LONE_SIGN = re.compile(r"(?:(?<=[=:(,])|(?<=\bis)|^)(\s{0,3})([-+])\s{1,3}(?=[$£€]?\d)")
+"""A sign with a space after it, which belongs to the number that follows."""
 _ABOUT = re.compile(r"^\s*(?:[A-Za-z]\s*)?(?:≈|~|\\(?:approx|sim|simeq)(?![A-Za-z]))\s*")
 LETTER: re.Pattern[str] = re.compile(
     r"(?:\\(?:text|textbf|mathrm|mbox)\{)?"
@@ -78,13 +82,19 @@ class Number:
 # -- reading without computer algebra --------------------------------------------------------------
 
 
+@lru_cache(1024)
 def cleaned(text: str) -> str:
     """A text with normalised signs, spaces, dollar marks and final full stop."""
-    text = _DEGREES.sub(" degrees", _LABEL.sub("", text.strip()))
-    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text)
-    inner = boxed(text)
-    if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
-        text = inner
+    text = text.strip()
+    if _MARKED.search(text) or not text.isascii():  # most answers are plain
+        text = _DEGREES.sub(" degrees", _LABEL.sub("", text))
+        text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text)
+        inner = boxed(text)
+        if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
+            text = inner
+        text = text.strip()
+    if "- " in text or "+ " in text:
+        text = LONE_SIGN.sub(r"\1\2", text)
     return " ".join(text.split()).rstrip(".").strip("*` ")
 
 

@@ -110,6 +110,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
             name = "math data set"
             self._table = QuestionTable(name, ANSWERS, dataset, *settings, problem=problem_of)
         self.require_solution = require_solution
+        best = CORRECT + REASONED * require_solution
+        self.reward_range = (UNPARSEABLE * self.max_attempts, best)
         self.timeout = timeout
         self.instruction = instruction
         if answers is not None:

@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from mrlm.data.final_answer import MAX_TEXT, after_hashes, last_box
-from mrlm.environments.math.answers import LETTER, MAX_ANSWER, cleaned, costly, number, several
+from mrlm.environments.math.answers import (
+    LETTER,
+    LONE_SIGN,
+    MAX_ANSWER,
+    cleaned,
+    costly,
+    number,
+    several,
+)
 from mrlm.environments.math.units import LEADING
 
 Answers = Literal["boxed", "any"]
@@ -33,13 +42,13 @@ _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may 
 _FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
 _OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
-_LONE_SIGN = re.compile(r"(?:(?<=[=:(,])|(?<=\bis)|^)(\s{0,3})([-+])\s{1,3}(?=[$£€]?\d)")
 _RUN = re.compile(
     r"(?<![A-Za-z\d.\\])[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
     r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
 )
 _SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
 _EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
+_COMMAND = re.compile(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(
     r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
 )
@@ -101,11 +110,13 @@ def unmarked(line: str, item: bool = True) -> str:
     if line.startswith("|") or line.endswith("|"):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         line = next((cell for cell in reversed(cells) if cell), "")
-    for _ in range(3):
+    for _ in range(3 if "*" in line or "_" in line or "`" in line else 0):
         line, count = _EMPHASIS.subn(r"\2", line)
         if not count:
             break
-    return _LABEL.sub(r"\1 ", _DISPLAY.sub(" ", line)).strip()
+    if "\\" in line or "$" in line:
+        line = _LABEL.sub(r"\1 ", _DISPLAY.sub(" ", line))
+    return line.strip()
 
 
 def _answer_in(part: str) -> str | None:
@@ -130,7 +141,11 @@ def before_answer(text: str, answers: Answers = "any") -> str:
 def gold_of(value: Any) -> str:
     """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), in a sentence
     that states it ("The answer is 3."), else the text itself."""
-    text = str(value).strip()
+    return _gold_of(str(value).strip())
+
+
+@lru_cache(4096)
+def _gold_of(text: str) -> str:
     found = after_hashes(text) if "####" in text else last_box(text)
     if found:
         return found
@@ -165,14 +180,14 @@ def problem_of(value: Any) -> str:
 def _is_expression(text: str) -> bool:
     if len(text) > MAX_ANSWER:
         return False
-    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
+    without_commands = _COMMAND.sub("", text) if "\\" in text else text
     plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
     return plain or number(text) is not None or several(text) is not None
 
 
 def _number_in(text: str) -> str | None:
     together = _SPACED.sub(r"\1", " ".join(text.split()))
-    together = _LONE_SIGN.sub(r"\1\2", together)
+    together = LONE_SIGN.sub(r"\1\2", together)
     runs = [
         match
         for match in _RUN.finditer(together)

@@ -15,7 +15,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.qa import ANSWERS, accepted_answers
+from mrlm.environments.qa import ANSWERS, accepted_answers, problem_of
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
 from mrlm.environments.search_qa.prompts import (
@@ -93,6 +93,8 @@ class SearchQAEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (-1.0, 1.0)
+    expert_return = 1.0
+    alone = {"rounds": 0}  # noqa: RUF012
     matters = row_matters("dataset", rows=["seed"], generated=["hops"])
     _table: QuestionTable | None = None
 
@@ -143,7 +145,9 @@ class SearchQAEnvironment(RowTasks):
         self.hops: tuple[int, ...] = _hops(hops)
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("search_qa data set", ANSWERS, dataset, *settings)
+            self._table = QuestionTable(
+                "search_qa data set", ANSWERS, dataset, *settings, problem=problem_of
+            )
         self._begin(Task("none"))
 
     def num_tasks(self, split: Split = "train") -> int | None:
@@ -155,8 +159,6 @@ class SearchQAEnvironment(RowTasks):
             found = self._table.question(seed, split)
             index, text, info = found.index, found.text, found.info
             gold = accepted_answers(found.gold)
-            if not gold:
-                raise ConfigError(f"{found.where}: its answer is empty")
         else:
             asked = corpus.questions(split, self.hops)
             index = seed % len(asked)

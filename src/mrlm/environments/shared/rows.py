@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from mrlm.core.environment import Environment, Split
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 FEW = 10
 """Below this many rows none are held out: evaluation uses the training rows, with a log message."""
+
+ABOVE_NOTHING = 0.001
+"""Least return of the expert where the own answers of rows need not get the full reward."""
 
 ROW_SETTINGS = ("eval_dataset", "split", "columns", "on_bad_row")
 """Arguments for reading rows."""
@@ -150,10 +154,13 @@ class RowTasks(Environment):
 
     blocking: bool = False
     expert_return: float | None = None
-    """The return of every agent in an episode that the expert plays; it is proved for each row when
-    a run starts. `None`: it is not known."""
+    """Least return of every agent in an episode that the expert plays; it is proved for each row
+    when a run starts. `None`: it is not known."""
     slow_proof: bool = False
     """Whether the proof takes so long that it is cached."""
+    alone: Mapping[str, Any] = MappingProxyType({})
+    """Attributes of a copy in which the expert plays a row, where they differ: no judge, tool or
+    other service is called."""
     _table: RowTable | None = None
 
     @property
@@ -162,8 +169,11 @@ class RowTasks(Environment):
         return self._table
 
     def prover(self) -> Self:
-        """A copy in which the expert plays a row: patient, so that none fails by chance."""
-        return self.spawn()
+        """A copy in which the expert plays a row: alone, and patient, so that none fails by
+        chance."""
+        twin = self.spawn()
+        twin.__dict__.update(self.alone)
+        return twin
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)

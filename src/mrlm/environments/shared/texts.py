@@ -78,6 +78,9 @@ class TextEnvironment(RowTasks):
         self.agents: tuple[str, ...] = agent_names(
             [self.writer, *([judge_agent] if judge_agent else [])]
         )
+        without = {name: self.weights[name] for name in self.weights if name != "judge"}
+        self.alone = {"judge": None, "weights": without}
+        self.expert_return = 1.0 if without else None
         asked = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + asked
         self._task = Task("none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -37,8 +37,10 @@ from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolR
 from mrlm.environments.tools.tasks import (
     ANSWERS,
     GROUPS,
+    accepted_of,
     generated,
     generator_of,
+    problem_of,
     required_of,
     rows_of,
 )
@@ -96,11 +98,15 @@ class ToolUseEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (-0.8, 1.8)
+    expert_return = CORRECT
+    alone = {"_answers_alone": True}  # noqa: RUF012
     matters = row_matters(
         "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
     )
 
     _table: QuestionTable | None = None
+    _answers_alone = False
+    """Whether the expert states the answer at once, without tools."""
 
     def __init__(
         self,
@@ -142,7 +148,9 @@ class ToolUseEnvironment(RowTasks):
         if self.generator is None:
             held = None if eval_tasks is None else rows_of(eval_tasks)
             settings = (held, split, columns, on_bad_row, seed)
-            self._table = QuestionTable("tool tasks", ANSWERS, rows_of(tasks), *settings)
+            self._table = QuestionTable(
+                "tool tasks", ANSWERS, rows_of(tasks), *settings, problem=problem_of
+            )
         if registry is None:
             default = self.generator.groups if self.generator else GROUPS
             groups = default if tools is None else tools
@@ -166,7 +174,7 @@ class ToolUseEnvironment(RowTasks):
             task.prompt = [Message(words, Role.SYSTEM, metadata=native), *task.prompt]
         return task
 
-    def spawn(self) -> ToolUseEnvironment:
+    def spawn(self) -> Self:
         twin = copy.copy(self)
         twin._begin(Task("none"))
         return twin
@@ -194,7 +202,8 @@ class ToolUseEnvironment(RowTasks):
             if name not in self.registry:
                 unknown = self.registry.unknown(name)
                 raise ConfigError(f"task {task.id!r} requires a tool: {unknown}")
-        self._box = self.registry.open(self.timeout, self.max_output)
+        box = Toolbox if self._answers_alone else ToolRegistry.open
+        self._box = box(self.registry, self.timeout, self.max_output)
         if task.info.get("files"):
             self._place_files(task.info["files"])
         return StepResult({self.agents[0]: Observation(list(task.prompt))})
@@ -283,9 +292,7 @@ class ToolUseEnvironment(RowTasks):
 
     def _ended(self, answer: str) -> StepResult:
         self._over = True
-        gold = self._task.answer
-        accepted = gold if isinstance(gold, list | tuple) else [gold]
-        right = same_answer(answer, accepted)
+        right = same_answer(answer, accepted_of(self._task.answer))
         self._note("answer", answer, "good" if right else "bad")
         if not right:
             return self._result([Message("That is not correct.")], {"solved": 0.0})
@@ -311,8 +318,7 @@ class ToolUseEnvironment(RowTasks):
         """The calls with their results, and the accepted answer; not for the agent."""
         if agent is not None:
             return None
-        gold = self._task.answer
-        accepted = " or ".join(map(str, gold if isinstance(gold, list | tuple) else [gold]))
+        accepted = " or ".join(map(str, accepted_of(self._task.answer)))
         rows = [(turn, call, (result, kind)) for turn, call, result, kind in self._log]
         drawn = table(rows, ("turn", "call", "result")) if rows else ""
         return stacked(drawn, shortened(f"reference: {accepted}", MOST_DRAWN))
@@ -328,6 +334,8 @@ class ToolUseEnvironment(RowTasks):
         return f"{question}\nturn {self._turn + 1} of {self.max_turns}; used: {used}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
+        if self._answers_alone:
+            return stated(accepted_of(self._task.answer)[0], self.call_format)
         if "plan" not in self._task.info:
             return None
         if self._planned < len(self._plan):

@@ -46,6 +46,16 @@ def required_of(task: Task) -> list[str] | None:
     return list(dict.fromkeys(names))
 
 
+def accepted_of(answer: Any) -> Sequence[Any]:
+    """The accepted answers of a task."""
+    return answer if isinstance(answer, list | tuple) else [answer]
+
+
+def problem_of(answer: Any) -> str:
+    """The problem of an answer column; empty for nothing."""
+    return "" if any(str(one).strip() for one in accepted_of(answer)) else "its answer is empty"
+
+
 def generated(problem: ToolProblem, seed: int, split: Split) -> Task:
     """The task of a generated problem."""
     info = _columns(problem)

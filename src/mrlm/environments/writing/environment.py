@@ -16,6 +16,7 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen, first_of
 from mrlm.environments.shared.rows import (
+    ABOVE_NOTHING,
     RowTable,
     RowTasks,
     agent_names,
@@ -68,6 +69,7 @@ class WritingEnvironment(RowTasks):
     """
 
     reward_range: tuple[float, float] | None = (0.0, 3.0)
+    expert_return = ABOVE_NOTHING  # rows' own texts are no models of quality
     max_turns: int | None = 1
 
     matters = row_matters("dataset")

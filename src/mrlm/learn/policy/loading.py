@@ -72,11 +72,8 @@ def load_model(
         loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
         peft = import_peft()
         adapted = peft.PeftModel.from_pretrained(loaded, path)
-        if (file := Path(path) / "adapter_model.safetensors").is_file():
-            with safe_open(file, "pt") as saved:
-                require_weights(
-                    path, set(peft.get_peft_model_state_dict(adapted)) - {*saved.keys()}
-                )
+        saved = peft.load_peft_weights(path, device="cpu")
+        require_weights(path, set(peft.get_peft_model_state_dict(adapted)) - {*saved})
         try:
             return adapted.merge_and_unload().requires_grad_(True)  # PEFT has frozen the base
         except (RuntimeError, ValueError, NotImplementedError) as error:

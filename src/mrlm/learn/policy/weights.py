@@ -197,6 +197,8 @@ class PolicyWeights:
         """Loads the weights that `save` wrote, in place, bit by bit."""
         whole = self.storage.whole
         read_model(whole.model, whole.adapter, folder)
+        if whole.value_head is not None and read_heads(folder) is None:
+            require_weights(str(folder), whole.value_head.state_dict())
         whole.load_heads(folder)
         self.storage.take()
 

@@ -28,11 +28,13 @@ class FunctionCall:
         args: arguments by position: plain data (see `plain.pack`).
         expected: the expected value, compared by `same`.
         kwargs: arguments by name.
+        also: further values that are right.
     """
 
     args: Sequence[Any] = ()
     expected: Any = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    also: Sequence[Any] = ()
 
 
 async def grade_calls(
@@ -72,23 +74,24 @@ async def grade_calls(
 
 
 async def _one(
-    solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float
+    solution: Solution, call: dict[str, Any], accepted: Sequence[Any], rel_tol: float
 ) -> GradingVerdict:
     await solution.load()
     came = await solution.run(call, solution.clock.next())
     if isinstance(came, Raised):
         return came.verdict
     try:
-        right = same_packed(came.packed, expected, rel_tol)
+        right = any(same_packed(came.packed, one, rel_tol) for one in accepted)
     except NotPlain:
         return GradingVerdict("error", NotPlain.__name__)
     return GradingVerdict("passed" if right else "wrong", got=show(came.packed))
 
 
-def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any], Any]:
+def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any], list[Any]]:
     try:
         arguments = {"args": pack(list(call.args)), "kwargs": pack(dict(call.kwargs))}
-        return {"do": "call", "name": entry, **arguments}, pack(call.expected)
+        accepted = [pack(one) for one in (call.expected, *call.also)]
+        return {"do": "call", "name": entry, **arguments}, accepted
     except NotPlain as error:
         raise DataError(
             f"test {number} of {entry!r}: arguments and expected value must be plain data "
