@@ -172,6 +172,9 @@ def test_a_pipeline_and_what_is_published_of_it(
     turns = last_evaluation(run / "2-dpo")
     with pytest.raises(ConfigError, match="which is not on the Hub; give --base ID"):
         pack(run / "final", tmp_path / "refused", published=Published("me/team"))
+    (base / "README.md").write_text('# Base\n\nAs "other/model": `x = "me/base"`.\n')
+    with pytest.raises(ConfigError, match="give --base me/base, as its card calls the same"):
+        pack(run / "final", tmp_path / "refused", published=Published("me/team"))
     pack(run / "final", tmp_path / "named", published=Published("me/team", "me/base"))
     saved = json.loads((tmp_path / "named" / "adapter_config.json").read_text())
     assert saved["base_model_name_or_path"] == "me/base"
