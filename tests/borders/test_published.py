@@ -158,7 +158,7 @@ def last_evaluation(run: Path) -> list[tuple[list[int], list[int]]]:
     episodes = [each for each in read_run(run).episodes() if each.evaluation]
     last = max(each.step for each in episodes)
     turns = [turn for each in episodes if each.step == last for turn in each.turns]
-    return [(turn.prompt_ids.tolist(), turn.ids.tolist()) for turn in turns]
+    return [(turn.prompt_ids.tolist(), turn.completion_ids.tolist()) for turn in turns]
 
 
 def test_a_pipeline_and_what_is_published_of_it(

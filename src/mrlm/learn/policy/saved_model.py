@@ -61,7 +61,7 @@ def name_on_card(base: str) -> str | None:
     text = card.read_text(encoding="utf-8", errors="replace")
     title = re.search(r"^# (.+)", text, re.MULTILINE)
     names = {Path(base).name.lower(), title[1].strip().lower() if title else ""}
-    found = {each for each in re.findall(r"""["'`]([\w.-]+/[\w.-]+)["'`]""", text)}
+    found = set(re.findall(r"""["'`]([\w.-]+/[\w.-]+)["'`]""", text))
     found = {each for each in found if each.rpartition("/")[2].lower() in names}
     return found.pop() if len(found) == 1 else None
 
