@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mrlm
 from mrlm.core.episodes import Episode, Group
