@@ -234,7 +234,7 @@ def _defaults(library: str) -> str:
             path = f"algorithm.{word}" if word in own else WORDS[word].path
             ours, shown = _native(native, path), json.dumps(getattr(usual, word))
             if word == "disable_dropout":
-                ours = json.dumps(not native.training.dropout)
+                ours = "true, but for `lora.dropout`"
             if ours == shown:
                 continue
             rows.setdefault((word, shown, ours), []).append(name.removesuffix("Config"))

@@ -158,7 +158,7 @@ def last_evaluation(run: Path) -> list[tuple[list[int], list[int]]]:
     episodes = [each for each in read_run(run).episodes() if each.evaluation]
     last = max(each.step for each in episodes)
     turns = [turn for each in episodes if each.step == last for turn in each.turns]
-    return [(turn.prompt_ids.tolist(), turn.ids.tolist()) for turn in turns]
+    return [(turn.prompt_ids.tolist(), turn.completion_ids.tolist()) for turn in turns]
 
 
 def test_a_pipeline_and_what_is_published_of_it(
@@ -171,6 +171,9 @@ def test_a_pipeline_and_what_is_published_of_it(
     run_experiment(pipeline(tmp_path, str(base), "sft", "dpo"))
     turns = last_evaluation(run / "2-dpo")
     with pytest.raises(ConfigError, match="which is not on the Hub; give --base ID"):
+        pack(run / "final", tmp_path / "refused", published=Published("me/team"))
+    (base / "README.md").write_text('# Base\n\nAs "other/model": `x = "me/base"`.\n')
+    with pytest.raises(ConfigError, match="give --base me/base, as its card calls the same"):
         pack(run / "final", tmp_path / "refused", published=Published("me/team"))
     pack(run / "final", tmp_path / "named", published=Published("me/team", "me/base"))
     saved = json.loads((tmp_path / "named" / "adapter_config.json").read_text())

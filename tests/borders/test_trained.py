@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 
@@ -332,11 +333,20 @@ def test_autocast_around_a_loss_is_that_of_the_own_forward(tokenizer: Any) -> No
     assert torch.equal(gradient(True), gradient(False))
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_dropout_acts_only_when_asked(asked: bool, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("adapter", "asked", "acts"),
+    [(0.0, None, False), (0.0, True, True), (0.4, None, True), (0.4, False, False)],
+)
+def test_dropout_acts_only_when_asked(
+    adapter: float, asked: bool | None, acts: bool, tokenizer: Any, tmp_path: Path
+) -> None:
     """With the reference equal to the policy the first loss of DPO is ln 2; modes stay."""
     model = made("gpt2", resid_pdrop=0.2).eval()
     model.transformer.h[0].train()
+    if adapter:
+        shape = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
+        config = LoraConfig(lora_dropout=adapter, init_lora_weights=False, **shape)
+        model = get_peft_model(model, config).eval()
     modes = [module.training for module in model.modules()]
     result = DPOTrainer(
         model=model,
@@ -348,9 +358,9 @@ def test_dropout_acts_only_when_asked(asked: bool, tokenizer: Any, tmp_path: Pat
         report_to="none",
     ).train()
     first = abs(result.metrics["loss"] - math.log(2))
-    assert first > 1e-4 if asked else first < 1e-6
-    assert asked or result.metrics["rewards/accuracies"] == 0.5
-    assert [module.training for module in model.modules()] == modes
+    assert first > 1e-4 if acts else first < 1e-6
+    assert acts or result.metrics["rewards/accuracies"] == 0.5
+    assert adapter or [module.training for module in model.modules()] == modes
 
 
 def test_dropout_and_ties_beside_trl(tokenizer: Any, tmp_path: Path) -> None:

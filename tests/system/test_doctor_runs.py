@@ -61,7 +61,9 @@ DISEASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     found = CliRunner().invoke(app(), ["doctor", *arguments, "--json"])
-    return found.exit_code, [json.loads(line) for line in found.stdout.splitlines()]
+    *alarms, examined = map(json.loads, found.stdout.splitlines())
+    assert examined["ready"] <= examined["rules"]
+    return found.exit_code, alarms
 
 
 @pytest.mark.parametrize("name", DISEASES)

@@ -16,7 +16,7 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.learn.policy.policy import Policy, own_dropout
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import seed_of
 
 TEAM = "team"
@@ -39,7 +39,7 @@ def make_learners(
         for name, each in trained.items()
     ]
     given = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
-    if given and not any(own_dropout(each.weights_of) for each in learners):
+    if given and not any(random_forward(each.weights_of) for each in learners):
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )

@@ -162,17 +162,22 @@ def amount(plan: RunPlan, turns: int | None, total: int) -> str:
     """How much a step of a run samples or reads, in words; `turns` as in `RunFacts`."""
     tasks, spec = plan.config.training.batch_size, plan.spec
     if plan.rows is not None or spec.sampling.rows:
-        text = f"{tasks} {'pairs' if spec.sampling.pairs else 'rows'} a step"
+        text = f"{_number(tasks, 'pair' if spec.sampling.pairs else 'row')} a step"
     else:
         agents, samples = len(plan.assignment.policy_of), plan.algorithm.group_size
         single = turns == 1 and agents == 1
-        first, last = ("prompts", "completions") if single else ("tasks", "episodes")
-        text = f"{tasks} {first} x {samples} samples = {tasks * samples} {last} a step"
+        first, last = ("prompt", "completion") if single else ("task", "episode")
+        text = f"{_number(tasks, first)} x {_number(samples, 'sample')} = "
+        text += f"{_number(tasks * samples, last)} a step"
         if not single:
-            text += f", {agents} agent{'s' * (agents > 1)}"
+            text += f", {_number(agents, 'agent')}"
     parts = plan.algorithm.num_minibatches * plan.algorithm.update_epochs
     each = "" if parts == 1 else f" of up to {parts} optimiser steps"
-    return f"{text}, {total} step{'s' * (total != 1)}{each}"
+    return f"{text}, {_number(total, 'step')}{each}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:

@@ -85,7 +85,10 @@ def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
     """The formatter of an agent: its template, or the name of a function. An environment of one
     agent has one for all."""
     for env in plan.environments:
-        known: Mapping[str, Any] = getattr(env.template, "formatters", None) or {}
+        inside: Any = env.template
+        while inside is not None and not hasattr(inside, "formatters"):  # a wrapper
+            inside = getattr(inside, "environment", None)
+        known: Mapping[str, Any] = getattr(inside, "formatters", None) or {}
         given = known.get(agent, next(iter(known.values())) if len(known) == 1 else None)
         if given is None:
             continue

@@ -68,9 +68,12 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
         print(json.dumps(row) if as_json else printable(f"{stage}: {text}"))
     if not found and not ended and not as_json:
         print(f"no alarms in {run}")
-    for stage, (count, total) in ready.items() if not as_json else ():
+    for stage, (count, total) in ready.items():
         where = f"{stage.name}: " if len(stages) > 1 else ""
-        print(f"{where}{count} of {total} rules had enough to look at")
+        row = {"folder": str(stage), "ready": count, "rules": total}
+        print(
+            json.dumps(row) if as_json else f"{where}{count} of {total} rules had enough to look at"
+        )
     return bool(found or ended)
 
 

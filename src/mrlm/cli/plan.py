@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PROMPT = 256
 """Tokens of a prompt where no setting limits them."""
+USUAL = "h100"
+"""The device of a plan without --device."""
 ENGINES = ("lean", "vllm")
 SERVERS = ("vllm", "sglang", "mrlm")
 """Engines whose weights are in another process, on devices of their own."""
@@ -28,7 +30,7 @@ def plan(
     config: Path | None = None,
     devices: int = 1,
     nodes: int | None = None,
-    device: str = "h100",
+    device: str | None = None,
     strategy: str = "auto",
     engine: str | None = None,
     prompt_tokens: int | None = None,
@@ -50,7 +52,7 @@ def plan(
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
-    what = find_device(device)
+    what = find_device(device or USUAL)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
     given = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
@@ -70,6 +72,8 @@ def plan(
             found.append(({"stage": name} if loaded.stages else {}) | report.data(*shown))
         else:
             found.append(f"stage {name}\n" * bool(loaded.stages) + report.text(*shown))
+    if device is None and not as_json:
+        found.append(f"note: this is for {USUAL}; --device cpu is this machine, measured")
     data = found if loaded.stages else found[0]
     print(json.dumps(data, indent=1) if as_json else "\n\n".join(found))
 

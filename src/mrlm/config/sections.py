@@ -102,9 +102,9 @@ class TrainingConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Compute type of forward passes in training; weights keep their own type. `auto`: bf16 on a
     CUDA device that has it, else fp32."""
-    dropout: bool = False
-    """Let the dropout of models act in updates, which makes losses and ratios random; that of
-    adapters (`lora.dropout`) always acts."""
+    dropout: bool | None = None
+    """Which dropout acts in updates, where it makes losses and ratios random: `true` that of models
+    and adapters, `false` none, `null` that of adapters (`lora.dropout`)."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of storing them."""
     seed: Whole = 0

@@ -31,7 +31,7 @@ from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, loss_mismatch, raw
-from mrlm.learn.no_gradient import check_gradient
+from mrlm.learn.no_gradient import check_gradient, watch_gradient
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.incoming import make_trainable
@@ -167,8 +167,7 @@ class Learner(Trainee):
                 are one group.
 
         Raises:
-            ConfigError: wrong number of rewards, no finite reward, or a group baseline with a
-                single rollout.
+            ConfigError: wrong number of rewards, none finite, or one rollout in a group baseline.
         """
         groups, samples = self._credited(rollouts, rewards, group_by)
         loss = self.loss_of(samples)
@@ -190,9 +189,10 @@ class Learner(Trainee):
         outputs = self.weights_of.forward(batch, self.spec.entropy)
         loss = self.algorithm.loss(batch, outputs)
         if across is not None:
-            metrics = {name: value * across.size for name, value in loss.metrics.items()}
             total = across.averaged(loss.total * across.size, self.weights_of.parameters())
-            loss = Loss(total, metrics)
+            loss = Loss(total, {name: value * across.size for name, value in loss.metrics.items()})
+        else:
+            watch_gradient(loss.total, self.weights_of, samples, self.algorithm)
         return Loss(loss.total, loss.metrics | loss_mismatch(self.weights_of, batch, outputs))
 
     def forget(self) -> None:

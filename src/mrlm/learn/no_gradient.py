@@ -1,11 +1,13 @@
-"""The cause of a gradient of exactly 0."""
+"""The cause of a gradient of exactly 0, in steps of trainers and of custom loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Variable
 
 from mrlm.core.errors import TrainingError
 from mrlm.learn.bases.algorithm import Algorithm
@@ -62,6 +64,37 @@ def check_gradient(
         f"although the loss has a slope at {count} of {totals.tokens} tokens, so nothing is "
         f"trained: {cause}"
     )
+
+
+def watch_gradient(
+    loss: Tensor, policy: Policy, samples: Sequence[Sample], algorithm: Algorithm
+) -> None:
+    """Has `check_gradient` called at the end of a backward pass of a custom loop through the loss,
+    if it came to trained tensors and gave all of them a gradient of exactly 0."""
+    weights = policy.parameters()
+
+    def begin(slope: Tensor) -> None:
+        if not bool(slope):  # the loop itself made the loss 0
+            return
+        moved: list[bool] = []
+
+        def note(gradient: Tensor) -> None:
+            if not any(moved):
+                moved.append(bool(gradient.any()))
+
+        hooks = [weight.register_hook(note) for weight in weights]
+
+        def end() -> None:
+            for hook in hooks:
+                hook.remove()
+            if moved and not any(moved):
+                check_gradient(policy, samples, algorithm, sum(len(each.ids) for each in samples))
+
+        engine: Any = Variable._execution_engine  # pyright: ignore[reportAttributeAccessIssue]
+        engine.queue_callback(end)
+
+    if loss.requires_grad:
+        loss.register_hook(begin)
 
 
 def _leaf(value: Tensor | None) -> Tensor | None:

@@ -24,7 +24,7 @@ from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.master_weights import MASTER, MasterWeights, decayed
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.modes import update_mode
-from mrlm.learn.policy.policy import Policy, random_forward
+from mrlm.learn.policy.policy import Policy, random_forward, stop_adapter_dropout
 from mrlm.learn.policy.randomness import GENERATORS
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -47,7 +47,7 @@ class LearnerSettings:
         max_tokens: grid cells of a micro-batch.
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
-        dropout: whether the model's own dropout acts in updates; that of adapters always does.
+        dropout: whether dropout acts in updates; `None` is that of adapters alone.
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         gradient_shares: iterations between computations of a shared policy's gradient by agent; 0
@@ -71,7 +71,7 @@ class LearnerSettings:
     max_tokens: int = 16384
     accumulation: int = 1
     gradient_checkpointing: bool = False
-    dropout: bool = False
+    dropout: bool | None = None
     max_nonfinite_steps: int = 3
     gradient_shares: int = 0
     dump_folder: Path | None = None
@@ -245,7 +245,9 @@ class Trainee:
         self.settings: LearnerSettings = settings
         self.title: str = title
         if isinstance(learned, Policy):
-            learned.dropout = settings.dropout
+            learned.dropout = bool(settings.dropout)
+            if settings.dropout is False:
+                stop_adapter_dropout(learned)
         if settings.offload and (learned.device.type == "cpu" or learned.storage.sharded):
             reason = "sharded by FSDP" if learned.storage.sharded else "on the CPU"
             raise ConfigError(

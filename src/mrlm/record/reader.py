@@ -30,8 +30,8 @@ class RecordedTurn:
         policy: its policy.
         text: the completion.
         row: all that is recorded of it, as in `docs/record.md`.
-        prompt_ids: (P,) all tokens of its prompt, uint32; `None` if tokens are not recorded.
-        ids: (T,) sampled tokens, uint32; `None` if tokens are not recorded.
+        prompt_ids: (P,) all tokens of its prompt; `None` if tokens are not recorded.
+        completion_ids: (T,) sampled tokens; `None` if tokens are not recorded.
     """
 
     agent: str
@@ -39,7 +39,12 @@ class RecordedTurn:
     text: str
     row: Mapping[str, Any]
     prompt_ids: np.ndarray | None = None
-    ids: np.ndarray | None = None
+    completion_ids: np.ndarray | None = None
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """Its `completion_ids`, by their name in the rows of a record."""
+        return self.completion_ids
 
     @property
     def trained(self) -> bool:
@@ -93,11 +98,11 @@ class RecordedEpisode:
         for turn in record.get("turns", ()):
             ids, prompt = turn.get("ids"), None
             if isinstance(ids, list):  # schema 1
-                ids = np.asarray(ids, np.uint32)
+                ids = np.asarray(ids, np.int64)
             elif ids is not None:
-                ids = unpack(ids)
+                ids = unpack(ids).astype(np.int64)
                 shared, rest = turn["prompt"]
-                prompt = np.asarray([*known[:shared], *unpack(rest).tolist()], np.uint32)
+                prompt = np.asarray([*known[:shared], *unpack(rest).tolist()], np.int64)
                 known = [*prompt.tolist(), *ids.tolist()]
             place = turn.get("message")
             text = turn.get("text") if place is None else record["messages"][place]["content"]

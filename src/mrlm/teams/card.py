@@ -239,8 +239,8 @@ def _results(facts: Mapping[str, Any]) -> list[str]:
         parts.append("## Alarms\n\nThe examination of the run found:\n\n" + "\n".join(rows))
     else:
         parts.append("## Alarms\n\nThe examination of the run raised no alarm.")
-    if facts["doctor"] != "off" and "rules" in facts:
-        ready, total = facts["rules"]
+    if facts["doctor"] != "off":
+        ready, total = facts.get("rules", ("An unknown number", "its"))
         parts[-1] += f"\n\n{ready} of {total} rules had enough to look at."
     return parts
 

@@ -23,7 +23,7 @@ from mrlm.learn.policy.loading import (
     load_tokenizer,
     quietly,
 )
-from mrlm.learn.policy.saved_model import HEADS, hub_name, rename_base
+from mrlm.learn.policy.saved_model import HEADS, hub_name, name_on_card, rename_base
 from mrlm.teams.card import CARD, TRAIN, write_cards
 from mrlm.teams.public import local_files, public
 from mrlm.teams.saving import FACTS, TEAM, absolute_team, card_of
@@ -135,10 +135,16 @@ def _bases(
         )
     for name, base in local.items():
         if published.base is None:
+            carded = name_on_card(resolve_model(base))
+            own = (
+                f"--base {carded}, as its card calls the"
+                if carded
+                else "--base ID, the hub id of the"
+            )
             raise ConfigError(
                 f"policy {name!r} is an adapter on {portable_name(base) or 'a base without a name'}"
-                ", which is not on the Hub; give --base ID, the hub id of the same weights, or "
-                "--merge, to publish whole models"
+                f", which is not on the Hub; give {own} same weights, or --merge, to publish whole "
+                "models"
             )
         found[name] = published.base
     return found

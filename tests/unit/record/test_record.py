@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mrlm
 from mrlm.core.episodes import Episode, Group
@@ -219,7 +220,9 @@ def test_logs_of_earlier_versions_open(tmp_path: Path) -> None:
     (tmp_path / PLAIN).write_text(json.dumps({"step": 3, **old}) + '\n{"step": 4, "id"')
     run = mrlm.read_run(tmp_path)
     (read,) = run.episodes([3])
-    assert read.turns[0].ids is not None and read.turns[0].ids.tolist() == [3, 4]
+    (turn,) = read.turns  # as of `Turn`, and indices for torch
+    assert turn.completion_ids is not None and torch.as_tensor(turn.ids).tolist() == [3, 4]
+    assert torch.arange(9)[torch.as_tensor(turn.completion_ids)].tolist() == [3, 4]
     assert run.steps == [3] and len(run.frame()) == 1
 
 

@@ -164,6 +164,18 @@ def test_own_loops_name_the_cause(cause: str) -> None:
         learner.calculate_loss(rollouts, rewards)
 
 
+def test_own_loops_find_a_gradient_of_exactly_0() -> None:
+    model, tokenizer = parts()
+    rollout = mrlm.Rollout().add_messages(
+        mrlm.Message("2+2="), mrlm.Message("4", mrlm.MessageType.MODEL)
+    )
+    loss = mrlm.Learner(Detached(model), tokenizer, mrlm.SFT()).calculate_loss([rollout], [1.0])
+    (loss * 0).backward(retain_graph=True)  # the loop's own 0
+    with pytest.raises(TrainingError, match=r"gradient is exactly 0 in all .* has a slope at"):
+        loss.backward()
+    mrlm.Learner(model, tokenizer, mrlm.SFT()).calculate_loss([rollout], [1.0]).backward()
+
+
 def test_what_ends_a_run_saves_the_steps_before(tmp_path: Path) -> None:
     """And the run goes on from there as if nothing had happened."""
     broken = [False]
@@ -198,4 +210,5 @@ def test_the_commands_say_how_a_run_ended(tmp_path: Path, run: Any) -> None:
     done = run("doctor", str(tmp_path / "run"))
     assert done.code == 1 and message in done.out
     done = run("doctor", str(tmp_path / "run"), "--json")
-    assert done.code == 1 and message in json.loads(done.out)["because"]
+    ended, examined = map(json.loads, done.out.splitlines())
+    assert done.code == 1 and message in ended["because"] and examined["ready"] < examined["rules"]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,7 +50,8 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
             "save it there with tokenizer.save_pretrained, or set model.tokenizer_name_or_path"
         )
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        with _reachable_hub(path):
+            return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "tokenizer", error)) from error
 
@@ -83,7 +88,7 @@ def load_model(
             ) from error
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-        with quietly():
+        with quietly(), _reachable_hub(path):
             loading: Any = kind.from_pretrained(
                 path,
                 output_loading_info=True,
@@ -110,6 +115,24 @@ def require_weights(name: str, missing: Collection[str]) -> None:
             f"{', ...' if len(missing) > 3 else ''}), and would be random numbers; save the whole "
             "model with save_pretrained, under the names that it loads them by"
         )
+
+
+@contextmanager
+def _reachable_hub(path: str) -> Iterator[None]:
+    """Context in which the hub's client reads its cache alone if the hub's host has no address:
+    it would try again for a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    if not Path(path).is_dir() and not getproxies():
+        try:
+            socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        except OSError:
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:

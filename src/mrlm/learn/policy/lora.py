@@ -83,6 +83,10 @@ def inject(model: Any, name: str, config: Any, trainable: bool) -> Any:
         if isinstance(model, peft.PeftModel):
             with _as_trainable_as_before(model):
                 model.add_adapter(name, config)
+            for layer in model.modules():  # a new module is in training mode
+                dropouts = getattr(layer, "lora_dropout", None)
+                if isinstance(dropouts, nn.ModuleDict) and name in dropouts:
+                    dropouts[name].train(layer.training)
         else:
             model = peft.get_peft_model(model, config, adapter_name=name)
     for parameter in adapter_parameters(model, name).values():

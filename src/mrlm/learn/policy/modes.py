@@ -27,8 +27,7 @@ def update_mode(model: nn.Module, dropout: bool, checkpointing: bool) -> Iterato
 
     Args:
         model: the model.
-        dropout: whether its own dropout acts; that of adapters, which a user has to set, always
-            does.
+        dropout: whether its own dropout acts; that of adapters, which a user has to set, does.
         checkpointing: whether blocks recompute activations, which they do in training mode only.
     """
     with restored_modes(model) as modules:

@@ -226,6 +226,12 @@ def random_forward(policy: Policy, dropout: bool | None = None) -> bool:
     return adapters or ((policy.dropout if dropout is None else dropout) and own_dropout(policy))
 
 
+def stop_adapter_dropout(policy: Policy) -> None:
+    """Sets the dropout of a policy's adapters to 0, in its model."""
+    for module in _dropouts(policy, True):
+        module.p = 0.0
+
+
 def own_dropout(policy: Policy) -> bool:
     """Whether a policy's model has dropout, apart from adapters."""
     config = getattr(policy.model, "config", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def hub_name(base: str) -> str | None:
     name = portable_name(base)
     known = HUB_ID.fullmatch(name) and name != NAME and not Path(name).is_dir()
     return name if known else None
+
+
+def name_on_card(base: str) -> str | None:
+    """The hub id that the card in the folder of a base calls it by, if there is one."""
+    card = Path(base) / "README.md"
+    if not card.is_file():
+        return None
+    text = card.read_text(encoding="utf-8", errors="replace")
+    title = re.search(r"^# (.+)", text, re.MULTILINE)
+    names = {Path(base).name.lower(), title[1].strip().lower() if title else ""}
+    found = set(re.findall(r"""["'`]([\w.-]+/[\w.-]+)["'`]""", text))
+    found = {each for each in found if each.rpartition("/")[2].lower() in names}
+    return found.pop() if len(found) == 1 else None
 
 
 def rename_base(adapter: Path, base: str) -> None:

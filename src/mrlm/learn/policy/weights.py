@@ -74,7 +74,7 @@ class PolicyWeights:
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"
         self.dropout: bool = False
-        """Whether the model's own dropout acts in updates; that of adapters always does."""
+        """Whether the model's own dropout acts in updates, and not only that of adapters."""
         self.other_ends: frozenset[int] = frozenset()
         """Stop token ids in addition to the model's own."""
         self.shards: Storage[Any] | None = None
