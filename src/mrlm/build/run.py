@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import psutil
+import torch
 
 from mrlm.build.async_play import check_asynchrony, copies_of
 from mrlm.build.compatibility import (
@@ -29,6 +29,7 @@ from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folde
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.lock import check_free, unlock
+from mrlm.build.microbatch import microbatch_tokens
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import (
     LiveObjects,
@@ -53,6 +54,7 @@ from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.checkpoint import read_state
 from mrlm.learn.data.data_parallel import weights_of
 from mrlm.learn.learner import Learner
+from mrlm.learn.policy.loading import free_memory
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.planning.model_shape import ModelShape
@@ -124,7 +126,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     folder = peers.first(lambda: prepare_folder(config, resume, partial(recorded_config, plan)))
     if peers.main and config.record.tokens != "none":
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
-    job = LearningJob(plan.algorithm, total, folder)
+    job = LearningJob(plan.algorithm, total, folder, microbatch_tokens(plan, policies, state))
     learners = placing.make_learners(job, policies)
     _check_rates(plan, learners)
     for learner in learners if copies is not policies else ():
@@ -253,13 +255,18 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
 
 
 def arithmetic_of(
-    plan: RunPlan, *, shape: ModelShape | None = None, parameters: int | None = None
+    plan: RunPlan,
+    *,
+    shape: ModelShape | None = None,
+    parameters: int | None = None,
+    free: float | None = None,
 ) -> Plan:
     """The memory and time estimate of a run.
 
     Args:
         plan: of the run.
         shape, parameters: of every policy's model, where it is not available.
+        free: bytes of memory before the run; by default what is free here.
     """
     config, assignment = plan.config, plan.assignment
     templates = [env.template for env in plan.trained_environments]
@@ -271,6 +278,7 @@ def arithmetic_of(
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
         accelerated=device_type(config) != "cpu",
+        free=free_memory(torch.device(device_type(config))) if free is None else free,
         parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
         policies=assignment.policies,
@@ -280,7 +288,7 @@ def arithmetic_of(
 
 def _check_memory(plan: Plan) -> None:
     """Warns before a run that will probably not fit into memory."""
-    free = psutil.virtual_memory().available
+    free = free_memory(torch.device("cpu"))
     if plan.total_memory > free:
         log.warning(
             "check memory: about %.1f GiB are needed and %.1f GiB are free; smaller "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrlm.core import registry
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
@@ -28,7 +28,7 @@ def plan(
     config: Path | None = None,
     devices: int = 1,
     nodes: int | None = None,
-    device: str = "h100",
+    device: str = "auto",
     strategy: str = "auto",
     engine: str | None = None,
     prompt_tokens: int | None = None,
@@ -44,12 +44,14 @@ def plan(
     """Estimate what a run needs: memory per device, time per step, and how both scale."""
     from mrlm.config import load_config
     from mrlm.planning import estimate, report
-    from mrlm.planning.devices import find_device
+    from mrlm.planning.devices import device_here, find_device
 
     if config is None:
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
+    if device == "auto" and devices > 1 and device_here() == "cpu":
+        device = "h100"  # several processors are no plan
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
@@ -114,19 +116,18 @@ def _counts(
     from mrlm.build.precision import decided
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
+    from mrlm.planning.layout import USABLE
     from mrlm.planning.model_shape import parameters_of, shape_of_size, similar
     from mrlm.planning.timing import Lengths
 
     prompt, mean, latency = said
     generation = stage.generation
+    own = generation.max_prompt_tokens
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="
             f"{generation.max_new_tokens}; raise that, or give less"
         )
-    assumed = prompt is None and generation.max_prompt_tokens is None
-    prompt = prompt or generation.max_prompt_tokens or PROMPT
-    stage = stage.merged({"generation.max_prompt_tokens": prompt})
     stage = decided(stage, "cpu" if device.shared else "cuda")
     size, layers, hidden, vocab = model
     if size is None and any(each is not None for each in (layers, hidden, vocab)):
@@ -134,7 +135,16 @@ def _counts(
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
-    plan, assignment = arithmetic_of(run, shape=shape, parameters=weights), run.assignment
+    first = _measured(run) if prompt is None or (run.rows is not None and mean is None) else None
+    prompt = prompt or (own if first is None else min(first[0], own or first[0])) or PROMPT
+    lengths = {"max_prompt_tokens": prompt}
+    if run.rows is not None and first is not None:
+        mean = mean or max(1, first[1])
+        lengths["max_new_tokens"] = mean
+    run.config = run.config.merged({"generation": lengths})
+    free = USABLE * device.memory
+    plan = arithmetic_of(run, shape=shape, parameters=weights, free=free)
+    assignment = run.assignment
     here = [name for name, policy in assignment.policies.items() if policy.endpoint is None]
     unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
     if unknown:
@@ -144,18 +154,35 @@ def _counts(
             f"policy {name}: {path} is neither a local model folder nor known by its name"
             f"{similar(path)}; give its size with --params, such as --params 7B"
         )
-    if assumed:
+    if first is not None:
+        plan.notes.append(f"prompts are assumed to be as long as the first ones: {prompt} tokens")
+    elif prompt == PROMPT and own is None:
         plan.notes.append(f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens")
     if mean is None and not plan.rows:
         plan.notes.append(
             "every completion is assumed to have maximal length; set --completion-tokens"
         )
     mean = mean or generation.max_new_tokens
+    longest = mean if run.rows is not None else generation.max_new_tokens
     spec = stage.algorithm_settings().spec
     engine = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
     needs = Needs(spec.columns, spec.reads_old)
-    lengths = Lengths(prompt, mean, generation.max_new_tokens, latency, engine)
+    lengths = Lengths(prompt, mean, longest, latency, engine)
     return plan, lengths, needs
+
+
+def _measured(run: Any) -> tuple[int, int] | None:
+    """The lengths of a run's first texts; `None` where its tokenizer, environment or rows are
+    not here."""
+    from mrlm.build.preview import first_lengths
+    from mrlm.core.user_errors import is_users
+
+    try:
+        return first_lengths(run)
+    except Exception as error:  # environments and data of users
+        if not isinstance(error, MRLMError) and not is_users(error):
+            raise
+        return None
 
 
 def _check_choice(option: str, value: str, known: Any) -> None:

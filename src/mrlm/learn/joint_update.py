@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -126,7 +127,25 @@ class StepSums:
 
 Updating = Generator[Work | StepSums, Any, dict[str, float]]
 """An update of one learner: it is sent the detached `Loss` of a `Work`, or the summed numbers of a
-`StepSums`, and returns its metrics."""
+`StepSums`, and returns its metrics. Where memory runs out, a
+`torch.OutOfMemoryError` is thrown into it in place of a loss (see `tried`)."""
+
+
+def tried(
+    gradient: Callable[[], Generator[Work, Loss, dict[str, float]]],
+    shrink: Callable[[torch.OutOfMemoryError], None],
+    records: Sequence[object],
+) -> Generator[Work, Loss, dict[str, float]]:
+    """The result of `gradient`, which begins again where memory runs out and `shrink` allows it;
+    `records`, which its losses are noted in, are then as before."""
+    before = [{name: copy(value) for name, value in vars(each).items()} for each in records]
+    while True:
+        try:
+            return (yield from gradient())
+        except torch.OutOfMemoryError as error:
+            shrink(error)
+            for each, values in zip(records, before, strict=True):
+                vars(each).update({name: copy(value) for name, value in values.items()})
 
 
 async def update_together(
@@ -146,6 +165,15 @@ async def update_together(
         return run_together(updates, jobs[0][0].settings.peers if jobs else ALONE)
 
 
+def _tried(works: Sequence[Work]) -> Sequence[Loss | torch.OutOfMemoryError]:
+    """`accumulate`, or for each micro-batch the error of a device without enough memory."""
+    try:
+        return accumulate(works)
+    except torch.OutOfMemoryError as error:
+        text = str(error)
+    return [torch.OutOfMemoryError(text) for _ in works]  # without the frames that hold activations
+
+
 def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict[str, float]]:
     """Runs updates to their ends: once every unfinished one has a micro-batch, these are computed
     jointly. On several ranks, gradients of learners that finished a step are reduced together in
@@ -155,9 +183,11 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
     works: dict[int, Work] = {}
     ends: dict[int, StepSums] = {}
 
-    def resume(place: int, answer: Loss | dict[str, float] | None) -> None:
+    def resume(place: int, answer: Loss | dict[str, float] | torch.OutOfMemoryError | None) -> None:
+        update = updates[place]
         try:
-            request = updates[place].send(answer)
+            short = isinstance(answer, torch.OutOfMemoryError)
+            request = update.throw(answer) if short else update.send(answer)
             while isinstance(request, StepSums) and peers.size == 1:
                 request = updates[place].send(request.numbers)
         except StopIteration as end:
@@ -174,9 +204,9 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
         for place in range(len(updates)):
             resume(place, None)
         while works or ends:
-            answers: Sequence[Loss | dict[str, float]]
+            answers: Sequence[Loss | dict[str, float] | torch.OutOfMemoryError]
             if works:
-                places, answers = [*works], accumulate([*works.values()])
+                places, answers = [*works], _tried([*works.values()])
                 works.clear()
             else:
                 places = sorted(ends, key=lambda place: ends[place].policy)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, as_column
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
@@ -27,6 +27,9 @@ MOST = 1e9
 """Value of a token with a log-prob that is not finite on one side."""
 FEW = 8
 """Number of samples in the extra pass when the first pass of an update uses dropout."""
+MEASURED = 16
+"""One sample of so many is computed again where activations of the engine are used: neighbours,
+which share a prompt."""
 
 Tally = dict[tuple[str, str], tuple[float, float]]
 """(policy, agent) -> sum over its tokens, and their number."""
@@ -77,6 +80,19 @@ class FirstLook:
     def numbers(self) -> dict[str, float]:
         """Sums and counts that can be summed over ranks."""
         return {name: float(value) for name, value in self._sums.items()}
+
+
+def some_of(samples: Sequence[Sample], step: int) -> list[Sample]:
+    """A few neighbours of every agent, others in every step."""
+    by_agent: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_agent.setdefault(sample.turns[0].agent, []).append(sample)
+    chosen: list[Sample] = []
+    for several in by_agent.values():
+        count = -(-len(several) // MEASURED)
+        start = step * count % len(several)
+        chosen += several[start : start + count]
+    return chosen
 
 
 def raw(metrics: Mapping[str, float]) -> dict[str, float]:

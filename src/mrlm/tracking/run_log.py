@@ -190,7 +190,7 @@ class RunLog:
         self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
         self._episodes: EpisodeFile = self.record.open(self.folder, first)
         self._profile: TextIO | None = None
-        self._examination = Examination(self._rules)
+        self._examination = Examination(self._rules, config=self._about[1])
         if first and self._rules:
             self._examination.resume(self.folder, state.get("doctor"))
 

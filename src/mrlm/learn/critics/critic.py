@@ -135,8 +135,21 @@ class Critic(Trainee):
         self, samples: Sequence[Sample], algorithm: Algorithm
     ) -> tuple[float, float]:
         """One step on one mini-batch; returns the loss and the gradient norm."""
+        peers, loss = self.settings.peers, None
+        while loss is None:
+            try:
+                loss = self._backward(samples, algorithm)
+            except torch.OutOfMemoryError as error:
+                self.shrink(error)
+        peers.add_gradients(self.body.parameters())
+        (sums,) = peers.add_numbers([{"loss": loss}])
+        with span("optimizer", self.title):
+            return sums["loss"], self.finish_step(sums)[0]
+
+    def _backward(self, samples: Sequence[Sample], algorithm: Algorithm) -> float:
+        """Adds up the gradient of a mini-batch; returns the loss on this rank."""
         self.stepper.clear()
-        loss, settings, peers = 0.0, self.settings, self.settings.peers
+        loss, settings = 0.0, self.settings
         micros = micro_batches(
             self.body, settings, samples, Totals.of(samples), settings.accumulation
         )
@@ -149,10 +162,7 @@ class Critic(Trainee):
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
-        peers.add_gradients(self.body.parameters())
-        (sums,) = peers.add_numbers([{"loss": loss}])
-        with span("optimizer", self.title):
-            return sums["loss"], self.finish_step(sums)[0]
+        return loss
 
     def save(self, folder: Path) -> None:
         """Writes the trained weights."""
