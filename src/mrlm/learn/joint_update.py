@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
@@ -69,6 +70,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
             with span("backward", work.policy.name):
                 work.backward(loss.total)
             losses[place] = Loss(loss.total.detach(), loss.metrics)
+            advance(work.batch.num_sequences)
         else:
             key = (id(lean.anatomy.model), lean.forward.dtype)
             shared.setdefault(key, []).append((place, work, lean))
@@ -77,6 +79,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
             places, several, passes = zip(*chosen, strict=True)
             found = _through(several, passes)
             losses |= dict(zip(places, found, strict=True))
+            advance(sum(work.batch.num_sequences for work in several))
     return [losses[place] for place in range(len(works))]
 
 
@@ -162,7 +165,10 @@ async def update_together(
             checkpointing = learners[-1].settings.gradient_checkpointing
             modes.enter_context(training_mode(policies, checkpointing))
         updates = [learner.steps(samples, algorithm, step, seed) for learner, samples, seed in jobs]
-        return run_together(updates, jobs[0][0].settings.peers if jobs else ALONE)
+        peers = jobs[0][0].settings.peers if jobs else ALONE
+        count = algorithm.update_epochs * sum(len(samples) for _, samples, _ in jobs) // peers.size
+        with counting("sequences", count):
+            return run_together(updates, peers)
 
 
 def _tried(works: Sequence[Work]) -> Sequence[Loss | torch.OutOfMemoryError]:

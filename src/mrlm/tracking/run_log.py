@@ -305,6 +305,10 @@ class RunLog:
             self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
         self._append(self._profile, [row])
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how much of a part of a step is done, on the console."""
+        self._console.progress(what, done, total)
+
     def note(self, text: str) -> None:
         """Show a sentence on the console."""
         self._console.note(redacted(text, self._secrets))

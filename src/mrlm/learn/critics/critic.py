@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group
+from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
@@ -122,8 +123,11 @@ class Critic(Trainee):
         seed_generators((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
-        with training_mode([self.body], self.settings.gradient_checkpointing):
-            for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
+        passes = algorithm.spec.critic.passes or algorithm.update_epochs
+        count = passes * len(samples) // self.settings.peers.size
+        checkpointing = self.settings.gradient_checkpointing
+        with training_mode([self.body], checkpointing), counting(self.title, count):
+            for _ in range(passes):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))
         finite = [row for row in history if all(map(math.isfinite, row))]
@@ -162,6 +166,7 @@ class Critic(Trainee):
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
+            advance(batch.num_sequences)
         return loss
 
     def save(self, folder: Path) -> None:
