@@ -24,7 +24,7 @@ from mrlm.build.compatibility import (
     crossed,
 )
 from mrlm.build.engines import make_engines
-from mrlm.build.environments import make_environments
+from mrlm.build.environments import check_isolation, make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
 from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
@@ -93,6 +93,8 @@ def build(
         refuse_idle({k: why for k, why in verdicts(plan).items() if k not in plan.parts.usual})
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
+    if not (config.distributed.enabled and config.distributed.strategy == "ray"):
+        check_isolation(plan.environments)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
     try:

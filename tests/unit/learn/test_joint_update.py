@@ -15,8 +15,8 @@ from mrlm import Learner
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Sample, merge
 from mrlm.learn import joint_update
+from mrlm.learn.data.batch import Sample, merge
 from mrlm.learn.fast import packed_pass
 from mrlm.learn.joint_update import update_together
 from mrlm.learn.optimizer import LearnerSettings
