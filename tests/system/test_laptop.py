@@ -63,7 +63,7 @@ def test_the_quickstart_needs_nothing_that_only_linux_has(tmp_path: Path) -> Non
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
-    for env in ("code", "class_completion", "code_collaboration"):  # before the models of the run are loaded
+    for env in ("code", "class_completion", "code_collaboration"):  # before models are loaded
         assert f"ConfigError environment {env!r} runs programs that a model writes" in ended.stdout
     assert not (tmp_path / "none").exists()
     assert "on Linux only, not on darwin" in ended.stdout and "isolation: docker" in ended.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from mrlm.build.compatibility import (
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
-from mrlm.build.in_process import TINY, InProcess
+from mrlm.build.in_process import InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
+from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.microbatch import microbatch_tokens
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
@@ -53,7 +54,6 @@ from mrlm.distributed import join
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.checkpoint import read_state
 from mrlm.learn.data.data_parallel import weights_of
-from mrlm.learn.learner import Learner
 from mrlm.learn.policy.loading import free_memory
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
@@ -130,7 +130,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
     job = LearningJob(plan.algorithm, total, folder, microbatch_tokens(plan, policies, state))
     learners = placing.make_learners(job, policies)
-    _check_rates(plan, learners)
+    check_rates(plan, learners)
     for learner in learners if copies is not policies else ():
         learner.mirror = copies[learner.policy]
     critics = placing.make_critics(job, learners, policies)
@@ -298,24 +298,3 @@ def _check_memory(plan: Plan) -> None:
             plan.total_memory / 2**30,
             free / 2**30,
         )
-
-
-def _check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
-    """Warns where a small model is trained with a default learning rate, which suits large
-    pretrained models."""
-    training = plan.config.training
-    if training.learning_rate is not None:
-        return
-    for learner in learners:
-        size = learner.weights_of.size
-        if size < TINY and plan.assignment.policies[learner.policy].learning_rate is None:
-            log.warning(
-                "policy %r: learning_rate is not set, and the default of %s, %g, suits large "
-                "pretrained models; a model of %.1f million parameters hardly changes with it; set "
-                "training.learning_rate, to 1e-3 for example",
-                learner.policy,
-                training.algorithm,
-                plan.algorithm.default_learning_rate,
-                size / 1e6,
-            )
-            return
