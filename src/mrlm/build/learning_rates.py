@@ -42,8 +42,8 @@ def check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
         (low, high), value = USUAL[adapter], rate or algorithm.learning_rate
         if not low / FAR <= value <= high * FAR:
             log.warning(
-                "policy %r: a learning rate of %g%s is far %s what trains %s of a pretrained model, "
-                "%g to %g: %s; set training.learning_rate",
+                "policy %r: a learning rate of %g%s is far %s what trains %s of a pretrained "
+                "model, %g to %g: %s; set training.learning_rate",
                 *(name, value, "" if rate else f" (the default of {training.algorithm})"),
                 "below" if value < low else "above",
                 "an adapter" if adapter else "all weights",
