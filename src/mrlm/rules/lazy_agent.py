@@ -4,8 +4,8 @@ In the recorded episodes of the last steps nearly all of an agent's messages are
 team, all its advantages are 0 or far smaller than those of another agent in every one of the last
 steps: its turns get no credit; or, with `evaluation.effects`, in several evaluations its messages
 change nothing of what others write, silence in its place costs nothing, and other agents have an
-influence; or, while the task is not solved, its answers to a task are all the same in nearly all
-recent groups, although the messages of another agent that it read differ.
+influence; or, while its advantages are 0 and the task is not solved, its answers to a task are the
+same in nearly all recent groups, although the messages of another agent that it read differ.
 """
 
 from __future__ import annotations
