@@ -30,11 +30,11 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 MODEL = os.environ.get("MRLM_REAL_MODEL", "smollm2")
 ADAPTER = {"lora": {"r": 8, "alpha": 16}}
 SUMS = [{"env_type": "math", "difficulty_range": [1, 1], "instruction": "Answer briefly."}]
-RELAY = [{"env_type": "relay", "style": "question", "max_number": 9, "partial_weight": 0.5}]
+LENGTHS = [{"env_type": "lengths:Lengths"}]
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"environments": SUMS, "policies": {"solver": ADAPTER}},
-    "magrpo": {"environments": RELAY, "policies": {"first": ADAPTER, "second": ADAPTER}},
-    "mappo": {"environments": RELAY, "policies": {"both": ADAPTER}},
+    "magrpo": {"environments": LENGTHS, "policies": {"first": ADAPTER, "second": ADAPTER}},
+    "mappo": {"environments": LENGTHS, "policies": {"both": ADAPTER}},
     "sft": {"data": {"dataset": "sft.jsonl"}, "policies": {}},
     "dpo": {"data": {"dataset": "dpo.jsonl"}, "policies": {"solver": ADAPTER}},
 }
@@ -44,6 +44,20 @@ ROWS = {
     "sft": [{"prompt": f"What is {k} + 4?", "completion": f"It is {k + 4}."} for k in range(6)],
     "dpo": [{"prompt": f"{k} + 1?", "chosen": f"{k + 1}", "rejected": "No."} for k in range(6)],
 }
+PROGRAM = """
+from mrlm import Environment, Message, Observation, Reward, StepResult
+
+class Lengths(Environment):
+    agents = ("first", "second")
+
+    def reset(self, task=None, seed=None):
+        prompt = [Message(f"Write about the number {seed % 100}.")]
+        return StepResult({agent: Observation(prompt) for agent in self.agents})
+
+    def step(self, actions):
+        first, second = (len(actions[agent].content) for agent in self.agents)
+        return StepResult(rewards={a: Reward((second - first) / 50) for a in actions}, done=True)
+"""
 QUESTION = "What is 17 + 25? Answer with the number only."
 TOKENS = 8
 
@@ -71,6 +85,7 @@ def prepare(name: str, folder: Path) -> Path:
     for kind, rows in ROWS.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{kind}.jsonl").write_text(text, encoding="utf-8")
+    (folder / "lengths.py").write_text(PROGRAM, encoding="utf-8")
     sampled = name in ("grpo", "magrpo")
     config = ExperimentConfig(
         output_dir=str(folder / "run"),
@@ -137,7 +152,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     process = command(folder, "train", "--config", "x.yaml")
     while not (folder / "run" / "checkpoint-1" / "state.json").is_file():
         assert process.poll() is None, process.communicate()[0][-3000:]
-        time.sleep(0.05)
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (folder / "run" / "final").exists()

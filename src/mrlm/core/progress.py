@@ -1,4 +1,4 @@
-"""Progress inside a step: how much of a piece of work is done, for whoever listens."""
+"""Progress inside a step: how much of a piece of work is done, for a display that listens."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def _bounds(rows: Rows) -> dict[str, dict[float, Bounds]]:
     found: dict[str, dict[float, Bounds]] = {}
     for row in training(rows):
         reward = row["reward"]
-        for name, value in row.get("metrics", {}).items() if reward is not None else ():
+        if reward is None:
+            continue
+        for name, value in row.get("metrics", {}).items():
             values = found.setdefault(name.rpartition("/")[2], {})
             low, high = values.get(value, (reward, reward))
             values[value] = min(low, reward), max(high, reward)
