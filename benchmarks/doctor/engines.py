@@ -21,6 +21,8 @@ PROOF = "proof"
 """In the keys of requests that compare the engine with the trainer."""
 FIRST = "first"
 """The agent of `relay` that is replaced."""
+SECOND = "second"
+"""The one that reads its message."""
 
 
 class _Replaced(LeanEngine):
@@ -79,6 +81,16 @@ class Saboteur(_Replaced):
 
     def text(self, request: Request) -> str:
         return str(random.Random(request.seed).randint(0, 9))
+
+
+class Deaf(_Replaced):
+    """The second agent answers the same number in all episodes of a task, whatever it reads."""
+
+    def replaces(self, request: Request) -> bool:
+        return SECOND in request.key
+
+    def text(self, request: Request) -> str:
+        return str(random.Random(str(request.key[:4])).randint(0, 9))
 
 
 class Circling(_Replaced):

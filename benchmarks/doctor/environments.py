@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from benchmarks.doctor.onset import ONSET
 from mrlm.core.environment import Split
 from mrlm.core.types import Message, Reward, StepResult, Task
@@ -20,6 +22,24 @@ class Constant(RelayEnvironment):
         if ONSET.sick:
             for agent, reward in result.rewards.items():
                 result.rewards[agent] = Reward(0.5, reward.components)
+        return result
+
+
+class Tied(RelayEnvironment):
+    """`relay` whose reward becomes 1 for a quarter of the tasks and 0.2 for others, whatever the
+    answers are: a plateau of ties."""
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        task = task or self.task(seed or 0)
+        self._easy = float(zlib.crc32(task.id.encode()) % 4 == 0)
+        return super().reset(task, seed)
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        result = super().step(actions)
+        if ONSET.sick and result.done:
+            right = self._easy
+            for agent in result.rewards:
+                result.rewards[agent] = Reward(0.2 + 0.8 * right, {"correct": right})
         return result
 
 

@@ -53,6 +53,16 @@ DISEASES: dict[str, Disease] = {
     "constant reward": Disease(
         "every answer gets the reward 0.5", ("nothing_learned",), _environment("Constant")
     ),
+    "plateau": Disease(
+        "a quarter of the tasks gets 1 and the others 0.2, whatever the answers are",
+        ("nothing_learned",),
+        _environment("Tied"),
+    ),
+    "deaf listener": Disease(
+        "`second` answers the same in all episodes of a task, whatever it reads",
+        ("lazy_agent", "nothing_learned"),
+        _engine("Deaf"),
+    ),
     "tiny learning rate": Disease(
         "a learning rate of 1e-9", ("nothing_learned",), {"training.learning_rate": 1e-9}, onset=1
     ),

@@ -25,7 +25,7 @@ from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders
-from mrlm.planning.plan import MEMORY
+from mrlm.planning.memory import MEMORY
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.adapted_callbacks import adapted

@@ -25,6 +25,7 @@ from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
+from mrlm.core.progress import listening
 from mrlm.core.sync_async import run_async
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
 from mrlm.learn.policy.policy import Policy
@@ -85,6 +86,7 @@ def run_to_end(run: Run) -> TrainResult:
     try:
         with (
             run.log.messages(),
+            listening(run.log.progress),
             threads(run.config, policies_of(run)),
             _signals(run),
             beside_play(run),

@@ -28,6 +28,12 @@ try:
     open_sandbox()
 except Exception as error:
     print(error)
+from mrlm import ExperimentConfig, run_experiment
+for env in ("code", "class_completion", "code_collaboration"):
+    try:
+        run_experiment(ExperimentConfig(environments=[{"env_type": env}], output_dir="none"))
+    except Exception as error:
+        print(type(error).__name__, error)
 sys.argv = ["mrlm", "quickstart", "--steps", "1", "--quiet"]
 from mrlm.__main__ import main
 main()
@@ -57,6 +63,9 @@ def test_the_quickstart_needs_nothing_that_only_linux_has(tmp_path: Path) -> Non
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
+    for env in ("code", "class_completion", "code_collaboration"):  # before models are loaded
+        assert f"ConfigError environment {env!r} runs programs that a model writes" in ended.stdout
+    assert not (tmp_path / "none").exists()
     assert "on Linux only, not on darwin" in ended.stdout and "isolation: docker" in ended.stdout
     assert (tmp_path / "outputs" / "quickstart" / "final").is_dir()
 

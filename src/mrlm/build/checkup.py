@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import psutil
-import torch
-
 from mrlm.build.policies import LiveObjects
 from mrlm.build.preview import first_prompts
 from mrlm.build.run import arithmetic_of, plan_of, rehearse
@@ -18,7 +15,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Turn
 from mrlm.core.user_errors import is_users
 from mrlm.doctor.check import Check
-from mrlm.learn.policy.loading import pick_device
+from mrlm.learn.policy.loading import free_memory, pick_device
 from mrlm.sandbox import opened
 
 TASKS, SAMPLES = 2, 2
@@ -66,9 +63,7 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
 def _memory(plan: RunPlan) -> Check:
     """Memory that a run needs, and what there is."""
     need = arithmetic_of(plan).total_memory
-    free = psutil.virtual_memory().available
-    if torch.cuda.is_available() and plan.config.model.device != "cpu":
-        free = torch.cuda.mem_get_info(pick_device(plan.config.model.device))[0]
+    free = free_memory(pick_device(plan.config.model.device))
     text = f"about {need / 2**30:.2f} GiB are needed, {free / 2**30:.1f} GiB are free"
     if need <= free:
         return Check("memory", "ok", text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mrlm.build.policies import LiveObjects
@@ -19,6 +19,7 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.play.proof import check_rows
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow, as_workflow
+from mrlm.sandbox import SandboxUnavailableError, open_sandbox
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -54,6 +55,23 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
         limits = section.weight, section.timeout, section.retries
         specs.append(EnvironmentSpec(name, template, make, workflow, *limits))
     return specs
+
+
+def check_isolation(environments: Sequence[EnvironmentSpec]) -> None:
+    """Opens the local sandboxes of a run before its models are loaded.
+
+    Raises:
+        ConfigError: an environment runs programs of models, and they cannot be isolated here.
+    """
+    for spec in environments:
+        isolation = spec.template.isolation
+        if isinstance(isolation, str) and isolation not in ("docker", "remote"):
+            try:
+                open_sandbox(isolation)
+            except SandboxUnavailableError as error:
+                raise ConfigError(
+                    f"environment {spec.name!r} runs programs that a model writes: {error}"
+                ) from error
 
 
 def with_policy(

@@ -16,7 +16,7 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import Policy, random_forward
 from mrlm.play.agent import seed_of
 
 TEAM = "team"
@@ -88,7 +88,8 @@ def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> Learner
         schedule=training.lr_scheduler_type,
         warmup_steps=training.warmup(job.total),
         total_steps=job.total,
-        max_tokens=training.max_tokens_per_microbatch,
+        max_tokens=job.max_tokens,
+        shrinks=training.max_tokens_per_microbatch == "auto",
         accumulation=training.gradient_accumulation_steps,
         dropout=training.dropout,
         gradient_checkpointing=training.gradient_checkpointing,

@@ -20,7 +20,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, EndpointError, MRLMError
 from mrlm.core.matters import judged
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Completion, Turn
+from mrlm.core.types import Completion
 from mrlm.core.user_errors import is_users
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.play.agent import AgentSettings
@@ -41,6 +41,8 @@ GLUE = "\u00a0"
 """A space at which no line ends."""
 ANSWER = "..."
 """The completion in a preview: no model is loaded."""
+ROWS = 32
+"""Rows whose lengths are measured."""
 DIM, TRAINED, PLAIN = "\x1b[2m", "\x1b[1;32m", "\x1b[0m"
 
 
@@ -90,6 +92,10 @@ def _plain(value: Any) -> str:
 
 
 # -- prompts ---------------------------------------------------------------------------------------
+
+
+_Shown = tuple[str, Any, Sequence[int], Sequence[int], bool]
+"""Agent, its tokenizer, ids of a prompt and of its completion, and whether it is trained."""
 
 
 class _Seen(EndpointError):
@@ -154,13 +160,30 @@ def first_prompts(plan: RunPlan, colour: bool) -> list[str]:
     lines = [f"first prompts, with the tokens that are trained on {brackets}:"]
     if plan.rows is None:
         lines[0] = lines[0][:-1] + f" ({ANSWER} is in place of completions):"
-    for agent, prompt, completion, trained in turns:
+    for agent, tokenizer, ids, completion_ids, trained in turns:
+        prompt, completion = tokenizer.decode(ids), tokenizer.decode(completion_ids)
         note = "" if trained else " (not trained)"
         lines += [
             f"  {agent}{note}:",
             textwrap.indent(_drawn(prompt, completion, trained, colour), "    "),
         ]
     return lines
+
+
+def first_lengths(plan: RunPlan) -> tuple[int, int] | None:
+    """Mean tokens of the first prompts of all agents, or of the first rows, and of the completions
+    of these rows; `None` where they cannot be known here. No model is loaded.
+
+    Raises:
+        ModelError: a tokenizer cannot be loaded.
+    """
+    if _reason(plan):
+        return None
+    turns = [turn for turn in _first_turns(plan, ROWS) if turn[2]]
+    if not turns:
+        return None
+    prompts, completions = ([len(turn[place]) for turn in turns] for place in (2, 3))
+    return round(sum(prompts) / len(turns)), round(sum(completions) / len(turns))
 
 
 def _reason(plan: RunPlan) -> str | None:
@@ -172,8 +195,8 @@ def _reason(plan: RunPlan) -> str | None:
     return None
 
 
-def _first_turns(plan: RunPlan) -> Iterator[tuple[str, str, str, bool]]:
-    """Agent, prompt, completion, and whether it is trained."""
+def _first_turns(plan: RunPlan, rows: int = 1) -> Iterator[_Shown]:
+    """The first turn of every agent, or the turns of some rows."""
     model = plan.config.model
     chats: dict[str, Chat] = {}
     policies: dict[str, Any] = {}
@@ -193,34 +216,29 @@ def _first_turns(plan: RunPlan) -> Iterator[tuple[str, str, str, bool]]:
         script = scripted([ANSWER], policy.chat.tokenizer)
         engines[name] = _Prompts(script, agents, found)
     if plan.rows is not None:
-        yield from _of_row(plan, settings_of, engines)
+        yield from _of_rows(plan, settings_of, engines, rows)
         return
     with suppress(_Seen):
         run_async(play_of(plan, settings_of, engines).take(1))
     for agent, (request, answer) in found.items():
         tokenizer = policies[request.policy].chat.tokenizer
-        prompt, text = tokenizer.decode(request.prompt_ids), tokenizer.decode(answer.token_ids)
-        yield agent, prompt, text, settings_of[agent].trained and plan.spec.trains_answers
+        trained = settings_of[agent].trained and plan.spec.trains_answers
+        yield agent, tokenizer, request.prompt_ids, answer.token_ids, trained
 
 
-def _of_row(
-    plan: RunPlan, settings_of: Mapping[str, AgentSettings], engines: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str, bool]]:
-    """The turns of the first row, with the observations that are trained on; of a pair, both
+def _of_rows(
+    plan: RunPlan, settings_of: Mapping[str, AgentSettings], engines: Mapping[str, Any], count: int
+) -> Iterator[_Shown]:
+    """The turns of the first rows, with the observations that are trained on; of a pair, both
     answers."""
-    (group,) = run_async(source_of(plan, settings_of, engines, None).take(1))
-    plan.algorithm.credit([group])
-    for episode in group:
-        for turn in episode.turns:
-            trained = turn.trained and turn.advantages is not None
-            yield turn.agent, *_decoded(turn, settings_of), trained
-
-
-def _decoded(turn: Turn, settings_of: Mapping[str, AgentSettings]) -> tuple[str, str]:
-    chat = settings_of[turn.agent].chat
-    if chat is None:
-        raise ConfigError(f"agent {turn.agent!r} has no tokenizer")
-    return chat.tokenizer.decode(turn.prompt_ids), chat.tokenizer.decode(turn.completion_ids)
+    groups = run_async(source_of(plan, settings_of, engines, None).take(count))
+    plan.algorithm.credit(groups)
+    for turn in (turn for group in groups for episode in group for turn in episode.turns):
+        chat = settings_of[turn.agent].chat
+        if chat is None:
+            raise ConfigError(f"agent {turn.agent!r} has no tokenizer")
+        trained = turn.trained and turn.advantages is not None
+        yield turn.agent, chat.tokenizer, turn.prompt_ids, turn.completion_ids, trained
 
 
 def _drawn(prompt: str, completion: str, trained: bool, colour: bool) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psutil
+import torch
 
 from mrlm.build.async_play import check_asynchrony, copies_of
 from mrlm.build.compatibility import (
@@ -24,11 +24,13 @@ from mrlm.build.compatibility import (
     crossed,
 )
 from mrlm.build.engines import make_engines
-from mrlm.build.environments import make_environments
+from mrlm.build.environments import check_isolation, make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
-from mrlm.build.in_process import TINY, InProcess
+from mrlm.build.in_process import InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
+from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
+from mrlm.build.microbatch import microbatch_tokens
 from mrlm.build.opponents import check_opponents, opponents_of, population_of
 from mrlm.build.policies import (
     LiveObjects,
@@ -52,7 +54,7 @@ from mrlm.distributed import join
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.checkpoint import read_state
 from mrlm.learn.data.data_parallel import weights_of
-from mrlm.learn.learner import Learner
+from mrlm.learn.policy.loading import free_memory
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.planning.model_shape import ModelShape
@@ -91,6 +93,8 @@ def build(
         refuse_idle({k: why for k, why in verdicts(plan).items() if k not in plan.parts.usual})
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
+    if not (config.distributed.enabled and config.distributed.strategy == "ray"):
+        check_isolation(plan.environments)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(plan))
     try:
@@ -124,9 +128,9 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     folder = peers.first(lambda: prepare_folder(config, resume, partial(recorded_config, plan)))
     if peers.main and config.record.tokens != "none":
         write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
-    job = LearningJob(plan.algorithm, total, folder)
+    job = LearningJob(plan.algorithm, total, folder, microbatch_tokens(plan, policies, state))
     learners = placing.make_learners(job, policies)
-    _check_rates(plan, learners)
+    check_rates(plan, learners)
     for learner in learners if copies is not policies else ():
         learner.mirror = copies[learner.policy]
     critics = placing.make_critics(job, learners, policies)
@@ -253,13 +257,18 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
 
 
 def arithmetic_of(
-    plan: RunPlan, *, shape: ModelShape | None = None, parameters: int | None = None
+    plan: RunPlan,
+    *,
+    shape: ModelShape | None = None,
+    parameters: int | None = None,
+    free: float | None = None,
 ) -> Plan:
     """The memory and time estimate of a run.
 
     Args:
         plan: of the run.
         shape, parameters: of every policy's model, where it is not available.
+        free: bytes of memory before the run; by default what is free here.
     """
     config, assignment = plan.config, plan.assignment
     templates = [env.template for env in plan.trained_environments]
@@ -271,6 +280,7 @@ def arithmetic_of(
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
         accelerated=device_type(config) != "cpu",
+        free=free_memory(torch.device(device_type(config))) if free is None else free,
         parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
         policies=assignment.policies,
@@ -280,7 +290,7 @@ def arithmetic_of(
 
 def _check_memory(plan: Plan) -> None:
     """Warns before a run that will probably not fit into memory."""
-    free = psutil.virtual_memory().available
+    free = free_memory(torch.device("cpu"))
     if plan.total_memory > free:
         log.warning(
             "check memory: about %.1f GiB are needed and %.1f GiB are free; smaller "
@@ -288,24 +298,3 @@ def _check_memory(plan: Plan) -> None:
             plan.total_memory / 2**30,
             free / 2**30,
         )
-
-
-def _check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
-    """Warns where a small model is trained with a default learning rate, which suits large
-    pretrained models."""
-    training = plan.config.training
-    if training.learning_rate is not None:
-        return
-    for learner in learners:
-        size = learner.weights_of.size
-        if size < TINY and plan.assignment.policies[learner.policy].learning_rate is None:
-            log.warning(
-                "policy %r: learning_rate is not set, and the default of %s, %g, suits large "
-                "pretrained models; a model of %.1f million parameters hardly changes with it; set "
-                "training.learning_rate, to 1e-3 for example",
-                learner.policy,
-                training.algorithm,
-                plan.algorithm.default_learning_rate,
-                size / 1e6,
-            )
-            return

@@ -154,15 +154,12 @@ def _device(text: str) -> str:
 
 
 def _device_here() -> str:
-    """The name of this machine's accelerator in the table of devices, or `cpu`."""
-    import torch
+    from mrlm.planning.devices import device_here
 
-    from mrlm.planning.devices import DEVICES
-
-    if not torch.cuda.is_available():
-        return "cpu"
-    here = torch.cuda.get_device_name(0).lower()
-    return next((name for name in DEVICES if name in here), "h100")
+    try:
+        return device_here()
+    except ConfigError:  # a GPU that the table does not have
+        return "h100"
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrlm.core import registry
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
+    from mrlm.build.run_plan import RunPlan
     from mrlm.config import ExperimentConfig
     from mrlm.planning.devices import Device
     from mrlm.planning.layout import Place
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 PROMPT = 256
 """Tokens of a prompt where no setting limits them."""
-USUAL = "h100"
-"""The device of a plan without --device."""
 ENGINES = ("lean", "vllm")
 SERVERS = ("vllm", "sglang", "mrlm")
 """Engines whose weights are in another process, on devices of their own."""
@@ -30,7 +29,7 @@ def plan(
     config: Path | None = None,
     devices: int = 1,
     nodes: int | None = None,
-    device: str | None = None,
+    device: str = "auto",
     strategy: str = "auto",
     engine: str | None = None,
     prompt_tokens: int | None = None,
@@ -46,13 +45,15 @@ def plan(
     """Estimate what a run needs: memory per device, time per step, and how both scale."""
     from mrlm.config import load_config
     from mrlm.planning import estimate, report
-    from mrlm.planning.devices import find_device
+    from mrlm.planning.devices import device_here, find_device
 
     if config is None:
         raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
-    what = find_device(device or USUAL)
+    if device == "auto" and devices > 1 and device_here() == "cpu":
+        device = "h100"  # several processors are no plan
+    what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
     given = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
@@ -72,8 +73,6 @@ def plan(
             found.append(({"stage": name} if loaded.stages else {}) | report.data(*shown))
         else:
             found.append(f"stage {name}\n" * bool(loaded.stages) + report.text(*shown))
-    if device is None and not as_json:
-        found.append(f"note: this is for {USUAL}; --device cpu is this machine, measured")
     data = found if loaded.stages else found[0]
     print(json.dumps(data, indent=1) if as_json else "\n\n".join(found))
 
@@ -118,6 +117,7 @@ def _counts(
     from mrlm.build.precision import decided
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
+    from mrlm.planning.layout import USABLE
     from mrlm.planning.model_shape import parameters_of, shape_of_size, similar
     from mrlm.planning.timing import Lengths
 
@@ -128,9 +128,6 @@ def _counts(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="
             f"{generation.max_new_tokens}; raise that, or give less"
         )
-    assumed = prompt is None and generation.max_prompt_tokens is None
-    prompt = prompt or generation.max_prompt_tokens or PROMPT
-    stage = stage.merged({"generation.max_prompt_tokens": prompt})
     stage = decided(stage, "cpu" if device.shared else "cuda")
     size, layers, hidden, vocab = model
     if size is None and any(each is not None for each in (layers, hidden, vocab)):
@@ -138,7 +135,10 @@ def _counts(
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
-    plan, assignment = arithmetic_of(run, shape=shape, parameters=weights), run.assignment
+    prompt, mean, note = _set_lengths(run, prompt, mean)
+    free = USABLE * device.memory
+    plan = arithmetic_of(run, shape=shape, parameters=weights, free=free)
+    assignment = run.assignment
     here = [name for name, policy in assignment.policies.items() if policy.endpoint is None]
     unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
     if unknown:
@@ -148,18 +148,52 @@ def _counts(
             f"policy {name}: {path} is neither a local model folder nor known by its name"
             f"{similar(path)}; give its size with --params, such as --params 7B"
         )
-    if assumed:
-        plan.notes.append(f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens")
+    plan.notes += note
     if mean is None and not plan.rows:
         plan.notes.append(
             "every completion is assumed to have maximal length; set --completion-tokens"
         )
     mean = mean or generation.max_new_tokens
+    longest = mean if run.rows is not None else generation.max_new_tokens
     spec = stage.algorithm_settings().spec
     engine = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
     needs = Needs(spec.columns, spec.reads_old)
-    lengths = Lengths(prompt, mean, generation.max_new_tokens, latency, engine)
+    lengths = Lengths(prompt, mean, longest, latency, engine)
     return plan, lengths, needs
+
+
+def _set_lengths(
+    run: RunPlan, prompt: int | None, mean: int | None
+) -> tuple[int, int | None, list[str]]:
+    """Tokens of a prompt, as given or as the first ones have; those of a row's completion likewise;
+    and a note on them. The config of the run has them as its limits afterwards."""
+    limit, rows = run.config.generation.max_prompt_tokens, run.rows is not None
+    first = _measured(run) if prompt is None or (rows and mean is None) else None
+    note: list[str] = []
+    if prompt is None and first is not None:
+        prompt = min(first[0], limit or first[0])
+        note = [f"prompts are assumed to be as long as the first ones: {prompt} tokens"]
+    elif prompt is None and limit is None:
+        note = [f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens"]
+    lengths = {"max_prompt_tokens": prompt or limit or PROMPT}
+    if rows and first is not None:
+        lengths["max_new_tokens"] = mean = mean or max(1, first[1])
+    run.config = run.config.merged({"generation": lengths})
+    return lengths["max_prompt_tokens"], mean, note
+
+
+def _measured(run: RunPlan) -> tuple[int, int] | None:
+    """The lengths of a run's first texts; `None` where its tokenizer, environment or rows are
+    not here."""
+    from mrlm.build.preview import first_lengths
+    from mrlm.core.user_errors import is_users
+
+    try:
+        return first_lengths(run)
+    except Exception as error:  # environments and data of users
+        if not isinstance(error, MRLMError) and not is_users(error):
+            raise
+        return None
 
 
 def _check_choice(option: str, value: str, known: Any) -> None:

@@ -71,8 +71,10 @@ class TrainingConfig(Section):
     """Tasks (rows, pairs) per iteration; each is played `group_size` times."""
     gradient_accumulation_steps: Count = 1
     """Number of equal parts of an optimiser batch; the gradient stays the same."""
-    max_tokens_per_microbatch: Count = 16384
-    """Tokens, padding included, per forward pass in training."""
+    max_tokens_per_microbatch: Count | Literal["auto"] = "auto"
+    """Tokens, padding included, per forward pass in training. `auto`: as many as fit into half of
+    the free memory when the run starts, at most 16384; an out-of-memory error of a device halves
+    them once."""
     learning_rate: Positive | None = None
     """Peak learning rate; the algorithm's own if not set."""
     critic_learning_rate: Positive | None = None

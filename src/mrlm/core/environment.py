@@ -15,15 +15,7 @@ from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.stepping import by_hand, is_pending
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    EnvironmentMode,
-    Message,
-    Observation,
-    Reward,
-    Role,
-    StepResult,
-    Task,
-)
+from mrlm.core.types import EnvironmentMode, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.core.user_errors import explain
 
 Split = Literal["train", "eval"]
@@ -60,6 +52,8 @@ class Environment(Constructed):
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread with a deadline. Fast environments set it to `False`."""
+    isolation: Any = None
+    """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:

@@ -10,8 +10,9 @@ from mrlm.learn.bases.algorithm import Algorithm
 
 @dataclass(frozen=True, slots=True)
 class LearningJob:
-    """Credit and loss of a run, its iterations and its folder."""
+    """Credit and loss of a run, its iterations, its folder, and the tokens of a micro-batch."""
 
     algorithm: Algorithm
     total: int
     folder: Path
+    max_tokens: int

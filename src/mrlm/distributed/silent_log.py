@@ -42,6 +42,9 @@ class SilentLog(RunLog):
     def profile(self, row: Mapping[str, Any]) -> None:
         pass
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        pass
+
     def note(self, text: str) -> None:
         pass
 

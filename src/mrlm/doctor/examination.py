@@ -13,6 +13,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.doctor.alarm import Alarm, alarms_in
 from mrlm.doctor.history import History
+from mrlm.doctor.progress import range_of
 from mrlm.doctor.recent import MOST, RecentEpisodes, Rows
 from mrlm.doctor.rule import WINDOW, Rule
 from mrlm.record.files import last_parts, rows_of
@@ -61,12 +62,19 @@ class Examination:
     Args:
         rules: name -> rule.
         twin: the history of a run of one agent, for the rule that compares with it.
+        config: that of the run, for the range of its rewards.
     """
 
-    def __init__(self, rules: Mapping[str, Rule], twin: History | None = None) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        twin: History | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.rules = rules
         self.history: History = History()
         self.history.twin = twin
+        self.history.range = range_of(config or {})
         self.ready: set[str] = set()
         """The rules that had enough to look at."""
         self._known: set[tuple[str, str | None, str | None]] = set()
@@ -157,18 +165,20 @@ def examination_of(
     recorded = read_run(folder)
     twin = None if centralised is None else History(read_run(centralised).metrics)
     found: list[Alarm] = []
-    examination = Examination(make_rules(_own(recorded.folder) if rules is None else rules), twin)
+    config = _config(recorded.folder)
+    if rules is None:
+        rules = config.get("training", {}).get("doctor_rules", {})
+    examination = Examination(make_rules(rules), twin, config)
     for row in recorded.metrics:
         examination.see(recorded.rows([row["step"]]))
         found += examination.examine(row)
     return examination, found
 
 
-def _own(folder: Path) -> Settings:
-    """The thresholds in the config of a run folder."""
+def _config(folder: Path) -> Mapping[str, Any]:
+    """The config of a run folder."""
     path = folder / "config.yaml"
-    config = read_settings(path) if path.is_file() else {}
-    return config.get("training", {}).get("doctor_rules", {})
+    return read_settings(path) if path.is_file() else {}
 
 
 def _policies(rows: Rows) -> dict[str, str]:

@@ -29,6 +29,7 @@ class History:
     Attributes:
         step: the last one; 0 before the first.
         policies: agent -> its policy, in the recorded episodes of the latest steps.
+        range: least and largest return of an agent, if the environment declares them.
         twin: the history of a run of one agent to compare with.
 
     Examples:
@@ -40,6 +41,7 @@ class History:
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self.step: int = 0
         self.policies: dict[str, str] = {}
+        self.range: tuple[float, float] | None = None
         self.twin: History | None = None
         self._columns: dict[str, Column] = {}
         self._names: list[str] = []

@@ -54,3 +54,33 @@ def written(rows: Rows) -> dict[str, Written]:
                 if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
                     own.marked.append((row, mark[0]))
     return found
+
+
+def heard(rows: Rows) -> dict[tuple[str, str], tuple[int, int]]:
+    """(speaker, listener) -> the groups of a step in which the first message of the speaker, which
+    the listener read before its own, differs between episodes; and those of them in which the
+    listener's first message does not. For `RecentEpisodes.by_step`."""
+    pairs: dict[tuple[str, str], dict[str, list[tuple[str, str]]]] = {}
+    for row in rows:
+        if not is_training(row):
+            continue
+        first = {name: _first(agent) for name, agent in row["agents"].items()}
+        for listener, (own, read) in first.items():
+            for speaker, (text, _) in first.items():
+                if speaker != listener and text and text in read:
+                    groups = pairs.setdefault((speaker, listener), {})
+                    groups.setdefault(row["id"].rpartition("/")[0], []).append((text, own))
+    found = {}
+    for pair, groups in pairs.items():
+        varied = [each for each in groups.values() if len({text for text, _ in each}) > 1]
+        found[pair] = len(varied), sum(len({own for _, own in each}) == 1 for each in varied)
+    return found
+
+
+def _first(agent: Row) -> tuple[str, str]:
+    """An agent's first message, and all that it read before it."""
+    place = next((t["message"] for t in agent["turns"] if t.get("message") is not None), None)
+    if place is None:
+        return "", ""
+    before = "\n".join(each["content"] for each in agent["messages"][:place])
+    return agent["messages"][place]["content"].strip(), before

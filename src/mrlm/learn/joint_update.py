@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
@@ -68,6 +70,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
             with span("backward", work.policy.name):
                 work.backward(loss.total)
             losses[place] = Loss(loss.total.detach(), loss.metrics)
+            advance(work.batch.num_sequences)
         else:
             key = (id(lean.anatomy.model), lean.forward.dtype)
             shared.setdefault(key, []).append((place, work, lean))
@@ -76,6 +79,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
             places, several, passes = zip(*chosen, strict=True)
             found = _through(several, passes)
             losses |= dict(zip(places, found, strict=True))
+            advance(sum(work.batch.num_sequences for work in several))
     return [losses[place] for place in range(len(works))]
 
 
@@ -126,7 +130,25 @@ class StepSums:
 
 Updating = Generator[Work | StepSums, Any, dict[str, float]]
 """An update of one learner: it is sent the detached `Loss` of a `Work`, or the summed numbers of a
-`StepSums`, and returns its metrics."""
+`StepSums`, and returns its metrics. Where memory runs out, a
+`torch.OutOfMemoryError` is thrown into it in place of a loss (see `tried`)."""
+
+
+def tried(
+    gradient: Callable[[], Generator[Work, Loss, dict[str, float]]],
+    shrink: Callable[[torch.OutOfMemoryError], None],
+    records: Sequence[object],
+) -> Generator[Work, Loss, dict[str, float]]:
+    """The result of `gradient`, which begins again where memory runs out and `shrink` allows it;
+    `records`, which its losses are noted in, are then as before."""
+    before = [{name: copy(value) for name, value in vars(each).items()} for each in records]
+    while True:
+        try:
+            return (yield from gradient())
+        except torch.OutOfMemoryError as error:
+            shrink(error)
+            for each, values in zip(records, before, strict=True):
+                vars(each).update({name: copy(value) for name, value in values.items()})
 
 
 async def update_together(
@@ -143,7 +165,19 @@ async def update_together(
             checkpointing = learners[-1].settings.gradient_checkpointing
             modes.enter_context(training_mode(policies, checkpointing))
         updates = [learner.steps(samples, algorithm, step, seed) for learner, samples, seed in jobs]
-        return run_together(updates, jobs[0][0].settings.peers if jobs else ALONE)
+        peers = jobs[0][0].settings.peers if jobs else ALONE
+        count = algorithm.update_epochs * sum(len(samples) for _, samples, _ in jobs) // peers.size
+        with counting("sequences", count):
+            return run_together(updates, peers)
+
+
+def _tried(works: Sequence[Work]) -> Sequence[Loss | torch.OutOfMemoryError]:
+    """`accumulate`, or for each micro-batch the error of a device without enough memory."""
+    try:
+        return accumulate(works)
+    except torch.OutOfMemoryError as error:
+        text = str(error)
+    return [torch.OutOfMemoryError(text) for _ in works]  # without the frames that hold activations
 
 
 def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict[str, float]]:
@@ -155,9 +189,11 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
     works: dict[int, Work] = {}
     ends: dict[int, StepSums] = {}
 
-    def resume(place: int, answer: Loss | dict[str, float] | None) -> None:
+    def resume(place: int, answer: Loss | dict[str, float] | torch.OutOfMemoryError | None) -> None:
+        update = updates[place]
         try:
-            request = updates[place].send(answer)
+            short = isinstance(answer, torch.OutOfMemoryError)
+            request = update.throw(answer) if short else update.send(answer)
             while isinstance(request, StepSums) and peers.size == 1:
                 request = updates[place].send(request.numbers)
         except StopIteration as end:
@@ -174,9 +210,9 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
         for place in range(len(updates)):
             resume(place, None)
         while works or ends:
-            answers: Sequence[Loss | dict[str, float]]
+            answers: Sequence[Loss | dict[str, float] | torch.OutOfMemoryError]
             if works:
-                places, answers = [*works], accumulate([*works.values()])
+                places, answers = [*works], _tried([*works.values()])
                 works.clear()
             else:
                 places = sorted(ends, key=lambda place: ends[place].policy)

@@ -28,7 +28,7 @@ from mrlm.learn.data.samples import effective, minibatches
 from mrlm.learn.data.trace import Trace
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
-from mrlm.learn.joint_update import StepSums, Updating, Work, update_together
+from mrlm.learn.joint_update import StepSums, Updating, Work, tried, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
 from mrlm.learn.mismatch import FEW, FirstLook, loss_mismatch, raw
 from mrlm.learn.no_gradient import check_gradient, watch_gradient
@@ -281,7 +281,8 @@ class Learner(Trainee):
                     split = []
                 loss_of = algorithm.loss if look.done else look.at(algorithm.loss)
                 loss_of = trace.at(numbers.at(loss_of))
-                history.append((yield from self._optimizer_step(*work, loss_of)))
+                records = look, numbers, trace
+                history.append((yield from self._optimizer_step(*work, loss_of, records)))
                 look.done = True
             trace.write()
             moved = history[-1].get("approx_kl", 0.0)
@@ -324,7 +325,6 @@ class Learner(Trainee):
         parts: dict[str, Gradient | None] = dict.fromkeys(agents)
         parameters, present = self.stepper.weights, Totals.of(samples).tokens_by_agent
         for agent in (agent for agent in agents if agent in present):
-            self.stepper.clear()
             reseed()
             loss_of = part_of(agent, algorithm.loss)
             yield from self._backward(samples, totals, algorithm, loss_of)
@@ -337,8 +337,9 @@ class Learner(Trainee):
     def _backward(
         self, samples: Sequence[Sample], totals: Totals, algorithm: Algorithm, loss_of: LossOf
     ) -> Generator[Work, Loss, dict[str, float]]:
-        """Adds up the gradient of a mini-batch of any number of micro-batches; returns the loss and
-        its metrics on this rank."""
+        """The gradient of a mini-batch of any number of micro-batches; returns the loss and its
+        metrics on this rank."""
+        self.stepper.clear()
         sums: dict[str, Tensor | float] = {}
         settings, policy = self.settings, self.weights_of
         micros = micro_batches(policy, settings, samples, totals, settings.accumulation)
@@ -357,14 +358,19 @@ class Learner(Trainee):
         return host_numbers(sums)
 
     def _optimizer_step(
-        self, samples: Sequence[Sample], totals: Totals, algorithm: Algorithm, loss_of: LossOf
+        self,
+        samples: Sequence[Sample],
+        totals: Totals,
+        algorithm: Algorithm,
+        loss_of: LossOf,
+        records: Sequence[object],
     ) -> Updating:
         """One optimiser step on the samples of a mini-batch that have a gradient; `totals` are
         those of the whole mini-batch."""
-        self.stepper.clear()
         for turn in (turn for sample in samples for turn in sample.turns):
             count("trained", turn.agent, len(turn))
-        metrics = yield from self._backward(samples, totals, algorithm, loss_of)
+        gradient = partial(self._backward, samples, totals, algorithm, loss_of)
+        metrics = yield from tried(gradient, self.shrink, records)
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
             limit = self.settings.max_tokens

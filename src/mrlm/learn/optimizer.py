@@ -45,6 +45,7 @@ class LearnerSettings:
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
         schedule, warmup_steps, total_steps: learning rate schedule over iterations.
         max_tokens: grid cells of a micro-batch.
+        shrinks: whether an out-of-memory error of a device halves `max_tokens`, once.
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
         dropout: whether dropout acts in updates; `None` is that of adapters alone.
@@ -69,6 +70,7 @@ class LearnerSettings:
     warmup_steps: int = 0
     total_steps: int = 0
     max_tokens: int = 16384
+    shrinks: bool = False
     accumulation: int = 1
     gradient_checkpointing: bool = False
     dropout: bool | None = None
@@ -272,6 +274,19 @@ class Trainee:
                 "training (policies.<name>.trainable=false)"
             )
 
+    def shrink(self, error: torch.OutOfMemoryError) -> None:
+        """Halves micro-batches after an out-of-memory error, once; else raises it."""
+        settings = self.settings
+        if not settings.shrinks or self.learned.storage.sharded:
+            raise error
+        settings.shrinks, settings.max_tokens = False, max(1, settings.max_tokens // 2)
+        log.warning(
+            "%s: out of memory; the step is computed again in micro-batches of at most %d tokens, "
+            "and so are the next ones (training.max_tokens_per_microbatch sets the number)",
+            self.title,
+            settings.max_tokens,
+        )
+
     def finish_step(
         self,
         metrics: dict[str, float],
@@ -318,7 +333,8 @@ class Trainee:
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able rest of the optimiser state; parameters are named by position."""
         tensors, rest = self.stepper.state()
-        return tensors, rest | {name: getattr(self, name) for name in self.counters}
+        rest |= {name: getattr(self, name) for name in self.counters}
+        return tensors, rest | {"max_tokens": self.settings.max_tokens}
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Inverse of `optimizer_state`."""

@@ -81,12 +81,14 @@ TRIES = 4
 
 
 def find_device(name: str) -> Device:
-    """A device of `devices.yaml`, `cpu` (this machine, measured in about a second), or a YAML file
-    with fields of `Device`, with `like: NAME` for missing ones.
+    """A device of `devices.yaml`, `cpu` (this machine, measured in about a second), `auto` (its
+    GPU, or else `cpu`), or a YAML file with fields of `Device`, with `like: NAME` for missing ones.
 
     Raises:
         ConfigError: the device is unknown, or the file is invalid.
     """
+    if name.lower() == "auto":
+        name = device_here()
     if name.lower() in DEVICES:
         return DEVICES[name.lower()]
     if name.lower() == "cpu":
@@ -97,6 +99,25 @@ def find_device(name: str) -> Device:
     raise ConfigError(
         f"--device {name}: unknown device{did_you_mean(name.lower(), [*DEVICES, 'cpu'])}"
         " A YAML file with its values works, too"
+    )
+
+
+def device_here() -> str:
+    """The name of this machine's GPU in the table of devices, or `cpu`.
+
+    Raises:
+        ConfigError: the table does not have this GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    here = torch.cuda.get_device_name(0)
+    if fitting := [name for name in DEVICES if name in here.lower()]:
+        return fitting[0]
+    raise ConfigError(
+        f"the table of devices does not have this machine's {here}; give --device a name "
+        f"({', '.join(DEVICES)}) or a YAML file with its values, with like: NAME for missing ones"
     )
 
 

@@ -19,10 +19,13 @@ from mrlm.planning.memory import (
     peak,
 )
 from mrlm.planning.plan import Plan
-from mrlm.planning.timing import Share
+from mrlm.planning.timing import Share, learned_tokens
 
 USABLE = 0.92
 """Share of a device's memory that a run may take; the rest is for allocator and libraries."""
+
+PROCESS = 1 << 28
+"""Bytes of the interpreter, its libraries and the run's own data, where they share a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,12 @@ def placed_memory(
     reduces = members == 1 and ring.members > 1
     job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
     job = replace(job, accelerated=not device.shared)
-    memory = {each.name: parts_of(each, job, members, reduces) for each in plan.weights}
+    memory = {
+        each.name: parts_of(each, replace(job, tokens=tokens), members, reduces)
+        for each, tokens in zip(plan.weights, _tokens(learning, job), strict=True)
+    }
+    if device.shared and memory:
+        next(iter(memory.values()))["process"] = PROCESS
     if job.plays:
         _add_engine(memory, plan, job, members > 1, device.shared, ahead)
     if job.plays and ahead:
@@ -89,6 +97,16 @@ def placed_memory(
     standing = peak({name: _standing(parts) for name, parts in served.items()})
     worst = max(peak(memory), peak(served))
     return (served if peak(served) > peak(memory) else memory), worst, _room(job, usable - standing)
+
+
+def _tokens(share: Share, job: MemoryLoad) -> list[int]:
+    """Tokens of a forward pass of each policy; those on one base run through it together."""
+    plan = share.plan
+    by_base: dict[str, float] = {}
+    for each in plan.weights:
+        tokens = learned_tokens(share, each)[0] / plan.minibatches if each.trainable else 0.0
+        by_base[each.base] = by_base.get(each.base, 0.0) + tokens
+    return [min(job.tokens, max(1, math.ceil(by_base[each.base]))) for each in plan.weights]
 
 
 def _room(job: MemoryLoad, free: float) -> float:

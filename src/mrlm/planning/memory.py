@@ -18,6 +18,8 @@ ADAPTER_BYTES = 4
 CELLS, LEAST_ROWS = 1 << 22, 256
 """Approximate number of logits that the library's own head computes at once on a CPU, and its least
 number of tokens (see `learn/fast/lm_head.py`)."""
+MOST_TOKENS, LEAST_TOKENS = 16_384, 256
+"""Most and least tokens of a micro-batch that memory determines."""
 LOGIT_BYTES = 2 << 30
 """Most bytes of the logits on an accelerator, of whose memory they take a 64th."""
 COPIES_OF_LOGITS = {True: 3, False: 2}
@@ -34,6 +36,20 @@ PLAYING = ("kv_cache", COPIES)
 REDUCING = ("buckets",)
 """Parts that exist only while gradients are reduced."""
 PASSING = (*LEARNING, *PLAYING, *REDUCING)
+
+MEMORY = (
+    "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
+    "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
+    "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
+    "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
+    "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
+    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
+    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
+    "fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
+    "engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
+    "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
+    "sampling is not needed at the same time"
+)
 
 Parts = dict[str, int]
 
@@ -150,6 +166,24 @@ def logits(shape: ModelShape, tokens: int, lean: bool, accelerated: bool = False
     elif lean:
         tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
     return each * tokens
+
+
+def tokens_in(
+    size: float, shape: ModelShape, computed: int, checkpointing: bool = False, lean: bool = True
+) -> int:
+    """The tokens of a micro-batch whose activations and logits take at most `size` bytes: a power
+    of two, so that a little more or less memory changes nothing, from `LEAST_TOKENS` to
+    `MOST_TOKENS`.
+    """
+    tokens = MOST_TOKENS
+
+    def taken() -> int:
+        kept = activations(shape, tokens, computed, checkpointing)
+        return kept + logits(shape, tokens, lean)
+
+    while tokens > LEAST_TOKENS and taken() > size:
+        tokens //= 2
+    return tokens
 
 
 def casts(shape: ModelShape, job: MemoryLoad) -> int:

@@ -69,16 +69,17 @@ def shape_of(name: str) -> ModelShape | None:
     """The shape of the embedded model or of a Hugging Face folder; `None` for a hub id, which is
     not looked up, and for folders of an unusual format."""
     if name == tiny_model.NAME:
-        return _shape(tiny_model.ARCHITECTURE | {"vocab_size": 259})
+        return shape_in(tiny_model.ARCHITECTURE | {"vocab_size": 259})
     path = Path(local_name(name)).expanduser() / "config.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return _shape(found) if isinstance(found, dict) else None
+    return shape_in(found) if isinstance(found, dict) else None
 
 
-def _shape(found: Mapping[str, Any]) -> ModelShape | None:
+def shape_in(found: Mapping[str, Any]) -> ModelShape | None:
+    """The shape in the content of a model's `config.json`; `None` for an unusual one."""
     keys = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
     heads = found.get("num_attention_heads")
     if not heads or any(not isinstance(found.get(key), int) for key in keys):

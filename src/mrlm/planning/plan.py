@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
-from mrlm.planning.memory import BYTES, WHOLE, MemoryLoad, on_host, parts_of, peak
+from mrlm.planning.memory import (
+    BYTES,
+    MEMORY,
+    MOST_TOKENS,
+    WHOLE,
+    MemoryLoad,
+    on_host,
+    parts_of,
+    peak,
+    tokens_in,
+)
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes, weights_of
 from mrlm.planning.record_size import RecordSize, record_size
@@ -18,20 +28,6 @@ from mrlm.play.workflow import as_workflow
 
 if TYPE_CHECKING:
     from mrlm.learn.bases.spec import Spec
-
-MEMORY = (
-    "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
-    "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
-    "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
-    "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
-    "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
-    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
-    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
-    "fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
-    "engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
-    "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
-    "sampling is not needed at the same time"
-)
 
 
 @dataclass(slots=True)
@@ -205,6 +201,7 @@ def arithmetic(
     policies: Mapping[str, PolicyConfig] | None = None,
     agents_per_policy: Mapping[str, int] | None = None,
     accelerated: bool = False,
+    free: float = math.inf,
 ) -> Plan:
     """Count the work of one stage of an experiment.
 
@@ -218,6 +215,7 @@ def arithmetic(
         policies: the policies of the run; by default those of the config.
         agents_per_policy: policy -> number of agents that use it; by default one each.
         accelerated: whether the models are on a device that is not a CPU.
+        free: bytes of memory before the run, half of which micro-batches of `auto` take.
     """
     algorithm = config.algorithm_settings()
     plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
@@ -228,7 +226,11 @@ def arithmetic(
     plan.weights, unknown = weights_of(
         config, algorithm.spec, policies, agents_per_policy, parameters or {}, shapes
     )
-    plan.job = _job_of(config, plan, accelerated)
+    plan.job = _job_of(config, plan, accelerated, free)
+    steps = plan.policies * plan.minibatches
+    per_step = math.ceil(plan.sequences / steps) if steps else 0
+    together = max(1, plan.job.tokens // plan.tokens)
+    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
     plan.record = _record_of(config, plan, algorithm.spec)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown
@@ -272,17 +274,27 @@ def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize |
     )
 
 
-def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLoad:
+def _most_tokens(config: ExperimentConfig, plan: Plan, job: MemoryLoad, free: float) -> int:
+    """Tokens of a micro-batch; `auto` as in `build/microbatch.py`."""
+    limit = config.training.max_tokens_per_microbatch
+    if limit != "auto":
+        return limit
+    free -= sum(each.count * job.width for each in plan.weights if each.owns)
+    shapes = [each.shape for each in plan.weights if each.trainable and each.shape is not None]
+    how = job.computed, job.checkpointing, job.lean
+    return min((tokens_in(free / 2, shape, *how) for shape in shapes), default=MOST_TOKENS)
+
+
+def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float) -> MemoryLoad:
     training = config.training
     precise = training.precision in ("auto", "fp32")
     width = BYTES[config.model.torch_dtype]
     several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
-    return MemoryLoad(
+    job = MemoryLoad(
         width=width,
         computed=width if precise else 2,
         masters=training.master_weights and width < WHOLE,
         moments=0 if training.optimizer == "sgd" else 2,
-        tokens=min(training.max_tokens_per_microbatch, max(1, plan.trained_tokens)),
         checkpointing=training.gradient_checkpointing,
         lean=config.model.lean and training.precision != "fp16",
         plays=not plan.rows,
@@ -294,6 +306,8 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool) -> MemoryLo
         agents=plan.agents,
         accelerated=accelerated,
     )
+    most = _most_tokens(config, plan, job, free)
+    return replace(job, tokens=min(most, max(1, plan.trained_tokens)))
 
 
 def _most_keys(config: ExperimentConfig) -> int | None:
@@ -332,10 +346,6 @@ def _counted(
         plan.replayed = size * asked.replays.number(trained, plan.turns)
         plan.retrained = plan.replayed if asked.replays.kind == "alternatives" else 0
     plan.tokens = (generation.max_prompt_tokens or 0) + plan.turns * generation.max_new_tokens
-    steps = plan.policies * plan.minibatches
-    per_step = math.ceil(plan.sequences / steps) if steps else 0
-    together = max(1, training.max_tokens_per_microbatch // plan.tokens)
-    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
     return plan
 
 

@@ -4,7 +4,8 @@ In the recorded episodes of the last steps nearly all of an agent's messages are
 team, all its advantages are 0 or far smaller than those of another agent in every one of the last
 steps: its turns get no credit; or, with `evaluation.effects`, in several evaluations its messages
 change nothing of what others write, silence in its place costs nothing, and other agents have an
-influence.
+influence; or, while its advantages are 0 and the task is not solved, its answers to a task are the
+same in nearly all recent groups, although the messages of another agent that it read differ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.messages import Written, written
+from mrlm.doctor.messages import Written, heard, written
+from mrlm.doctor.progress import solved, success
 from mrlm.doctor.recent import RecentEpisodes, training
 from mrlm.doctor.rule import WINDOW, Rule
 
@@ -35,6 +37,8 @@ class LazyAgent(Rule):
             influence, as a share of the largest of another agent.
         evaluations: consecutive evaluations without an effect.
         influence: that of another agent, in nats per token, from which messages are read.
+        groups: least number of recent groups whose messages differ.
+        same: share of these in which its answers do not.
         cost: of silence, in standard deviations of the held-out reward.
     """
 
@@ -44,6 +48,8 @@ class LazyAgent(Rule):
     evaluations: int = 4
     influence: float = 0.05
     cost: float = 0.05
+    groups: int = 16
+    same: float = 0.95
 
     do: ClassVar[str] = (
         "give the agent a reward of its own, or credit that tells agents apart; check whether its "
@@ -58,6 +64,7 @@ class LazyAgent(Rule):
         for agent in history.agents:
             own = {step: each[agent] for step, each in steps.items() if agent in each}
             found = self._mute(own) or self._ignored(history, agent) or self._idle(history, agent)
+            found = found or self._deaf(history, episodes, agent)
             if found is not None:
                 since, because = found
                 rows = [row for row in training(episodes) if agent in row["agents"]]
@@ -88,6 +95,29 @@ class LazyAgent(Rule):
             f"the standard deviation of its advantages is {own.max():.3g} in {self.steps} steps, "
             f"that of another agent {most.min():.3g} or more"
         )
+
+    def _deaf(self, history: History, episodes: RecentEpisodes, agent: str) -> Finding | None:
+        """Whether what it answers does not depend on what it has read of another agent, and nearly
+        all its advantages are 0."""
+        ties = history.known(f"advantage/{agent}/zero", self.steps)[1]
+        if len(ties) < self.steps or ties.min() < self.same:
+            return None
+        steps = episodes.by_step(heard)
+        for other in history.agents:
+            counts = {
+                step: each[other, agent] for step, each in steps.items() if (other, agent) in each
+            }
+            varied, equal = (sum(each[place] for each in counts.values()) for place in (0, 1))
+            if varied < self.groups or equal < self.same * varied:
+                continue
+            rates = success(history, episodes)[1][-self.steps :]
+            if (len(rates) and rates.mean() > 0.9) or solved(history, episodes, self.steps):
+                continue
+            return min(counts), (
+                f"its answers to a task are the same in {equal} of {varied} recent groups in which "
+                f"it read different messages of {other}: what {other} writes has no effect"
+            )
+        return None
 
     def _idle(self, history: History, agent: str) -> Finding | None:
         """Whether its messages had no effect in the last evaluations, and those of others had."""

@@ -2,8 +2,10 @@
 
 In all of the last steps no agent has an advantage (all compared episodes had equal rewards), or
 the gradient is 0; or no step so far had a token to train on; or no step so far has moved the
-weights, although gradients are not 0; and the task is not solved, which the reward shows by having
-risen to its best.
+weights, although gradients are not 0; and the task is not solved. Or success is hardly above 0 in
+all of many steps, and the reward does not rise any more. A task is solved where success is 1, or
+the reward is at the top of the environment's range; where neither is known, where it has risen to
+its best and is the same for all tasks.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.progress import solved
-from mrlm.doctor.recent import Rows
+from mrlm.doctor.progress import solved, success
+from mrlm.doctor.recent import RecentEpisodes
 from mrlm.doctor.rule import Rule
+from mrlm.doctor.trends import difference
 
 
 @dataclass(frozen=True)
@@ -27,38 +30,69 @@ class NothingLearned(Rule):
 
     Args:
         steps: consecutive steps in which it holds.
+        never: steps in which success stays below `rare` and the reward has stopped to rise.
+        rare: see there.
         still: largest `weight_change` of a step that counts as none; a weight in float32 has no
             more digits.
     """
 
     steps: int = 8
     still: float = 1e-7
+    never: int = 32
+    rare: float = 0.02
 
     do: ClassVar[str] = (
         "check whether the reward varies between episodes of a task; use easier or harder tasks, a "
-        "larger group_size, a higher learning rate, or weights in float32"
+        "larger group_size, a higher temperature or an entropy_coef, a reward for part of a "
+        "solution, a higher learning rate, or weights in float32"
     )
 
     def ready(self, history: History) -> bool:
         return history.has(r"grad_norm(/.+)?", self.steps)
 
-    def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        found = self._no_signal(history) or self._no_gradient(history) or self._still(history)
-        if found is not None and not solved(history, self.steps):
-            since, because = found
-            yield Alarm(since, because, evidence=cited(episodes))
+    def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
+        found = self._no_signal(history, episodes) or self._no_gradient(history)
+        found = found or self._still(history)
+        if found is not None and not solved(history, episodes, self.steps):
+            yield Alarm(*found, evidence=cited(episodes))
+        elif (found := self._never(history, episodes)) is not None:
+            advice = (
+                "give easier tasks, a first stage of imitation (sft), or a reward for what leads "
+                "to success"
+            )
+            yield Alarm(*found, evidence=cited(episodes), do=advice)
 
-    def _no_signal(self, history: History) -> tuple[int, str] | None:
+    def _never(self, history: History, episodes: RecentEpisodes) -> tuple[int, str] | None:
+        """Success that never came, while nothing else is learned any more either."""
+        name, rates = success(history, episodes)
+        steps, rewards = history.known("reward/mean", self.never)
+        if min(len(rates), len(rewards)) < self.never or rates.max() > self.rare:
+            return None
+        half = self.never // 2
+        gain, error = difference(rewards[-half:], rewards[:half])
+        if gain > 2 * error:
+            return None
+        return int(steps[0]), (
+            f"{name} was at most {rates.max():.2g} in {len(rates)} steps, and the reward has not "
+            f"risen in the last {self.never} ({rewards[-half:].mean():.3g})"
+        )
+
+    def _no_signal(self, history: History, episodes: RecentEpisodes) -> tuple[int, str] | None:
         steps, trained = history.known("tokens/trained")
         if len(trained) >= self.steps and not trained.any():
             return int(steps[0]), f"no token was trained in {len(trained)} steps"
         zeros = [history.known(f"advantage/{agent}/zero", self.steps) for agent in history.agents]
         if not zeros or any(len(values) < self.steps or values.min() < 1 for _, values in zeros):
             return None
-        rewards = history.known("reward/mean", 1)[1]
-        level = f" (reward {rewards[-1]:.3g})" if len(rewards) else ""
+        rewards = history.known("reward/mean", self.steps)[1]
+        level = f", {rewards.mean():.3g} on average" if len(rewards) else ""
+        name, rates = success(history, episodes)
+        level += f" ({name} {rates[-self.steps :].mean():.2g})" if len(rates) else ""
         since = min(_since(history, f"advantage/{each}/zero", 1.0) for each in history.agents)
-        return since, f"all advantages are 0 in {self.steps} steps{level}"
+        return since, (
+            f"nothing is learned since step {since}: all advantages are 0, since in every group "
+            f"all rewards are equal{level}"
+        )
 
     def _no_gradient(self, history: History) -> tuple[int, str] | None:
         steps, norms = history.known("grad_norm", self.steps)

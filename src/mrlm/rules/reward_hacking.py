@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,13 +17,10 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History, common
+from mrlm.doctor.progress import TRUTHS, components, means
 from mrlm.doctor.recent import Rows, training
 from mrlm.doctor.rule import Rule
 from mrlm.doctor.trends import slope, spread
-
-TRUTHS = ("correct", "success", "solved", "accuracy", "exact", "exact_match", "passed", "won")
-"""Components that measure success where no setting names one."""
-STATISTICS = ("mean", "std", "missing")
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,8 @@ class RewardHacking(Rule):
 
     Args:
         truth: the component that measures success; by default the first known of `correct`,
-            `success`, `solved`, `accuracy`, `exact`, `exact_match`, `passed`, `won`.
+            `success`, `solved`, `accuracy`, `exact`, `exact_match`, `passed`, `won`, `right`,
+            `win`.
         steps: steps of the window; its halves are compared with earlier ones.
         z: fall of the truth, and rise of the reward, in standard errors.
         part: fall of the truth, as a part of its range so far.
@@ -62,7 +60,7 @@ class RewardHacking(Rule):
         truth = self.truth or next((name for name in TRUTHS if name in named), "")
         if truth not in named:
             return
-        found = {name: _means(history, names) for name, names in named.items()}
+        found = {name: means(history, names) for name, names in named.items()}
         actual = found.pop(truth)
         proxies = {"reward/mean": history.known("reward/mean"), **found}
         best = self._fallen(actual[1])
@@ -117,22 +115,6 @@ class RewardHacking(Rule):
         late, early = truth[-4:].mean(), truth[:4].mean()
         follows = late - early > other or late >= before.max() - other
         return other > 0 and gain > self.far * noise and not follows and truth.min() > before.min()
-
-
-def components(history: History) -> dict[str, list[str]]:
-    """Component of the reward -> its metrics, one for each agent."""
-    named: dict[str, list[str]] = {}
-    for name, rest in history.names(r"reward/(.+)").items():
-        last = rest.rpartition("/")[2]
-        if last not in STATISTICS:
-            named.setdefault(last, []).append(name)
-    return named
-
-
-def _means(history: History, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and means over agents."""
-    steps, values = history.together(names)
-    return steps, values.mean(axis=0)
 
 
 def _paid(episodes: Rows) -> Rows:

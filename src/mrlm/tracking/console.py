@@ -60,6 +60,7 @@ class ConsoleLog:
         self._marks: deque[tuple[int, float]] = deque(maxlen=PACE + 1)
         self._shown = log.level <= logging.INFO
         self._live: Any = None
+        self._doing = ""
 
     def log(self, step: int, metrics: Mapping[str, float], shown: bool = True) -> None:
         """Show the metrics of a step; `shown=False` omits the line if lines are printed."""
@@ -73,6 +74,10 @@ class ConsoleLog:
         evaluated = "eval/reward/mean" in metrics
         worth = shown or evaluated or step == self.total
         self._show(lambda: self._line(metrics) if worth else None)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how much of a part of the next step is done; on the panel only."""
+        self._doing = f"{what} {done}/{total}"
 
     def note(self, text: str) -> None:
         """Show a sentence: on the panel, or as a line of its own."""
@@ -166,6 +171,8 @@ class ConsoleLog:
             Padding(ProgressBar(total=max(1, self.total), completed=self.step), 0),
             Columns(fields, width=width, padding=(0, 2, 0, 0)),
         ]
+        if self._doing and self.step < self.total:
+            rows.append(Text(f"step {self.step + 1}: {self._doing}", style="dim"))
         curve = sparkline(list(self.rewards))
         if curve and encodable(curve) == curve:
             rows.append(

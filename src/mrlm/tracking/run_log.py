@@ -190,7 +190,7 @@ class RunLog:
         self._metrics: TextIO = (self.folder / METRICS).open("a", encoding="utf-8")
         self._episodes: EpisodeFile = self.record.open(self.folder, first)
         self._profile: TextIO | None = None
-        self._examination = Examination(self._rules)
+        self._examination = Examination(self._rules, config=self._about[1])
         if first and self._rules:
             self._examination.resume(self.folder, state.get("doctor"))
 
@@ -304,6 +304,10 @@ class RunLog:
         if self._profile is None:
             self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
         self._append(self._profile, [row])
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how much of a part of a step is done, on the console."""
+        self._console.progress(what, done, total)
 
     def note(self, text: str) -> None:
         """Show a sentence on the console."""

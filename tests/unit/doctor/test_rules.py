@@ -137,11 +137,9 @@ def test_nothing_is_learned() -> None:
     one = {"advantage__a__zero": 1.0, "reward__mean": 0.5}
     assert alarms(rows(**one)) == []
     solved = np.where(np.arange(24) < 12, np.linspace(0.2, 1.0, 24) * 2 - 0.2, 1.0).clip(0, 1)
-    late = {"advantage__*__zero": np.arange(24) >= 12}
-    assert (
-        alarms(rows(**both("advantage__*__zero", late["advantage__*__zero"]), reward__mean=solved))
-        == []
-    )
+    late = np.arange(24) >= 12
+    tied = both("advantage__*__zero", late) | {"reward__std": np.where(late, 0.0, 0.4)}
+    assert alarms(rows(**tied, reward__mean=solved)) == []
 
 
 def test_no_gradient_and_no_token() -> None:
@@ -166,6 +164,82 @@ def test_weights_that_do_not_move() -> None:
     assert "weight_change/b" in found.because
     unpaid = one | {"grad_norm__b": 0.0}  # an agent without advantages is not trained
     assert alarms(rows(weight_change=5e-6, **unpaid, reward__mean=FLAT)) == []
+
+
+def guesses(rate: float, deaf: bool, name: str = "right", count: int = 40) -> dict[int, list[Row]]:
+    """Groups of four, in which `a` gives hints that differ and `b` names a word: the same one
+    whatever the hint is, or another for each, and in a part of the groups the right one."""
+
+    def row(step: int, group: int, number: int) -> Row:
+        hint, word = f"hint {number}", f"word {group if deaf else number}"
+        right = float(group < rate * 8)
+        parts = {
+            f"{agent}/{part}": x for agent in AGENTS for part, x in ((name, right), ("short", 1.0))
+        }
+        found = episode(step, 0, {"a": turn(hint), "b": turn(word)}, metrics=parts)
+        found["agents"]["b"]["messages"][0]["content"] = f"Hint: {hint}. Which word?"
+        return found | {"id": f"train/made/{8 * step + group}/{number}", "reward": 0.2 + right}
+
+    groups = [(group, number) for group in range(8) for number in range(4)]
+    return {step: [row(step, *each) for each in groups] for step in range(1, count + 1)}
+
+
+@pytest.mark.parametrize("name", ["right", "guessed"])
+def test_a_plateau_of_ties_is_no_solved_task(name: str) -> None:
+    """The listener names the first word of the list: the reward is the best so far."""
+    late = np.arange(40) >= 20
+    flat = np.where(late, 0.45, np.linspace(0.0, 0.9, 40)) + noise(40, 0.01)
+    plateau = both("advantage__*__zero", np.where(late, 1.0, 0.2)) | {
+        "reward__mean": flat,
+        "reward__std": 0.43,
+        **{f"reward__{agent}__{name}": flat - 0.2 for agent in AGENTS},
+    }
+    found = alarms(rows(40, **plateau), guesses(0.25, deaf=True, name=name))
+    assert {("nothing_learned", None), ("lazy_agent", "b")} <= rules_of(found)
+    tied = next(alarm for alarm in found if alarm.rule == "nothing_learned")
+    assert (tied.since, tied.step) == (21, 28) and "since step 21" in tied.because
+    assert "all rewards are equal, 0.4" in tied.because and f"({name} 0.2" in tied.because
+    deaf = next(alarm for alarm in found if alarm.rule == "lazy_agent")
+    assert "what a writes has no effect" in deaf.because
+    heard = alarms(rows(40, **plateau), guesses(0.25, deaf=False, name=name))
+    assert rules_of(heard) == {("nothing_learned", None)}
+    bare = {key: x for key, x in plateau.items() if name not in key}  # tasks have other rewards
+    assert ("nothing_learned", None) in rules_of(alarms(rows(40, **bare)))
+
+
+def test_a_solved_game_of_hints_has_no_alarm() -> None:
+    """Siblings answer alike there, too; success is 1, or no component tells and all tasks have the
+    reward that rose to its best."""
+    up = np.linspace(0.2, 2.0, 40).clip(0, 1.2)
+    done = both("advantage__*__zero", np.where(up >= 1.2, 1.0, 0.2)) | {"reward__mean": up}
+    done |= {"reward__std": np.where(up >= 1.2, 0.0, 0.4)}
+    rates = {f"reward__{agent}__right": up - 0.2 for agent in AGENTS}
+    assert alarms(rows(40, **done, **rates), guesses(1.0, deaf=True)) == []
+    assert alarms(rows(40, **done), guesses(1.0, deaf=True)) == []
+
+
+def test_success_that_never_came() -> None:
+    never = {"reward__a__correct": 0.0, "reward__mean": np.where(np.arange(60) < 9, -0.2, 0.0)}
+    never["reward__mean"] = never["reward__mean"] + noise(60, 0.005)
+    found = alarms(rows(60, **never))
+    assert rules_of(found) == {("nothing_learned", None)} and "sft" in found[0].do
+    assert "correct was at most 0 in" in found[0].because
+    rising = {"reward__mean": np.linspace(-0.3, 0.3, 60)}  # on its way
+    assert alarms(rows(60, **never | rising)) == []
+    once = np.where(np.arange(60) == 7, 0.1, 0.0)
+    late = rules_of(alarms(rows(60, **never | {"reward__a__correct": once})))
+    assert ("nothing_learned", None) not in late
+
+
+def test_the_top_of_the_range_is_solved() -> None:
+    """Also in a run that begins there."""
+    done = both("advantage__*__zero", 1.0) | both("reward__*__mean", 1.0) | {"reward__mean": 1.0}
+    for env in ("relay", "writing", "own:Env"):
+        config = {"environments": [{"env_type": env}]}
+        examination = Examination(make_rules(), config=config)
+        assert {each.rule for row in rows(**done) for each in examination.examine(row)} == (
+            set() if env == "relay" else {"nothing_learned"}
+        )
 
 
 VALUES = {"explained_variance": 0.0, "value_error": 0.6, "return_variance": 0.25}

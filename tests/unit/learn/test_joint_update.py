@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from mrlm import Learner
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.types import Turn
+from mrlm.learn import joint_update
 from mrlm.learn.data.batch import Sample, merge
 from mrlm.learn.fast import packed_pass
 from mrlm.learn.joint_update import update_together
@@ -119,3 +121,44 @@ def test_adapters_on_one_base_learn_as_each_alone(
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     moved = [not torch.equal(*pair) for pair in zip(before, weights, strict=True)]
     assert all(moved)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+@pytest.mark.parametrize("algorithm", [REINFORCE, IPPO])
+def test_a_step_that_runs_out_of_memory_is_computed_again_in_smaller_parts(
+    algorithm: Any,
+    times: int,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The error comes when gradients and numbers of other micro-batches have been added already."""
+    both = []
+    for _ in range(2):
+        for name, settings in SETTINGS.items():
+            monkeypatch.setitem(SETTINGS, name, replace(settings, max_tokens=10, shrinks=True))
+        both.append(team(algorithm(), tokenizer))
+    expected, learners = both
+    before = trained(expected, algorithm(), together=True)
+    hidden_states, calls = joint_update.hidden_states, []
+
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if 2 < len(calls) <= 2 + times:
+            raise torch.OutOfMemoryError("tried to allocate 1 GiB")
+        return hidden_states(*args, **kwargs)
+
+    monkeypatch.setattr(joint_update, "hidden_states", limited)
+    if times > 1:
+        with pytest.raises(torch.OutOfMemoryError, match="1 GiB"):
+            trained(learners, algorithm(), together=True)
+        return
+    after = trained(learners, algorithm(), together=True)
+    halved = [learner for learner in learners if learner.settings.max_tokens == 5]
+    assert halved and caplog.text.count("at most 5 tokens") == len(halved)
+    for one, other in zip(after, before, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+    for learner, other in zip(learners, expected, strict=True):
+        for weight, same in zip(learner.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(weight, same, rtol=1e-6, atol=1e-6)

@@ -83,6 +83,19 @@ def test_a_terminal_gets_a_live_panel_with_everything_in_it() -> None:
     assert drawn.count("my run") > 2, "it is redrawn while the run goes on"
 
 
+def test_the_panel_has_the_progress_of_the_step_and_lines_have_not() -> None:
+    program = """
+from mrlm.tracking.console import ConsoleLog
+log = ConsoleLog("run", 2)
+log.note("8 prompts")
+log.progress("episodes", 3, 8)
+"""
+    assert any("step 1: episodes 3/8" in line for line in last_frame(on_terminal(program)))
+    assert "episodes" not in on_terminal(program, TERM="dumb")
+    done = 'log.log(2, {"reward/mean": 0.5})'
+    assert not any("episodes" in line for line in last_frame(on_terminal(program + done)))
+
+
 @pytest.mark.parametrize("columns", [60, 100])
 def test_the_panel_fits_the_window(columns: int) -> None:
     frame = last_frame(on_terminal(PROGRAM + "log.close()", columns))

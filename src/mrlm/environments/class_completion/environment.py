@@ -94,6 +94,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
             )
         self.division: Division | Sequence[Sequence[str]] = division
         self._bench = ClassGrader(isolation, sandbox, self.limits)
+        self.isolation = isolation if sandbox is None else None
         tests = {"num_visible": num_visible, "max_tests": max_tests}
         self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:

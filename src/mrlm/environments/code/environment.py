@@ -109,6 +109,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
         self.instruction = instruction
         self._bench = CodeGrader(isolation, sandbox)
+        self.isolation = isolation if sandbox is None else None
         self.generator: CodeProblemGenerator | None = None
         source = sources[0] if sources else drawn
         if isinstance(source, CodeProblemGenerator | Mapping):

@@ -101,6 +101,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         self.names: tuple[str, ...] = ("aux",) if number == 2 else several
         self.num_hidden: int = num_hidden
         self._bench = CodeGrader(isolation, sandbox)
+        self.isolation = isolation if sandbox is None else None
         if dataset is not None:
             tests = {"num_visible": num_visible, "max_tests": max_tests}
             convert = partial(_converted, **tests, count=number)

@@ -155,6 +155,7 @@ class ToolUseEnvironment(RowTasks):
             default = self.generator.groups if self.generator else GROUPS
             groups = default if tools is None else tools
             registry = create_default_tool_registry(groups, search=search, isolation=isolation)
+            self.isolation = isolation if "python" in groups else None
         elif tools is not None or search is not None:
             raise ConfigError("environment tools: give either tools and search, or registry")
         self.registry: ToolRegistry = _with_servers(registry, mcp_servers)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group
+from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
@@ -122,8 +123,11 @@ class Critic(Trainee):
         seed_generators((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
-        with training_mode([self.body], self.settings.gradient_checkpointing):
-            for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
+        passes = algorithm.spec.critic.passes or algorithm.update_epochs
+        count = passes * len(samples) // self.settings.peers.size
+        checkpointing = self.settings.gradient_checkpointing
+        with training_mode([self.body], checkpointing), counting(self.title, count):
+            for _ in range(passes):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))
         finite = [row for row in history if all(map(math.isfinite, row))]
@@ -135,8 +139,21 @@ class Critic(Trainee):
         self, samples: Sequence[Sample], algorithm: Algorithm
     ) -> tuple[float, float]:
         """One step on one mini-batch; returns the loss and the gradient norm."""
+        peers, loss = self.settings.peers, None
+        while loss is None:
+            try:
+                loss = self._backward(samples, algorithm)
+            except torch.OutOfMemoryError as error:
+                self.shrink(error)
+        peers.add_gradients(self.body.parameters())
+        (sums,) = peers.add_numbers([{"loss": loss}])
+        with span("optimizer", self.title):
+            return sums["loss"], self.finish_step(sums)[0]
+
+    def _backward(self, samples: Sequence[Sample], algorithm: Algorithm) -> float:
+        """Adds up the gradient of a mini-batch; returns the loss on this rank."""
         self.stepper.clear()
-        loss, settings, peers = 0.0, self.settings, self.settings.peers
+        loss, settings = 0.0, self.settings
         micros = micro_batches(
             self.body, settings, samples, Totals.of(samples), settings.accumulation
         )
@@ -149,10 +166,8 @@ class Critic(Trainee):
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
-        peers.add_gradients(self.body.parameters())
-        (sums,) = peers.add_numbers([{"loss": loss}])
-        with span("optimizer", self.title):
-            return sums["loss"], self.finish_step(sums)[0]
+            advance(batch.num_sequences)
+        return loss
 
     def save(self, folder: Path) -> None:
         """Writes the trained weights."""

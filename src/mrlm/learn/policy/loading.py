@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -200,6 +201,13 @@ def pick_device(name: str) -> torch.device:
             f"model.device={name!r}, but this is no Mac with a GPU; use 'cpu' or 'auto'"
         )
     return device
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device; those of the host, unless it is a CUDA device."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
 
 
 def run_model(path: str) -> str:

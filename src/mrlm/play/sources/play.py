@@ -15,6 +15,7 @@ from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ENDS_RUN, ConfigError, EpisodeError
 from mrlm.core.process_group import ALONE, Peers, shares
+from mrlm.core.progress import advance, counting
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
 from mrlm.core.types import Message, StepResult, Task
@@ -149,9 +150,7 @@ class Play(EpisodeSource):
                     log.warning(
                         "evaluation: %d episodes of environment %r are requested, and it has %d "
                         "held-out tasks; each is played once",
-                        share,
-                        env.name,
-                        known,
+                        *(share, env.name, known),
                     )
                 self._warned.add(env.name)
                 share = known
@@ -179,9 +178,8 @@ class Play(EpisodeSource):
             lineups = list(map(_greedy, lineups))
         known = env.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
-        return await self._play(
-            [PlannedTask(env, "eval", index, lineups) for index in range(count)]
-        )
+        jobs = [PlannedTask(env, "eval", index, lineups) for index in range(count)]
+        return await self._play(jobs)
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": dict(self.deck.taken), "tokens": self.batcher.tokens}
@@ -202,7 +200,9 @@ class Play(EpisodeSource):
         loads = [self._length.get(job.env.name, 1.0) * len(job.numbers) for job in jobs]
         places = shares(loads, peers.size)
         mine = [jobs[place] for place in places[peers.rank]]
-        played = await asyncio.gather(*(self._group(job) for job in mine))
+        episodes = sum(len(job.numbers) for job in mine)
+        with counting("evaluation" if jobs and jobs[0].split == "eval" else "episodes", episodes):
+            played = await asyncio.gather(*(self._group(job) for job in mine))
         if peers.size == 1:
             return self.failures.checked(played)
         found: dict[int, Group] = {}
@@ -292,6 +292,7 @@ class Play(EpisodeSource):
             family = await play()
         for episode in family:
             episode.greedy = greedy
+        advance(len(family))
         return family
 
     async def _episode(
