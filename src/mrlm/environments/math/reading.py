@@ -74,7 +74,9 @@ def stated(text: str, answers: Answers = "any") -> str | None:
     lines = [line for line in map(unmarked, text.strip().split("\n")) if line]
     if len(lines) == 1:  # a sign at the beginning of the only line is no bullet
         lines = [unmarked(text.strip(), item=False)]
-    for start, part in _anchored(lines):
+    lower = text.lower()
+    announced = any(word in lower for word in ("answer", "therefore", "####"))
+    for start, part in _anchored(lines) if announced else ():
         found = _answer_in(part)
         if found is not None and _last_of(lines, start):
             return found
