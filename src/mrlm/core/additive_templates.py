@@ -37,7 +37,8 @@ FILTERS = {"trim", "length", "lower", "upper", "capitalize", "tojson", "string",
 def is_additive(template: str) -> bool:
     """Whether the text of a conversation without tools is an opening that depends on the first
     message, then the text of every message by itself (the first one's may differ, and decide about
-    others), then an end that depends on none. Decided from the syntax: `False` for anything that is not known to be so."""
+    others), then an end that depends on none. Decided from the syntax: `False` for anything that is
+    not known to be so."""
     try:
         body = Environment().parse(MARKS.sub("", template)).body
     except TemplateSyntaxError:

@@ -4,7 +4,7 @@ or joining neighbours. They are found after rendering, by comparison with harmle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import cached_property
 from operator import add, sub
 from typing import Any, Protocol

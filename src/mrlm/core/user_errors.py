@@ -68,8 +68,8 @@ def out_of_memory(error: BaseException) -> TrainingError | None:
     amount = f" (it asked for {int(size[1]) / 2**30:.1f} GiB at once)" if size else ""
     return TrainingError(
         f"the host gives this process no more memory{amount}: free some or raise its limit "
-        "(`ulimit -v`), or take a smaller model, fewer or shorter answers; `mrlm plan` shows what a "
-        "run takes"
+        "(`ulimit -v`), or take a smaller model, fewer or shorter answers; `mrlm plan` shows what "
+        "a run takes"
     )
 
 
