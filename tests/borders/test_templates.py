@@ -30,6 +30,8 @@ DIFFERENCES = (
     "content of null or with arguments as text if it renders them only so",
     "contents are parts of text if the template drops a content that is text",
     "a template that takes no tools is rendered without them, with a warning",
+    "a row of which the template leaves out a call (DeepSeek-R1, GigaChat, gpt-oss: the second) or "
+    "a thought (DeepSeek-V3, Gemma 4, Ministral: without a setting) is refused by row and message",
     "a trained message ends with its end token, not with the line break after it, and begins after "
     "the generation prompt, because that is what a policy samples",
 )

@@ -64,7 +64,7 @@ class Commands(TyperGroup):
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
         from mrlm.core.sync_async import as_failure
-        from mrlm.core.user_errors import is_users
+        from mrlm.core.user_errors import is_users, out_of_memory
 
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # loaded: see `__main__`
@@ -78,7 +78,8 @@ class Commands(TyperGroup):
                 _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
         except (Exception, SystemExit) as raised:
-            error = as_failure(raised)  # a user's sys.exit() would end as a success
+            # a user's sys.exit() would end as a success
+            error = out_of_memory(raised) or as_failure(raised)
             if not isinstance(error, MRLMError) and not is_users(error):
                 raise
             if distributed.failed():

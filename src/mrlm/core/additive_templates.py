@@ -36,8 +36,9 @@ FILTERS = {"trim", "length", "lower", "upper", "capitalize", "tojson", "string",
 @lru_cache(maxsize=64)
 def is_additive(template: str) -> bool:
     """Whether the text of a conversation without tools is an opening that depends on the first
-    message, then the text of every message by itself (the first one's may differ), then an end that
-    depends on none. Decided from the syntax: `False` for anything that is not known to be so."""
+    message, then the text of every message by itself (the first one's may differ, and decide about
+    others), then an end that depends on none. Decided from the syntax: `False` for anything that is
+    not known to be so."""
     try:
         body = Environment().parse(MARKS.sub("", template)).body
     except TemplateSyntaxError:
@@ -63,13 +64,13 @@ def is_additive(template: str) -> bool:
 
 
 def _reads(node: nodes.Node, message: str, allowed: set[str]) -> bool:
-    """Whether a node is pure, and reads no more of the conversation than is `allowed`: its `first
-    message`, or whether a message is the first one (`loop`)."""
+    """Whether a node is pure, and reads no more of the conversation than is `allowed`: its first
+    message, and whether a message is that one (`loop`)."""
     if _is_first(node):
         return "loop" in allowed
     if isinstance(node, nodes.Getitem) and _named(node.node, "messages"):
         first = isinstance(node.arg, nodes.Const) and node.arg.value == 0
-        return first and "first message" in allowed
+        return first and bool(allowed)  # later messages are rendered after the first one
     if isinstance(node, nodes.Name):
         hidden = {"messages", "loop"} | ({"add_generation_prompt"} if allowed else set())
         return node.name not in hidden and (node.ctx != "store" or node.name != message)

@@ -44,8 +44,6 @@ PLAIN_TEMPLATE = (
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
 PROBE = "\ue0003"
-JOINT = 256
-"""Characters around the end of a prompt in which a control token could be made."""
 KEPT = 256
 """Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
@@ -238,7 +236,8 @@ class Chat:
         if not self.takes_tools:
             raise ChatTemplateError(
                 "the conversation has tools to be explained by the chat template, and this "
-                "template takes none; describe them in a message instead (call_format: tool_call)"
+                "template takes none; use a model or a chat template that does, or leave them out "
+                "and describe them in a message (call_format: tool_call of an environment)"
             )
         return {"tools": tools, **self.template_kwargs, **more}
 
@@ -299,6 +298,7 @@ class Chat:
         ):
             role = "user"
         guard, content, more = self.control.guard, message.content, message.metadata
+        calls = message.tool_calls
         entry: dict[str, Any] = {"role": role}
         if message.reasoning:
             if self._reasoning:
@@ -306,23 +306,27 @@ class Chat:
             else:
                 content = f"<think>\n{message.reasoning.strip()}\n</think>\n\n{content}"
         entry["content"] = guard(content)
-        named = (("name", message.name), ("tool_call_id", message.tool_call_id))
-        calls = [("tool_calls", message.tool_calls), ("tools", more.get("tools"))]
-        for name, value in (*calls, *named, ("kwargs", more.get("template_kwargs"))):
-            if value:
-                entry[name] = self.control.guard_all(value)
+        if calls or message.name or message.tool_call_id or more:
+            named = (("name", message.name), ("tool_call_id", message.tool_call_id))
+            shown = (("tools", more.get("tools")), ("kwargs", more.get("template_kwargs")))
+            for name, value in (("tool_calls", calls), *named, *shown):
+                if value:
+                    entry[name] = self.control.guard_all(value)
         if role == "assistant":
-            entry |= {"thought": guard(self.thought(message))}
+            thought = self.thought(message)
+            entry["thought"] = guard(thought) if thought else ""
             if more.get("prefill"):
                 entry["prefill"] = guard(message.content[: more["prefill"]])
-        return entry | {"sources": [index]}
+        entry["sources"] = [index]
+        return entry
 
     def thought(self, message: Message) -> str:
         """The thoughts of a message, in its text or apart from it."""
         if message.reasoning:
             return message.reasoning
-        before, closed, _ = message.content.rpartition("</think>")
-        return before.rpartition("<think>")[2] if closed else ""
+        if "</think>" not in message.content:
+            return ""
+        return message.content.rpartition("</think>")[0].rpartition("<think>")[2]
 
     def say(self, sentence: str) -> None:
         """Logs a warning, once."""
@@ -357,7 +361,8 @@ def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
     entries = [chat._as_dict(m, i) for i, m in enumerate(found)]
     later, count = chat.apply(entries, True), chat.control.count
     before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
-    tail, begin = before[-JOINT:], after[:JOINT]
+    reach = chat.control.longest  # around the end of the prompt, a control token could be made
+    tail, begin = before[-reach:], after[:reach]
     joined = count(tail + begin) != (*map(add, count(tail), count(begin)),)
     return None if joined or not chat.confined.holds(entries, later, True) else before + after
 

@@ -10,6 +10,8 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, islice
 from typing import Any
 
+from mrlm.core.errors import well_formed
+
 GUARD = "\ufdd0"
 """Marker after the first character of a control token spelled in a text, while the text is rendered
 by a template. It is a Unicode noncharacter, which does not occur in text."""
@@ -59,6 +61,8 @@ class Control:
         self.ids: frozenset[int] = frozenset(self._ids.values())
         """Ids of the control tokens."""
         self._pattern: re.Pattern[str] = _any_of(self._ids)
+        self.longest: int = max(map(len, self._ids), default=1)
+        """Characters of the longest control token."""
         markers = [
             text
             for text in openings.get("assistant", ())
@@ -69,7 +73,12 @@ class Control:
         self._matched_normal = any(added[name].normalized for name in names if name in added)
 
     def guard(self, text: str) -> str:
-        """The text with a guard in every spelled control token."""
+        """The text with a guard in every spelled control token.
+
+        Raises:
+            DataError: the text has half of a surrogate pair.
+        """
+        well_formed(text, "a text of a conversation")
         text = text.replace(GUARD, "")
         found = self._pattern.search(text)
         if found is None and self._normal is not None:
@@ -107,8 +116,7 @@ class Control:
 
     def boundary(self, text: str, place: int) -> int:
         """The position, or the beginning of the control token that it is in."""
-        longest = max(map(len, self._ids), default=0)
-        for match in self._pattern.finditer(text, max(0, place - longest)):
+        for match in self._pattern.finditer(text, max(0, place - self.longest)):
             if match.start() < place < match.end():
                 return match.start()
             if match.start() >= place:

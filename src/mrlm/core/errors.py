@@ -88,3 +88,27 @@ class NonFiniteError(TrainingError):
 
 class PeerError(TrainingError):
     """Another process of the run was lost or does not respond, so that this one cannot continue."""
+
+
+def well_formed(text: str, where: str) -> str:
+    """A text that has bytes: without half of a surrogate pair, which no tokenizer, file or tracker
+    takes.
+
+    Args:
+        text: the text.
+        where: its location, for the error.
+
+    Raises:
+        DataError: there is such a half in it.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: half of a surrogate pair (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start}, which is no text; replace it, as "
+            'text.encode("utf-8", "replace").decode() does'
+        ) from None
+    return text

@@ -4,7 +4,7 @@ or joining neighbours. They are found after rendering, by comparison with harmle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import cached_property
 from operator import add, sub
 from typing import Any, Protocol
@@ -16,12 +16,10 @@ from mrlm.core.errors import ChatTemplateError
 
 Messages = list[dict[str, Any]]
 Counts = tuple[int, ...] | None
-Shape = tuple[tuple[Hashable, ...], bool]
-"""Roles and fields of messages, and whether a generation prompt is added."""
+Shape = tuple[str, bool]
+"""Roles and fields of messages, a line each, and whether a generation prompt is added."""
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*")
 TAG = re.compile(r"</?[a-zA-Z_]+>")
-PLAIN = {"role", "content", "sources", "thought"}
-"""Fields of a message of which the template reads role and content alone."""
 KEPT_FIELDS = ("role", "sources", "kwargs", "thought", "prefill")
 """Fields that are not text in the prompt."""
 FILLING = "x"
@@ -69,9 +67,10 @@ class Confined:
     def holds(self, messages: Messages, text: str, generate: bool) -> bool:
         """Whether the control tokens of a rendered conversation are the template's own."""
         counts, shape = self._chat.control.count(text), (_shape(messages), generate)
-        if shape not in self._counts and self._extrapolated(*shape) == counts:
-            self._counts[shape] = counts
-        if self._counts.get(shape) == counts:
+        harmless = self._counts.get(shape)
+        if harmless is None and self._extrapolated(*shape) == counts:
+            self._counts[shape] = harmless = counts
+        if harmless == counts:
             return True
         return any(
             counts == self._of(_changed(messages, filling), generate, key)
@@ -113,17 +112,17 @@ class Confined:
             if len(self._counts) >= KEPT:
                 self._counts.clear()
             self._counts[shape] = counts
-            entries, generate = shape
-            before = self._counts.get((entries[:-2], generate))
+            first, last = _before_last(shape[0])
+            before = self._counts.get((first, generate))
             if counts is not None and before is not None:
-                self._steps[entries[-2:], generate] = tuple(map(sub, counts, before))
+                self._steps[last, generate] = tuple(map(sub, counts, before))
         return counts
 
-    def _extrapolated(self, entries: tuple[Hashable, ...], generate: bool) -> Counts:
+    def _extrapolated(self, entries: str, generate: bool) -> Counts:
         """The control tokens of a longer conversation, from one without its last two messages and
         what two such messages added before: no second rendering in every turn."""
-        before = self._counts.get((entries[:-2], generate))
-        step = self._steps.get((entries[-2:], generate))
+        first, last = _before_last(entries)
+        before, step = self._counts.get((first, generate)), self._steps.get((last, generate))
         return None if before is None or step is None else tuple(map(add, before, step))
 
     def _like(self, text: str) -> str:
@@ -138,16 +137,25 @@ def _short(text: str) -> str:
     return FILLING if text.strip() else ""
 
 
-def _shape(messages: Messages) -> tuple[Hashable, ...]:
-    """All that the short harmless messages depend on."""
-    return tuple(
+def _shape(messages: Messages) -> str:
+    """All that the short harmless messages depend on, a line for each. A message of which the
+    template reads role and content alone has no further fields."""
+    return "\n".join(
         [
-            (each["role"], not (text := each["content"]) or text.isspace())
-            if each.keys() <= PLAIN and isinstance(each["content"], str)
-            else repr(_changed([each], _short))
-            for each in messages
+            f"{entry['role']} {not (text := entry['content']) or text.isspace()}"
+            if len(entry) == 3 + ("thought" in entry) and isinstance(entry["content"], str)
+            else repr(_changed([entry], _short))
+            for entry in messages
         ]
     )
+
+
+def _before_last(entries: str) -> tuple[str, str]:
+    """A shape without its last two messages, and those."""
+    if entries.count("\n") < 2:
+        return "", entries
+    first, one, two = entries.rsplit("\n", 2)
+    return first, f"{one}\n{two}"
 
 
 def _changed(messages: Messages, change: Callable[[str], str]) -> Messages:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.core.errors import DataError
+from mrlm.core.errors import DataError, well_formed
 from mrlm.core.types import Message, Role
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -54,6 +54,7 @@ def read_message(item: Any, where: str) -> Message:
     for name, value in (("reasoning", reasoning), ("name", item.get("name"))):
         if value is not None and not isinstance(value, str):
             raise DataError(f"{where}: {name!r} must be text, not {short(value)}")
+        well_formed(value or "", f"{where}: {name!r}")
     _other_fields(item, where)
     return Message(
         _content(item, where, optional=bool(calls or reasoning)),
@@ -120,10 +121,10 @@ def _content(item: Mapping[str, Any], where: str, optional: bool) -> str:
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             raise DataError(f"{where}: 'content' may have parts of text only, not {short(content)}")
-        return "".join(texts)
+        content = "".join(texts)
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {short(content)}")
-    return content
+    return well_formed(content, f"{where}: 'content'")
 
 
 def _calls(item: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:

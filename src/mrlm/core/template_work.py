@@ -39,7 +39,8 @@ class _Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: dict[int, float] = {}
+        self._ends: dict[int, float | None] = {}
+        self._raised: set[int] = set()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> bool:
@@ -48,7 +49,7 @@ class _Watch:
         with self._lock:
             if thread in self._ends:
                 return False
-            self._ends[thread] = _clock(thread) + SECONDS
+            self._ends[thread] = None
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, daemon=True, name="templates")
                 self._thread.start()
@@ -59,7 +60,9 @@ class _Watch:
         thread = threading.get_ident()
         with self._lock:  # no exception is sent afterwards, and one that was sent is withdrawn
             self._ends.pop(thread, None)
-            _raise_in(thread, None)
+            if thread in self._raised:
+                self._raised.remove(thread)
+                _raise_in(thread, None)
 
     def _run(self) -> None:
         idle = 0
@@ -67,8 +70,11 @@ class _Watch:
             time.sleep(_INTERVAL)
             with self._lock:
                 for thread, end in list(self._ends.items()):
-                    if _clock(thread) > end:
+                    if end is None:  # the clock is read here: most renderings end before
+                        self._ends[thread] = _clock(thread) + SECONDS
+                    elif _clock(thread) > end:
                         del self._ends[thread]
+                        self._raised.add(thread)
                         _raise_in(thread, _TooLongError)
                 idle = 0 if self._ends else idle + 1
                 if idle == 40:

@@ -3,6 +3,7 @@ Frames of this library, of installed packages and of Python are left out."""
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
 from collections.abc import Hashable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from traceback import FrameSummary
 from types import FrameType, TracebackType
 
-from mrlm.core.errors import MRLMError
+from mrlm.core.errors import MRLMError, TrainingError
 
 LIBRARY = str(Path(__file__).resolve().parents[1])
 INSTALLED = ("site-packages", "dist-packages")
@@ -55,6 +56,21 @@ def title(error: BaseException) -> str:
     if isinstance(error, MRLMError):
         return _clipped("\n".join([str(error), *getattr(error, "__notes__", ())]))
     return _clipped("".join(traceback.format_exception_only(error)).strip())
+
+
+def out_of_memory(error: BaseException) -> TrainingError | None:
+    """The error of a process that the host gives no more memory, in one line; `None` for others."""
+    text = str(error)
+    refused = "DefaultCPUAllocator" in text or "Cannot allocate memory" in text
+    if not refused and not isinstance(error, MemoryError):
+        return None
+    size = re.search(r"allocate (\d+) bytes", text)
+    amount = f" (it asked for {int(size[1]) / 2**30:.1f} GiB at once)" if size else ""
+    return TrainingError(
+        f"the host gives this process no more memory{amount}: free some or raise its limit "
+        "(`ulimit -v`), or take a smaller model, fewer or shorter answers; `mrlm plan` shows what "
+        "a run takes"
+    )
 
 
 def whole(error: BaseException) -> str:

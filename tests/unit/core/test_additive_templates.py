@@ -26,7 +26,11 @@ KEPT = (
     "{{ m.role + mark + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'A:' }}{% endif %}"
 )
 CHATML = (Path(__file__).parents[2] / "fixtures/templates/chatml.jinja").read_text()
-ADDITIVE = [EACH, OPENING + EACH, FIRST, INDEX, KEPT, CHATML, PLAIN_TEMPLATE]
+DEFAULT_SYSTEM = (
+    "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ 'Be brief.' }}{% endif %}{{ messages[0]['role'] + m['role'] + m['content'] }}{% endfor %}"
+)
+ADDITIVE = [EACH, OPENING + EACH, FIRST, INDEX, KEPT, DEFAULT_SYSTEM, CHATML, PLAIN_TEMPLATE]
 OTHER = {
     "counts": "{{ messages | length }}" + EACH,
     "last": "{% for m in messages %}{% if loop.last %}{{ '.' }}{% endif %}" + SAID,
