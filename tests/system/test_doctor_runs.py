@@ -61,9 +61,11 @@ DISEASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     found = CliRunner().invoke(app(), ["doctor", *arguments, "--json"])
-    *alarms, examined = map(json.loads, found.stdout.splitlines())
-    assert examined["ready"] <= examined["rules"]
-    return found.exit_code, alarms
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    if Path(arguments[0] if arguments else "--").is_dir():
+        examined = rows.pop()
+        assert examined["ready"] <= examined["rules"]
+    return found.exit_code, rows
 
 
 @pytest.mark.parametrize("name", DISEASES)
