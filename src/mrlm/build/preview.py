@@ -182,7 +182,7 @@ def first_lengths(plan: RunPlan) -> tuple[int, int] | None:
     turns = [turn for turn in _first_turns(plan, ROWS) if turn[2]]
     if not turns:
         return None
-    prompts, completions = ([len(turn[place]) for turn in turns] for place in (2, 3))
+    prompts, completions = [len(turn[2]) for turn in turns], [len(turn[3]) for turn in turns]
     return round(sum(prompts) / len(turns)), round(sum(completions) / len(turns))
 
 

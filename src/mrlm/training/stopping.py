@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
+from mrlm.learn.checkpoint import write_json
 from mrlm.training.run import Callback, Run
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -92,16 +93,13 @@ class KeepBest(Callback):
         self.save = save
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
-        value, file = (
-            value_of(metrics, self.metric, "evaluation.keep_best"),
-            run.folder / "best.json",
-        )
+        value = value_of(metrics, self.metric, "evaluation.keep_best")
+        file = run.folder / "best.json"
         if run.step and file.is_file() and value <= json.loads(file.read_text("utf-8"))["value"]:
             return
         self.save(run, run.folder / BEST)
         if run.peers.main:
-            found = {"step": run.step, "metric": self.metric, "value": value}
-            file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+            write_json(file, {"step": run.step, "metric": self.metric, "value": value})
 
 
 @contextmanager
