@@ -959,7 +959,7 @@ def test_settings_as_they_come() -> None:
         "warmup_steps": 0, "total_steps": 0, "max_tokens": 16384, "accumulation": 1,
         "gradient_checkpointing": False, "max_nonfinite_steps": 3, "dump_folder": None,
         "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0, "offload": False,
-        "master_weights": True, "dropout": None,
+        "master_weights": True, "dropout": None, "shrinks": False,
     }  # fmt: skip
     assert LearnerSettings(critic_learning_rate=0.5, learning_rate=1.0).critic_rate == 0.5
     assert LearnerSettings(learning_rate=2e-5).critic_rate == pytest.approx(2e-4)
