@@ -90,27 +90,31 @@ def _run_stages(
     trained: dict[str, str] = {}
     before: set[str] = set()
     for index, (name, stage) in enumerate(stages):
-        place = folder / f"{index + 1}-{name}"
+        stage_folder = folder / f"{index + 1}-{name}"
         title = f"{config.experiment_name}-{name}"
-        stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
-        stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
+        stage = stage.merged(
+            {"output_dir": str(stage_folder), "experiment_name": title, "stages": []}
+        )
+        stage = _with_stages(stage, folder, [label for label, _ in stages[:index]])
         parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
         if resume is not None and peers.first(
-            partial(_finished, place, stage, index == len(stages) - 1)
+            partial(_finished, stage_folder, stage, index == len(stages) - 1)
         ):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and bool(peers.first(partial(checkpoints, place)))
+            unfinished = resume is not None and bool(
+                peers.first(partial(checkpoints, stage_folder))
+            )
             if unfinished:
-                _check_resumable(stage, place)
-            run = build(stage, parts, place if unfinished else None, checked=False)
+                _check_resumable(stage, stage_folder)
+            run = build(stage, parts, stage_folder if unfinished else None, checked=False)
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
         if stage.algorithm_settings().spec.scalar_head:
             continue  # it trained a scorer: the next stage starts from the policies before it
-        trained = model_folders(place / "final") or {"policy": str(place / "final")}
-        before = {each for each, section in stage.policies.items() if section.trainable}
+        trained = model_folders(stage_folder / "final") or {"policy": str(stage_folder / "final")}
+        before = {label for label, section in stage.policies.items() if section.trainable}
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
@@ -150,14 +154,14 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
     """
     text = [settings_set(config)]
     problems: list[str] = []
-    given: list[Verdicts] = []
-    shown: set[str] = set()
+    stage_verdicts: list[Verdicts] = []
+    seen_defaults: set[str] = set()
     formula = False
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
             plan = plan_of(stage, LiveObjects())
-            text += defaults_that_matter(plan, shown)
+            text += defaults_that_matter(plan, seen_defaults)
             text.append(f"{title}{assignment_text(plan)}\nschedule: {plan.schedule}")
             text.append(precision_text(stage, plan.config))
             text += describe(plan)
@@ -165,12 +169,12 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
             formula = formula or MEMORY in counts.notes
             counts.notes = [note for note in counts.notes if note != MEMORY]
             text.append(str(counts))
-            given.append(verdicts(plan))
+            stage_verdicts.append(verdicts(plan))
             text += first_prompts(plan, colour)
         except ConfigError as error:
             problems.append(f"{title}{error}")
     try:
-        refuse_idle(*given)
+        refuse_idle(*stage_verdicts)
     except ConfigError as error:
         problems.append(str(error))
     if formula:  # the same for every stage
@@ -178,12 +182,12 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
     return "\n".join(text), problems
 
 
-def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
+def _finished(folder: Path, stage: ExperimentConfig, last: bool) -> bool:
     """Whether a stage can be skipped; the last one may have been given more iterations."""
-    wanted = stage.training.num_iterations
-    if last and wanted is not None and checkpoints(place):
-        return step_of(checkpoints(place)[0]) >= wanted and (place / "final").exists()
-    return (place / "final").exists()
+    iterations = stage.training.num_iterations
+    if last and iterations is not None and checkpoints(folder):
+        return step_of(checkpoints(folder)[0]) >= iterations and (folder / "final").exists()
+    return (folder / "final").exists()
 
 
 def _note_models(folder: Path, parts: LiveObjects) -> None:
@@ -199,8 +203,8 @@ def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
     log.info(
         "%s: every stage is finished; raise training.num_iterations of the last to continue", folder
     )
-    known = peers.first(lambda: logged(last))
-    return TrainResult(latest(known), known, folder)
+    rows = peers.first(lambda: logged(last))
+    return TrainResult(latest(rows), rows, folder)
 
 
 def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
@@ -223,17 +227,17 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     folder = Path(resume)
     if not folder.is_dir():
         raise ConfigError(f"--resume {folder}: folder {str(folder)!r} does not exist")
-    place = folder.parent if folder.name.startswith("checkpoint-") else folder
-    known = place / "config.yaml"
-    if not known.is_file():
+    run_folder = folder.parent if folder.name.startswith("checkpoint-") else folder
+    config_file = run_folder / "config.yaml"
+    if not config_file.is_file():
         raise ConfigError(f"{folder}: it has no config.yaml, so it is not a run folder")
-    changes = diff(with_precision(load_config(known)), with_precision(config))
+    changes = diff(with_precision(load_config(config_file)), with_precision(config))
     if config.training.precision == "auto":
         changes = [
-            f"{each}: auto decides by the machine; set it, or resume on one like the first"
-            if each.startswith("training.precision:")
-            else each
-            for each in changes
+            f"{change}: auto decides by the machine; set it, or resume on one like the first"
+            if change.startswith("training.precision:")
+            else change
+            for change in changes
         ]
     if changes:
         raise ConfigError(
@@ -273,25 +277,25 @@ def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -
     """A stage with the folders of earlier stages' models in its environments."""
 
     def place(section: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(section)
+        settings = dict(section)
         for key in NAMES_STAGE:
             named = section.get(key)
             if isinstance(named, str) and named.startswith(TRAINED):
-                found[key] = trained(key, named.removeprefix(TRAINED))
-        return found
+                settings[key] = trained(key, named.removeprefix(TRAINED))
+        return settings
 
     def trained(key: str, name: str) -> str:
         if name not in before:
-            known = ", ".join(before) or "none"
+            names = ", ".join(before) or "none"
             raise ConfigError(
                 f"environments: {key}='{TRAINED}{name}': no earlier stage is called {name!r} "
-                f"(earlier stages: {known})"
+                f"(earlier stages: {names})"
             )
         return str(folder / f"{before.index(name) + 1}-{name}/final")
 
-    given = stage.given()
-    changes: dict[str, Any] = {"environments": list(map(place, given.get("environments", [])))}
-    if watched := given.get("evaluation", {}).get("environments"):
+    sections = stage.given()
+    changes: dict[str, Any] = {"environments": list(map(place, sections.get("environments", [])))}
+    if watched := sections.get("evaluation", {}).get("environments"):
         changes["evaluation"] = {"environments": list(map(place, watched))}
     return stage.merged(changes)
 

@@ -138,8 +138,8 @@ def save_end(run: Run, folder: int | None) -> None:
     """
     if not run.unsaved:
         return
-    known = checkpoints(run.folder)
-    if folder_id(run.folder) != folder or (known and step_of(known[0]) > run.step):
+    folders = checkpoints(run.folder)
+    if folder_id(run.folder) != folder or (folders and step_of(folders[0]) > run.step):
         log.warning(
             "%s was removed or is used by another run, so step %d of this one is not saved",
             run.folder,
@@ -190,11 +190,11 @@ def closed(run: Run) -> TrainResult:
 
 def _note_sandboxes(folder: Path) -> None:
     """Record the sandboxes of a run, if there were any."""
-    found = opened()
-    if found and folder.is_dir():
+    sandboxes = opened()
+    if sandboxes and folder.is_dir():
         with writing(folder / "sandbox.json"):
             (folder / "sandbox.json").write_text(
-                json.dumps(found, indent=2) + "\n", encoding="utf-8"
+                json.dumps(sandboxes, indent=2) + "\n", encoding="utf-8"
             )
 
 
@@ -219,20 +219,20 @@ def evaluate(
         ConfigError: the folder of the record is not empty.
     """
     count = episodes or run.config.evaluation.episodes or 64
-    place = None if record is None else check_new(record)
+    target = None if record is None else check_new(record)
     with threads(run.config, policies_of(run)):
         metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
-    if place is not None:
+    if target is not None:
         config = _as_evaluated(run.config, count, samples, greedy)
-        known = run.folder / VOCABULARY
+        vocabulary = run.folder / VOCABULARY
 
         def write() -> None:
             write_record(
-                place,
+                target,
                 groups,
                 config,
                 metrics,
-                lambda folder: shutil.copy(known, folder),
+                lambda folder: shutil.copy(vocabulary, folder),
                 step=run.step,
                 opponents=run.population.standing(),
             )
@@ -277,15 +277,15 @@ def evaluate_model(
     Raises:
         ConfigError: the folder of the record is not empty.
     """
-    place = None if record is None else check_new(record)
+    target = None if record is None else check_new(record)
     play, policies = rehearse(config)
     with threads(config, policies.values()):
         groups = run_async(play.evaluate(episodes, samples, greedy))
-    found = episode_metrics(groups) | api_metrics(play.batcher.engines)
-    metrics = {f"eval/{name}": value for name, value in found.items()}
-    if place is not None:
+    by_name = episode_metrics(groups) | api_metrics(play.batcher.engines)
+    metrics = {f"eval/{name}": value for name, value in by_name.items()}
+    if target is not None:
         same = _as_evaluated(config, episodes, samples, greedy)
-        write_record(place, groups, same, metrics, _vocabulary_of(policies))
+        write_record(target, groups, same, metrics, _vocabulary_of(policies))
     return EvalResult(metrics, [episode for group in groups for episode in group])
 
 
@@ -302,12 +302,12 @@ def collect_trajectories(
     Raises:
         ConfigError: the folder of the record is not empty.
     """
-    place = None if record is None else check_new(record)
+    target = None if record is None else check_new(record)
     play, policies = rehearse(config)
     with threads(config, policies.values()):
         groups = run_async(play.take(episodes))
-    if place is not None:
-        write_record(place, groups, config, episode_metrics(groups), _vocabulary_of(policies))
+    if target is not None:
+        write_record(target, groups, config, episode_metrics(groups), _vocabulary_of(policies))
     return [episode for group in groups for episode in group]
 
 
@@ -315,8 +315,8 @@ def _as_evaluated(
     config: ExperimentConfig, episodes: int, samples: int | None, greedy: bool | None
 ) -> ExperimentConfig:
     """The config with the settings of an evaluation, with which its episodes can be replayed."""
-    given = {"episodes": episodes, "samples": samples, "greedy": greedy}
-    changes = {name: value for name, value in given.items() if value is not None}
+    settings = {"episodes": episodes, "samples": samples, "greedy": greedy}
+    changes = {name: value for name, value in settings.items() if value is not None}
     return config.merged({"evaluation": changes})
 
 
@@ -334,10 +334,10 @@ def policies_of(run: Run) -> list[Policy]:
 def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
     """Set `training.threads`, or one thread for tiny models; restored afterwards."""
     before = torch.get_num_threads()
-    wanted = config.training.threads
-    if wanted is None:
-        wanted = 1 if max((each.size for each in policies), default=0) < TINY else before
-    torch.set_num_threads(wanted)
+    count = config.training.threads
+    if count is None:
+        count = 1 if max((policy.size for policy in policies), default=0) < TINY else before
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -354,7 +354,7 @@ def handling(
         yield
         return
     named = [signal.Signals[name] for name in watched]
-    numbers = [each for each in named if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [signum for signum in named if signal.getsignal(signum) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield

@@ -101,8 +101,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     run.log.record.trace(groups)
     valued = await credit(run, groups)
     metrics, scored = measure(run, groups, everything)
-    own = [turn for group in everything for each in group for turn in each.own_turns]
-    tokens = sum([len(turn.completion_ids) for turn in own if not turn.fed])
+    turns = [turn for group in everything for episode in group for turn in episode.own_turns]
+    tokens = sum([len(turn.completion_ids) for turn in turns if not turn.fed])
     if check and checks:
         with span("checks"):
             check_first_step(run, groups)

@@ -158,8 +158,11 @@ class Trainer:
         scoring = rewards_of(reward_weights, settings, words)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor}
         self.config: ExperimentConfig = self._config(config, settings, words)
-        watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
-        if not environments and rows is None and not known:
+        watched, configured = (
+            listed(eval_envs),
+            self.config.environments or self.config.data.dataset,
+        )
+        if not environments and rows is None and not configured:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
         if isinstance(model, LLMEnvironment):
@@ -203,9 +206,9 @@ class Trainer:
     ) -> ExperimentConfig:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
-        own = [each for each in signature(Trainer).parameters if each != "words"]
-        words = with_paths(words, own, name)
-        refuse_unknown(words, own, name)
+        declared = [item for item in signature(Trainer).parameters if item != "words"]
+        words = with_paths(words, declared, name)
+        refuse_unknown(words, declared, name)
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
         elif self.algorithm and config.training.algorithm != self.algorithm:
@@ -215,7 +218,7 @@ class Trainer:
                     f"config.training.algorithm is {config.training.algorithm!r}"
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
-        given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
+        explicit = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
         fields, overrides = ({}, {}) if args is None else split_config(args)
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
         overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
@@ -227,12 +230,12 @@ class Trainer:
         if fields or overrides or words:
             config = config.joined(overrides | words, fields)
         settings = config.algorithm_settings()
-        given |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
+        explicit |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
         if self.args_class is not None:
-            plain, own = (algorithm_fields(each) for each in (type(settings), self.args_class))
-            alike = {key: value for key, value in own.items() if value != plain[key]}
+            plain, declared = (algorithm_fields(item) for item in (type(settings), self.args_class))
+            alike = {key: value for key, value in declared.items() if value != plain[key]}
             usual = {f"algorithm.{key}": value for key, value in alike.items()} | usual
-        config, self._usual = with_usual(config, usual, given)
+        config, self._usual = with_usual(config, usual, explicit)
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
@@ -302,9 +305,9 @@ class Trainer:
             self._go_on(self._run)
         if resume_from_checkpoint:
             self.save()
-            own = resume_from_checkpoint is True
-            place = run_folder(self.config) if own else resume_from_checkpoint
-            self._take(build(self.config, self._parts, Path(place)))
+            own_folder = resume_from_checkpoint is True
+            folder = run_folder(self.config) if own_folder else resume_from_checkpoint
+            self._take(build(self.config, self._parts, Path(folder)))
             self._trained = False
         run, later = self.run, self._trained if save is None else not save
         run.saves_end = not (later and run.defers)
@@ -355,14 +358,14 @@ def trainer_class(name: str, library: str = "") -> type[Trainer]:
         name: its public name (`mrlm.core.faces`).
         library: another library, whose defaults it has (`mrlm.config.compatible`).
     """
-    found = (compatible_faces(library) if library else faces())[name]
-    algorithm = registry.load("algorithms", found.algorithm)
+    face = (compatible_faces(library) if library else faces())[name]
+    algorithm = registry.load("algorithms", face.algorithm)
     body = {
         "__doc__": f"Trains with `{algorithm.__name__}` in one call.",
         "__module__": f"mrlm.{library}" if library else algorithm.__module__,
         "__qualname__": name,
-        "algorithm": found.algorithm,
-        "args_class": config_class(found.config, library) if found.defaults else None,
+        "algorithm": face.algorithm,
+        "args_class": config_class(face.config, library) if face.defaults else None,
     }
     return type(name, (Trainer,), body)
 
@@ -371,6 +374,6 @@ def compatible_names(library: str) -> dict[str, Callable[[], Any]]:
     """Public name -> factory, of the classes of `mrlm.trl` or `mrlm.comlrl`."""
     made = {"config": config_class, "trainer": trainer_class}
     return {
-        name: partial(made[each.kind], name, library)
-        for name, each in compatible_faces(library).items()
+        name: partial(made[face.kind], name, library)
+        for name, face in compatible_faces(library).items()
     }

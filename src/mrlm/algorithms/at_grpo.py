@@ -83,50 +83,50 @@ class ATGRPO(GRPO):
 
     def credit_group(self, group: Group) -> None:
         for answers, scores in self.comparisons(group):
-            kept = self._kept(scores)
-            advantages = self.compared(scores[kept])
-            for place, advantage in zip(kept, advantages, strict=True):
-                for turn in answers[place]:
+            indices = self._kept(scores)
+            advantages = self.compared(scores[indices])
+            for index, advantage in zip(indices, advantages, strict=True):
+                for turn in answers[index]:
                     turn.advantages = float(advantage)
-                score = float(scores[place])
-                against(answers[place], score, scores[kept], advantage, "answers to this state")
+                score = float(scores[index])
+                against(answers[index], score, scores[indices], advantage, "answers to this state")
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         super().credit_batch(groups)
         if self.filter not in ("zero_variance", "variance"):
             return
-        compared = [each for group in groups for each in self.comparisons(group)]
+        compared = [comparison for group in groups for comparison in self.comparisons(group)]
         spread = [range_normalised_variance(scores) for _, scores in compared]
         if self.filter == "variance":
             count = int(len(compared) * self.filter_ratio)
             dropped = sorted(range(len(compared)), key=spread.__getitem__)[:count]
         else:
-            dropped = [place for place, value in enumerate(spread) if value == 0.0]
-        for place in dropped:
-            for turn in (turn for said in compared[place][0] for turn in said):
+            dropped = [index for index, value in enumerate(spread) if value == 0.0]
+        for index in dropped:
+            for turn in (turn for turns in compared[index][0] for turn in turns):
                 turn.advantages = None
         if compared:
             self.metrics["frac_filtered"] = len(dropped) / len(compared)
 
     def comparisons(self, group: Group) -> Iterator[tuple[list[list[Turn]], np.ndarray]]:
         """For every agent and state, the turns of each of its K answers, and their scores (K,)."""
-        for found in members(group).values():
-            said: dict[Node, list[Turn]] = {}
-            paid: dict[Node, float] = {}
-            for episode, rollout in found:
+        for agent_members in members(group).values():
+            turns: dict[Node, list[Turn]] = {}
+            rewards: dict[Node, float] = {}
+            for episode, rollout in agent_members:
                 for turn in trained_turns(rollout):
                     if turn.step < len(episode.step_rewards):
                         node = episode.path[: turn.step + 1]
-                        said.setdefault(node, []).append(turn)
-                        paid[node] = self.alpha * episode.step_rewards[turn.step]
-            for nodes in by_state(list(said)).values():
+                        turns.setdefault(node, []).append(turn)
+                        rewards[node] = self.alpha * episode.step_rewards[turn.step]
+            for nodes in by_state(list(turns)).values():
                 scores = [
-                    paid[node]
-                    + sum(turn.reward for turn in said[node])
-                    + self.too_long(sum(len(turn) for turn in said[node]))
+                    rewards[node]
+                    + sum(turn.reward for turn in turns[node])
+                    + self.too_long(sum(len(turn) for turn in turns[node]))
                     for node in nodes
                 ]
-                yield [said[node] for node in nodes], np.array(scores)
+                yield [turns[node] for node in nodes], np.array(scores)
 
     def _kept(self, scores: np.ndarray) -> np.ndarray:
         """Indices of the answers to a state that are compared: all, or those closest to their

@@ -59,18 +59,18 @@ class C3(PolicyGradient):
 
     @property
     def spec(self) -> Spec:
-        asked = Replays("alternatives", self.alternatives, self.decisions)
-        return replace(super().spec, sampling=SamplingPlan(replays=asked))
+        request = Replays("alternatives", self.alternatives, self.decisions)
+        return replace(super().spec, sampling=SamplingPlan(replays=request))
 
     def credit_group(self, group: Group) -> None:
         for answers in decisions(group):
-            own = sum(is_trained(turn) for turn in answers[0][0].turns)
-            scale = own / min(own, self.decisions or own)
+            count = sum(is_trained(turn) for turn in answers[0][0].turns)
+            scale = count / min(count, self.decisions or count)
             returns = np.array(
                 [discounted(e.step_rewards, self.gamma)[turn.step] for e, turn in answers]
             )
-            found = leave_one_out if self.baseline == "leave_one_out" else centred
-            advantages = found(returns)
+            estimator = leave_one_out if self.baseline == "leave_one_out" else centred
+            advantages = estimator(returns)
             others, text = len(answers), "{} - mean of {} answers to this decision {} = {:+}"
             if self.baseline == "leave_one_out":
                 others, text = others - 1, text.replace("of {} answers", "of the {} other answers")

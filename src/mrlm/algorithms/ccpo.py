@@ -66,8 +66,8 @@ class CCPO(GRPO):
     @property
     def spec(self) -> Spec:
         spec = super().spec
-        asked = Replays("silence", self.silent)
-        return replace(spec, sampling=replace(spec.sampling, replays=asked))
+        request = Replays("silence", self.silent)
+        return replace(spec, sampling=replace(spec.sampling, replays=request))
 
     def contribution(self, episode: Episode, agent: str, without: Without) -> float | None:
         """The part of the outcome of an episode that an agent added; `None` if it is unknown."""
@@ -80,12 +80,18 @@ class CCPO(GRPO):
 
     def credit_group(self, group: Group) -> None:
         outcomes = outcomes_without(group)
-        for agent, found in members(group).items():
-            credit = [self.contribution(e, agent, outcomes.get(e.id, {})) for e, _ in found]
-            known = [(member, c) for member, c in zip(found, credit, strict=True) if c is not None]
-            scores = [self._score(member, value) for member, value in known]
-            compared = self.compared(scores) if several(m for m, _ in known) else [0.0] * len(known)
-            for (member, value), score, advantage in zip(known, scores, compared, strict=True):
+        for agent, agent_members in members(group).items():
+            credit = [self.contribution(e, agent, outcomes.get(e.id, {})) for e, _ in agent_members]
+            scored = [
+                (member, c)
+                for member, c in zip(agent_members, credit, strict=True)
+                if c is not None
+            ]
+            scores = [self._score(member, value) for member, value in scored]
+            compared = (
+                self.compared(scores) if several(m for m, _ in scored) else [0.0] * len(scored)
+            )
+            for (member, value), score, advantage in zip(scored, scores, compared, strict=True):
                 assign(member[1], advantage)
                 turns = trained_turns(member[1])
                 for turn in turns:
@@ -95,8 +101,8 @@ class CCPO(GRPO):
                 against(turns, score, scores, advantage)
 
     def _score(self, member: Member, contribution: float) -> float:
-        found = self.team_coef * member[0].reward + self.credit_coef * contribution
-        return found + self.process(member) + self.too_long(sum(map(len, member[1].turns)))
+        total = self.team_coef * member[0].reward + self.credit_coef * contribution
+        return total + self.process(member) + self.too_long(sum(map(len, member[1].turns)))
 
 
 PLUGIN = CCPO

@@ -105,21 +105,21 @@ class CORY(PPO):
         """Rewards of an agent's turns, with the rewards of the other agents added to the last
         one."""
         rewards = super().turn_rewards(episode, rollout)
-        others = [each for each in episode.rollouts.values() if each is not rollout]
-        rewards[-1] += sum(each.reward for each in others)
+        others = [other for other in episode.rollouts.values() if other is not rollout]
+        rewards[-1] += sum(other.reward for other in others)
         return rewards
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        found: dict[str, list[float]] = {}
+        scores_of: dict[str, list[float]] = {}
         for members in self.successions(groups).values():
             for episode, rollout in members:
                 score = sum(self._shared(episode, rollout))
-                found.setdefault(_policy(rollout), []).append(score)
-        moments = ops.global_moments({policy: np.array(x) for policy, x in found.items()})
-        for policy, each in sorted(moments.items()):
+                scores_of.setdefault(_policy(rollout), []).append(score)
+        moments = ops.global_moments({policy: np.array(x) for policy, x in scores_of.items()})
+        for policy, stats in sorted(moments.items()):
             seen = self.scores.setdefault(policy, RunningStats())
-            seen.add(each)
-            self.metrics[f"score/{policy}/mean"] = each.mean
+            seen.add(stats)
+            self.metrics[f"score/{policy}/mean"] = stats.mean
             self.metrics[f"score/{policy}/running_std"] = seen.std
         super().credit_batch(groups)
 
@@ -131,9 +131,9 @@ class CORY(PPO):
     def kl_column(self, turn: Turn) -> np.ndarray:
         return column(turn, "full_kl") if self.kl_penalty == "full" else super().kl_column(turn)
 
-    def _adapt(self, found: list[Member]) -> None:
+    def _adapt(self, members: list[Member]) -> None:
         sums: dict[str, list[float]] = {}
-        for _, rollout in found:
+        for _, rollout in members:
             row = sums.setdefault(_policy(rollout), [0.0, 0.0])
             row[0] += sum(float(self.kl_column(turn).sum()) for turn in trained_turns(rollout))
             row[1] += 1

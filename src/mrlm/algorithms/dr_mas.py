@@ -71,12 +71,12 @@ class DrMAS(GRPO):
             self.baseline_by = "episode"
 
     def credit_group(self, group: Group) -> None:
-        for found in sides(members(group), self.key).values():
-            rows = [self.turn_scores(*member) for member in found]
+        for side_members in sides(members(group), self.key).values():
+            rows = [self.turn_scores(*member) for member in side_members]
             if self.average_rows:
-                rows = _averaged(found, rows)
+                rows = _averaged(side_members, rows)
             scaled = self.scale_rewards == "group"
-            compare(found, rows, self.baseline_by, scaled=scaled, noted=False)
+            compare(side_members, rows, self.baseline_by, scaled=scaled, noted=False)
 
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Score of each trained turn of a rollout."""
@@ -89,13 +89,15 @@ class DrMAS(GRPO):
         ]
 
 
-def _averaged(found: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:
+def _averaged(members: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:
     """Every score replaced by the mean over the turns of its key in its episode."""
     by_episode: dict[int, list[float]] = {}
-    for (episode, _), row in zip(found, rows, strict=True):
+    for (episode, _), row in zip(members, rows, strict=True):
         by_episode.setdefault(id(episode), []).extend(row)
     means = {key: exact_mean(np.array(scores)) for key, scores in by_episode.items()}
-    return [[means[id(episode)]] * len(row) for (episode, _), row in zip(found, rows, strict=True)]
+    return [
+        [means[id(episode)]] * len(row) for (episode, _), row in zip(members, rows, strict=True)
+    ]
 
 
 PLUGIN = DrMAS

@@ -148,8 +148,8 @@ class GRPO(PolicyGradient, GroupFilter):
 
     def score(self, episode: Episode, rollout: Rollout) -> float:
         """Score of a rollout: its return plus the length penalty."""
-        paid = episode.reward if self.rewards == "team" else rollout.reward
-        return paid + self.too_long(sum(len(turn) for turn in rollout.turns))
+        total = episode.reward if self.rewards == "team" else rollout.reward
+        return total + self.too_long(sum(len(turn) for turn in rollout.turns))
 
     def too_long(self, length: int) -> float:
         """Length penalty of a completion of `length` tokens, from 0 down to -1."""
@@ -163,10 +163,14 @@ class GRPO(PolicyGradient, GroupFilter):
         return standardised(row) if self.scale_rewards == "group" else centred(row)
 
     def credit_group(self, group: Group) -> None:
-        for found in sides(members(group), self.key).values():
-            scores = [self.score(*member) for member in found]
-            advantages = self.compared(scores) if several(found) else np.zeros(len(found))
-            for (_, rollout), score, advantage in zip(found, scores, advantages, strict=True):
+        for side_members in sides(members(group), self.key).values():
+            scores = [self.score(*member) for member in side_members]
+            advantages = (
+                self.compared(scores) if several(side_members) else np.zeros(len(side_members))
+            )
+            for (_, rollout), score, advantage in zip(
+                side_members, scores, advantages, strict=True
+            ):
                 assign(rollout, advantage)
                 against(trained_turns(rollout), score, scores, advantage)
 
@@ -174,10 +178,12 @@ class GRPO(PolicyGradient, GroupFilter):
         everyone = sides(all_members(groups), self.key)
         moments: dict[str, ops.Moments] = {}
         if self.scale_rewards == "batch":
-            scores = {side: [self.score(*each) for each in row] for side, row in everyone.items()}
+            scores = {
+                side: [self.score(*member) for member in row] for side, row in everyone.items()
+            }
             moments = ops.global_moments({side: np.array(row) for side, row in scores.items()})
-        for side, found in everyone.items():
-            for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+        for side, side_members in everyone.items():
+            for turn in (turn for _, rollout in side_members for turn in trained_turns(rollout)):
                 if side in moments and turn.advantages is not None:
                     scale = moments[side].std + EPSILON
                     turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]

@@ -140,10 +140,10 @@ class HAPPO(MAPPO, CarryOver):
     def _factor(self, turns: Sequence[Turn], turn: Turn) -> float:
         """`pi_new / pi_old` of another agent's turns in the joint step of `turn`."""
         later = self.factor_scope == "later_only"
-        said = [each for each in turns if not later or each.order >= turn.order]
-        if not said:
+        others = [other for other in turns if not later or other.order >= turn.order]
+        if not others:
             return 1.0
-        moves = [column(each, "new_logprobs") - column(each, "old_logprobs") for each in said]
+        moves = [column(other, "new_logprobs") - column(other, "old_logprobs") for other in others]
         together = np.concatenate(moves)
         move = float(together.mean() if self.factor == "geometric" else together.sum())
         factor = math.exp(min(max(move, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT))

@@ -66,48 +66,54 @@ class MGRPO(GRPO):
 
     def credit_group(self, group: Group) -> None:
         planner = self.planner or group.agents[0]
-        for agent, found in members(group).items():
+        for agent, agent_members in members(group).items():
             if agent == planner:
-                scores = [self.score(*member) for member in found]
-                advantages = self.compared(scores) if several(found) else np.zeros(len(found))
-                for (_, rollout), score, advantage in zip(found, scores, advantages, strict=True):
+                scores = [self.score(*member) for member in agent_members]
+                advantages = (
+                    self.compared(scores)
+                    if several(agent_members)
+                    else np.zeros(len(agent_members))
+                )
+                for (_, rollout), score, advantage in zip(
+                    agent_members, scores, advantages, strict=True
+                ):
                     assign(rollout, advantage)
                     against(trained_turns(rollout), score, scores, advantage)
             else:
-                self._credit_calls(found, planner)
+                self._credit_calls(agent_members, planner)
 
-    def _credit_calls(self, found: Sequence[Member], planner: str) -> None:
+    def _credit_calls(self, members: Sequence[Member], planner: str) -> None:
         """Credit of a sub-agent from all its calls in a group."""
-        calls = [calls_of(member) for member in found]
+        calls = [calls_of(member) for member in members]
         number = self.calls or max(map(len, calls))
         rows: list[tuple[list[Turn], float]] = []
         counts: list[int] = []
-        for (episode, _), own in zip(found, calls, strict=True):
+        for (episode, _), episode_calls in zip(members, calls, strict=True):
             main = episode.rollouts.get(planner)
             reward = episode.reward if main is None else main.reward
-            for turns in own:
-                paid = sum(turn.reward for turn in turns)
-                score = self.planner_coef * reward + (1 - self.planner_coef) * paid
+            for turns in episode_calls:
+                call_reward = sum(turn.reward for turn in turns)
+                score = self.planner_coef * reward + (1 - self.planner_coef) * call_reward
                 rows.append((turns, score + self.too_long(sum(map(len, turns)))))
-            counts += aligned(len(own), number, f"{episode.id}/{found[0][1].agent}")
+            counts += aligned(len(episode_calls), number, f"{episode.id}/{members[0][1].agent}")
         scores = np.repeat([score for _, score in rows], counts)
-        compared = self.compared(scores) if several(found) else np.zeros(len(scores))
+        compared = self.compared(scores) if several(members) else np.zeros(len(scores))
         places = np.cumsum(counts) - counts
-        for (turns, score), count, place in zip(rows, counts, places, strict=True):
+        for (turns, score), count, start in zip(rows, counts, places, strict=True):
             if count:
                 for turn in turns:
-                    turn.advantages = float(count * compared[place])
-                against(turns, score, scores, float(compared[place]), "aligned calls")
+                    turn.advantages = float(count * compared[start])
+                against(turns, score, scores, float(compared[start]), "aligned calls")
                 for turn in turns if count > 1 else ():
                     because(turn, "x {} times aligned = {:+}", count, turn.advantages)
 
 
 def calls_of(member: Member) -> list[list[Turn]]:
     """The trained turns of each call of a sub-agent in an episode."""
-    found: dict[int, list[Turn]] = {}
+    calls: dict[int, list[Turn]] = {}
     for turn in trained_turns(member[1]):
-        found.setdefault(turn.step, []).append(turn)
-    return list(found.values())
+        calls.setdefault(turn.step, []).append(turn)
+    return list(calls.values())
 
 
 def aligned(count: int, number: int, seed: str) -> list[int]:
@@ -120,7 +126,7 @@ def aligned(count: int, number: int, seed: str) -> list[int]:
     """
     whole, rest = divmod(number, count)
     more = random.Random(seed).sample(range(count), rest)
-    return [whole + (place in more) for place in range(count)]
+    return [whole + (index in more) for index in range(count)]
 
 
 PLUGIN = MGRPO

@@ -185,13 +185,13 @@ class MAGRPO(PolicyGradient):
         if self.baseline == "remax_greedy":
             self._credit_greedy(group)
         elif self.joint_mode == "cross":
-            own = self.returns == "independent"
-            credit_combinations(group, own, self.cross_credit, self.statistic)
+            independent = self.returns == "independent"
+            credit_combinations(group, independent, self.cross_credit, self.statistic)
         elif self.baseline_by != "batch":
             tree = forked(group.valid)
             by = resolved(self.baseline_by, tree)
-            for found in members(group).values():
-                compare(found, self._returns(found, tree), by, self.statistic)
+            for agent_members in members(group).values():
+                compare(agent_members, self._returns(agent_members, tree), by, self.statistic)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
@@ -201,32 +201,38 @@ class MAGRPO(PolicyGradient):
         together: dict[str, list[tuple[Member, Sequence[float]]]] = {}
         for group in groups:
             tree = forked(group.valid)
-            for agent, found in members(group).items():
-                rows = zip(found, self._returns(found, tree), strict=True)
+            for agent, agent_members in members(group).items():
+                rows = zip(agent_members, self._returns(agent_members, tree), strict=True)
                 together.setdefault(agent, []).extend(rows)
         for pairs in together.values():
-            found, returns = [member for member, _ in pairs], [row for _, row in pairs]
-            compare(found, returns, "batch", self.statistic)
+            agent_members, returns = [member for member, _ in pairs], [row for _, row in pairs]
+            compare(agent_members, returns, "batch", self.statistic)
 
-    def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
+    def _returns(self, members: Sequence[Member], tree: bool) -> list[list[float]]:
         """Return of each trained turn of an agent's rollouts; `tree`: episodes were forked."""
-        own = self.returns == "independent"
+        independent = self.returns == "independent"
         if tree:
-            return tree_returns(found, self.gamma, own)
-        return [turn_returns(*each, trained_turns(each[1]), self.gamma, own) for each in found]
+            return tree_returns(members, self.gamma, independent)
+        return [
+            turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
+            for member in members
+        ]
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""
-        reference, own = group.greedy, self.returns == "independent"
+        reference, independent = group.greedy, self.returns == "independent"
         if reference is None:
             return
-        for agent, found in members(group).items():
+        for agent, agent_members in members(group).items():
             spoke, alone = reference.rollouts.get(agent), [0.0]
             if spoke is not None:
-                alone = turn_returns(reference, spoke, spoke.turns, self.gamma, own)
+                alone = turn_returns(reference, spoke, spoke.turns, self.gamma, independent)
             by = "episode" if self.baseline_by == "episode" else "turn"
-            rows = [turn_returns(*each, trained_turns(each[1]), self.gamma, own) for each in found]
-            compare_greedy(found, rows, alone, by)
+            rows = [
+                turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
+                for member in agent_members
+            ]
+            compare_greedy(agent_members, rows, alone, by)
 
 
 PLUGIN = MAGRPO

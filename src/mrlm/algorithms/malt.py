@@ -94,7 +94,7 @@ class MALT(DPO):
         possible, pairs = 0, []
         for answers in answers_by_state(group, self.rewards).values():
             if self.sft_coef:
-                self.good += [each.turn for each in answers if each.value > self.threshold]
+                self.good += [answer.turn for answer in answers if answer.value > self.threshold]
             for one, other in combinations(answers, 2):
                 possible += 1
                 better, worse = (one, other) if one.value >= other.value else (other, one)
@@ -129,13 +129,13 @@ class MALT(DPO):
             turn.returns = (pairs + good) / tokens
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        found = pair_samples(self.pairs, policy)
+        policy_samples = pair_samples(self.pairs, policy)
         unit = len(self.pairs)
         for turn in self.good:
             if turn.policy == policy:
-                found += merge([replace(turn, advantages=0.0)], unit, rollout=2 * unit)
+                policy_samples += merge([replace(turn, advantages=0.0)], unit, rollout=2 * unit)
                 unit += 1
-        return found
+        return policy_samples
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         preferred = super().loss(batch, outputs)
@@ -144,8 +144,8 @@ class MALT(DPO):
         total = self.dpo_coef * preferred.total + self.sft_coef * imitated
         parts = {"dpo_loss": preferred.total.detach(), "sft_loss": imitated.detach()}
         good = apart * batch.returns * outputs.logprobs.detach() / batch.totals.units
-        own = self.dpo_coef * preferred.tokens[PART] - self.sft_coef * good
-        return Loss(total, {**preferred.metrics, **parts}, {**preferred.tokens, PART: own})
+        token_loss = self.dpo_coef * preferred.tokens[PART] - self.sft_coef * good
+        return Loss(total, {**preferred.metrics, **parts}, {**preferred.tokens, PART: token_loss})
 
 
 PLUGIN = MALT

@@ -103,8 +103,8 @@ class MAPoRL(PPO):
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         everyone = list(episode.rollouts.values())
-        scores = [[turn.reward for turn in each.turns] for each in everyone]
-        agent = next(place for place, each in enumerate(everyone) if each is rollout)
+        scores = [[turn.reward for turn in other.turns] for other in everyone]
+        agent = next(index for index, other in enumerate(everyone) if other is rollout)
         return [
             self.shaped(scores, agent, t) + self.bonus(scores, agent, t)
             for t, turn in enumerate(rollout.turns)
@@ -113,43 +113,43 @@ class MAPoRL(PPO):
 
     def shaped(self, scores: Scores, agent: int, t: int) -> float:
         """`R` of an agent's `t`-th answer."""
-        own = scores[agent]
+        agent_scores = scores[agent]
         everyone = self.score_of == "all"
-        rounds = max(map(len, scores)) if everyone else len(own)
-        later = {k: _mean(scores, k) if everyone else own[k] for k in range(t, rounds)}
+        rounds = max(map(len, scores)) if everyone else len(agent_scores)
+        later = {k: _mean(scores, k) if everyone else agent_scores[k] for k in range(t, rounds)}
         if self.reward_mode == "current":
             return later[t]
         if self.reward_mode == "last":
             return later[rounds - 1]
         weights = [self.influence_gamma ** (k - t) for k in later]
-        counted = [own[t], *list(later.values())[1:]]
+        counted = [agent_scores[t], *list(later.values())[1:]]
         return sum(w * s for w, s in zip(weights, counted, strict=True)) / sum(weights)
 
     def bonus(self, scores: Scores, agent: int, t: int) -> float:
         """Bonus of the `t`-th answer for being persuaded, and for persuading."""
         a0, a1, a2, a3 = self.alpha
-        others = [row for place, row in enumerate(scores) if place != agent]
-        found = 0.0
+        others = [row for index, row in enumerate(scores) if index != agent]
+        total = 0.0
         if not others:
-            return found
+            return total
         now = _verdict(scores[agent][t])
         around = [_verdict(_mean(others, k)) for k in range(max(map(len, others)))]
         if 0 < t <= len(around) and now and _verdict(scores[agent][t - 1]) == -now:
-            found += now * {now: a0, -now: a1, 0: 0.0}[around[t - 1]]
+            total += now * {now: a0, -now: a1, 0: 0.0}[around[t - 1]]
         if t + 1 < len(around) and around[t] and around[t + 1] == -around[t] and now:
             turned = around[t + 1]
             size = a3 if now == turned else a2
             if not self.parity:
-                found += turned * size
+                total += turned * size
             elif t > 0:
-                found -= turned * size
-        return found
+                total -= turned * size
+        return total
 
 
 def _mean(scores: Scores, t: int) -> float:
     """Mean score of the `t`-th answers that were given."""
-    given = [row[t] for row in scores if t < len(row)]
-    return sum(given) / len(given)
+    values = [row[t] for row in scores if t < len(row)]
+    return sum(values) / len(values)
 
 
 def _verdict(score: float) -> int:

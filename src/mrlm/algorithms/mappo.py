@@ -58,10 +58,10 @@ class MAPPO(ActorCritic):
     def credit_batch(self, groups: Sequence[Group]) -> None:
         played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]
         played = [(episode, steps) for episode, steps in played if steps]
-        steps = [step for _, found in played for step in found]
+        steps = [step for _, episode_steps in played for step in episode_steps]
         mean, std = self.units_of(TEAM)
         values = np.array([state_value(step.turns[0]) for step in steps]) * std + mean
-        lengths = [len(found) for _, found in played]
+        lengths = [len(episode_steps) for _, episode_steps in played]
         after = values[np.cumsum(lengths, dtype=np.int64) - 1]  # the last value of each episode
         goes_on = [episode.status == "truncated" for episode, _ in played]
         advantages = ops.gae(

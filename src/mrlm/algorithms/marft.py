@@ -89,23 +89,23 @@ class MARFT(PPO):
 
     def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
         chains = [(episode, chain(episode)) for group in groups for episode in group.valid]
-        found = [
+        team_members = [
             (episode, rollout)
             for episode, rollout in chains
             if math.isfinite(episode.reward) and trained_turns(rollout)
         ]
-        return {"team": found} if found else {}
+        return {"team": team_members} if team_members else {}
 
     def policies_of(self, found: Mapping[str, Sequence[Member]]) -> dict[str, str]:
         return {}  # one sequence of the whole team
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
-        found: list[float] = []
+        rewards: list[float] = []
         for step in joint_steps(episode, self.gamma):
-            found += [0.0] * len(step.trained)
-            if found:
-                found[-1] += step.reward
-        return found
+            rewards += [0.0] * len(step.trained)
+            if rewards:
+                rewards[-1] += step.reward
+        return rewards
 
     def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
         if self.level == "token":

@@ -54,18 +54,18 @@ class MARSHAL(GRPO):
 
     def turn_returns(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Return of each trained turn (turns,) of an agent."""
-        turns, paid = rollout.turns, [turn.reward for turn in rollout.turns]
+        turns, turn_rewards = rollout.turns, [turn.reward for turn in rollout.turns]
         if self.rewards == "team":
-            turns, paid = trained_turns(rollout), team_rewards(episode, rollout)
-        paid[-1] += self.too_long(sum(len(turn) for turn in rollout.turns))
-        found = zip(turns, discounted(paid, self.gamma), strict=True)
-        to_go = {id(turn): value for turn, value in found}
+            turns, turn_rewards = trained_turns(rollout), team_rewards(episode, rollout)
+        turn_rewards[-1] += self.too_long(sum(len(turn) for turn in rollout.turns))
+        pairs = zip(turns, discounted(turn_rewards, self.gamma), strict=True)
+        to_go = {id(turn): value for turn, value in pairs}
         return np.array([to_go[id(turn)] for turn in trained_turns(rollout)])
 
     def credit_group(self, group: Group) -> None:
-        for found in sides(members(group), self.key).values():
-            rows = [self.turn_returns(*member) for member in found]
-            compare(found, rows, self.baseline_by, scaled=self.scale_rewards == "group")
+        for side_members in sides(members(group), self.key).values():
+            rows = [self.turn_returns(*member) for member in side_members]
+            compare(side_members, rows, self.baseline_by, scaled=self.scale_rewards == "group")
 
 
 PLUGIN = MARSHAL

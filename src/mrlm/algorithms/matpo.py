@@ -50,13 +50,13 @@ class MATPO(GRPO):
 
     def credit_group(self, group: Group) -> None:
         planner = self.planner or group.agents[0]
-        found = [
+        episodes = [
             episode
             for episode in group.valid
             if planner in episode.rollouts and math.isfinite(episode.rollouts[planner].reward)
         ]
-        rewards = np.array([self.score(episode, episode.rollouts[planner]) for episode in found])
-        rows = zip(found, rewards, self.compared(rewards), strict=True)
+        rewards = np.array([self.score(episode, episode.rollouts[planner]) for episode in episodes])
+        rows = zip(episodes, rewards, self.compared(rewards), strict=True)
         for episode, reward, advantage in rows:
             for rollout in episode.rollouts.values():
                 assign(rollout, advantage)

@@ -96,12 +96,12 @@ class PPO(AgentCritic):
         super().credit_batch(groups)
         if self.kl_coef:
             everyone = self.successions(groups).values()
-            self._adapt([member for found in everyone for member in found])
+            self._adapt([member for succession in everyone for member in succession])
 
-    def _adapt(self, found: list[Member]) -> None:
-        turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+    def _adapt(self, members: list[Member]) -> None:
+        turns = [turn for _, rollout in members for turn in trained_turns(rollout)]
         total = sum(float(self.kl_column(turn).sum()) for turn in turns)
-        ((total, count),) = ops.global_sum({"kl": [total, len(found)]}).values()
+        ((total, count),) = ops.global_sum({"kl": [total, len(members)]}).values()
         if not count:
             return
         self.metrics.update(kl=total / count, kl_coef=self.current_kl_coef)

@@ -64,8 +64,8 @@ class REINFORCE(PolicyGradient):
             )
 
     def credit_group(self, group: Group) -> None:
-        for found in members(group).values():
-            for _, rollout in found:
+        for agent_members in members(group).values():
+            for _, rollout in agent_members:
                 returns = discounted([turn.reward for turn in rollout.turns], self.gamma)
                 for turn, value in zip(rollout.turns, returns, strict=True):
                     if is_trained(turn):

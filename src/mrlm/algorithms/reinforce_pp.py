@@ -74,26 +74,26 @@ class ReinforcePP(PolicyGradient):
         rewards: list[np.ndarray] = []
         for turn in rollout.turns:
             if is_trained(turn):
-                own = np.zeros(len(turn))
+                token_rewards = np.zeros(len(turn))
                 if self.kl_coef:
-                    own -= self.kl_coef * sampled_kl(turn)
-                rewards.append(own)
+                    token_rewards -= self.kl_coef * sampled_kl(turn)
+                rewards.append(token_rewards)
             if rewards:
                 rewards[-1][-1] += turn.reward
-        following, found = 0.0, []
-        for own in reversed(rewards):
-            own[-1] += self.gamma * following
-            found.append(np.cumsum(own[::-1])[::-1])
-            following = found[-1][0]
-        return np.concatenate(found[::-1])
+        following, returns = 0.0, []
+        for token_rewards in reversed(rewards):
+            token_rewards[-1] += self.gamma * following
+            returns.append(np.cumsum(token_rewards[::-1])[::-1])
+            following = returns[-1][0]
+        return np.concatenate(returns[::-1])
 
     def credit_group(self, group: Group) -> None:
-        for found in members(group).values():
-            rows = [self.token_returns(rollout) for _, rollout in found]
+        for agent_members in members(group).values():
+            rows = [self.token_returns(rollout) for _, rollout in agent_members]
             if self.baseline == "group":
                 mean = float(np.mean([row[0] for row in rows]))
                 rows = [np.full(len(row), row[0] - mean) for row in rows]
-            for (_, rollout), row in zip(found, rows, strict=True):
+            for (_, rollout), row in zip(agent_members, rows, strict=True):
                 turns = trained_turns(rollout)
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
                 for turn, returns in zip(turns, np.split(row, cuts), strict=True):

@@ -50,8 +50,8 @@ class ReMA(GRPO):
 
     @property
     def spec(self) -> Spec:
-        found = super().spec
-        return replace(found, leaves_out="truncated") if self.mask_unfinished else found
+        base_spec = super().spec
+        return replace(base_spec, leaves_out="truncated") if self.mask_unfinished else base_spec
 
     def credit_group(self, group: Group) -> None:
         if self.mask_unfinished:

@@ -66,11 +66,11 @@ class ReMax(PolicyGradient):
         reference = group.greedy
         if reference is None:
             return
-        for agent, found in members(group).items():
+        for agent, agent_members in members(group).items():
             spoke = reference.rollouts.get(agent)
             alone = discounted([turn.reward for turn in spoke.turns], 1.0) if spoke else []
             alone = alone[:1] if self.baseline_by == "episode" else alone
-            for _, rollout in found:
+            for _, rollout in agent_members:
                 self._write(rollout, greedy_baselines(alone or [0.0], rollout, "turn"))
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
@@ -87,8 +87,8 @@ class ReMax(PolicyGradient):
                 continue
             returns = np.full(len(turn), following)
             if self.kl_coef:
-                paid = self.kl_coef * sampled_kl(turn)
-                returns -= paid[::-1].cumsum()[::-1]
+                kl_penalty = self.kl_coef * sampled_kl(turn)
+                returns -= kl_penalty[::-1].cumsum()[::-1]
                 following = float(returns[0])
             baseline = baseline_of[id(turn)]
             turn.returns, turn.advantages = returns, returns - baseline

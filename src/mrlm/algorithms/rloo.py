@@ -61,13 +61,13 @@ class RLOO(PolicyGradient):
         return rollout.reward - self.kl_coef * divergence
 
     def credit_group(self, group: Group) -> None:
-        for found in members(group).values():
-            scores = [self.score(rollout) for _, rollout in found]
+        for agent_members in members(group).values():
+            scores = [self.score(rollout) for _, rollout in agent_members]
             rows = [
                 [score] * len(trained_turns(rollout))
-                for score, (_, rollout) in zip(scores, found, strict=True)
+                for score, (_, rollout) in zip(scores, agent_members, strict=True)
             ]
-            compare(found, rows, self.baseline_by, "leave_one_out", noted=False)
+            compare(agent_members, rows, self.baseline_by, "leave_one_out", noted=False)
 
 
 PLUGIN = RLOO

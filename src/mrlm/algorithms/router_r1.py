@@ -75,8 +75,10 @@ class RouterR1(PPO):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.cost_coef:
-            found = [_cost(rollout) for row in all_members(groups).values() for _, rollout in row]
-            everywhere = [cost for part in ops.global_gather(found) for cost in part]
+            local_costs = [
+                _cost(rollout) for row in all_members(groups).values() for _, rollout in row
+            ]
+            everywhere = [cost for part in ops.global_gather(local_costs) for cost in part]
             if everywhere and all(cost is None for cost in everywhere):
                 raise TrainingError(
                     f"router_r1.cost_coef={self.cost_coef} weighs the cost of queries, but no "
@@ -87,11 +89,11 @@ class RouterR1(PPO):
         super().credit_batch(groups)
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
-        found = super().turn_rewards(episode, rollout)
+        rewards = super().turn_rewards(episode, rollout)
         if self.cost_coef and rollout.reward > 0:
             cheap = 1 - self.costs.place(math.sqrt(_cost(rollout) or 0.0))
-            found[-1] += self.cost_coef * (cheap - rollout.reward)
-        return found
+            rewards[-1] += self.cost_coef * (cheap - rollout.reward)
+        return rewards
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"costs": self.costs.numbers}
@@ -103,8 +105,8 @@ class RouterR1(PPO):
 
 def _cost(rollout: Rollout) -> float | None:
     """Cost of a rollout; `None` where the environment does not report it."""
-    said = [turn.components[COST] for turn in rollout.turns if COST in turn.components]
-    return sum(said) if said else None
+    costs = [turn.components[COST] for turn in rollout.turns if COST in turn.components]
+    return sum(costs) if costs else None
 
 
 PLUGIN = RouterR1

@@ -127,21 +127,21 @@ class SAC(PPO):
                 step = self.alpha_learning_rate * missing
                 self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
-    def _note(self, name: str, found: dict[str, float]) -> None:
+    def _note(self, name: str, numbers: dict[str, float]) -> None:
         """Log a number per policy, and the mean over policies, as updates do."""
-        if found:
-            self.metrics[name] = sum(found.values()) / len(found)
-        if len(found) > 1:
-            self.metrics.update({f"{name}/{policy}": value for policy, value in found.items()})
+        if numbers:
+            self.metrics[name] = sum(numbers.values()) / len(numbers)
+        if len(numbers) > 1:
+            self.metrics.update({f"{name}/{policy}": value for policy, value in numbers.items()})
 
     def _entropies(self, groups: Sequence[Group]) -> dict[str, float]:
         """Mean entropy of a trained token of each policy, over all processes."""
         sums: dict[str, list[float]] = {}
-        for found in all_members(groups).values():
-            for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
-                known = sums.setdefault(turn.policy, [0.0, 0.0])
-                known[0] += float(column(turn, "entropies").sum())
-                known[1] += len(turn)
+        for agent_members in all_members(groups).values():
+            for turn in (turn for _, rollout in agent_members for turn in trained_turns(rollout)):
+                row = sums.setdefault(turn.policy, [0.0, 0.0])
+                row[0] += float(column(turn, "entropies").sum())
+                row[1] += len(turn)
         return {policy: total / n for policy, (total, n) in ops.global_sum(sums).items()}
 
     # -- loss -------------------------------------------------------------------------------------

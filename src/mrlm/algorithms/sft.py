@@ -97,8 +97,10 @@ class SFT(Algorithm):
             min_reward=self.min_reward_threshold if self.filter_low_reward else None,
             most=self.max_trajectories,
         )
-        own = self.mode != "world_model"
-        return Spec(SamplingPlan(collection=collection), reads_old=False, trains_answers=own)
+        agent_turns = self.mode != "world_model"
+        return Spec(
+            SamplingPlan(collection=collection), reads_old=False, trains_answers=agent_turns
+        )
 
     def credit(self, groups: Sequence[Group]) -> None:
         """Write the weights on copies, which replace the episodes in the groups: an episode that is
@@ -108,7 +110,9 @@ class SFT(Algorithm):
         rewritten: defaultdict[str, bool] = defaultdict(bool)
         for group in groups:
             group.episodes = [self._copied(episode) for episode in group]
-            for rollout in (rollout for found in members(group).values() for _, rollout in found):
+            for rollout in (
+                rollout for agent_members in members(group).values() for _, rollout in agent_members
+            ):
                 for turn in trained_turns(rollout):
                     kind = "world" if is_observation(turn) else "agent"
                     words.setdefault(f"{kind}:{turn.policy}", []).append(turn)
@@ -160,10 +164,10 @@ class SFT(Algorithm):
     def _weight(self, key: str, totals: dict[str, float]) -> float | None:
         kind, _, policy = key.partition(":")
         if self.mode != "combined":
-            wanted = "agent" if self.mode == "behavioral_cloning" else "world"
-            return 1.0 if kind == wanted else None
+            trained_kind = "agent" if self.mode == "behavioral_cloning" else "world"
+            return 1.0 if kind == trained_kind else None
         share = self.bc_weight if kind == "agent" else self.world_model_weight
-        both = sum(totals.get(f"{each}:{policy}", 0.0) for each in ("agent", "world"))
+        both = sum(totals.get(f"{name}:{policy}", 0.0) for name in ("agent", "world"))
         return share * both / totals[key]
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:

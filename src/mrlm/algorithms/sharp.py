@@ -62,8 +62,8 @@ class SHARP(CCPO):
         spec = super().spec
         if self.credit_by == "marginal":
             return spec
-        asked = Replays("coalitions", self.silent)
-        return replace(spec, sampling=replace(spec.sampling, replays=asked))
+        request = Replays("coalitions", self.silent)
+        return replace(spec, sampling=replace(spec.sampling, replays=request))
 
     def contribution(self, episode: Episode, agent: str, without: Without) -> float | None:
         values = shapley_values(episode.reward, without) if self.credit_by == "shapley" else None

@@ -80,16 +80,16 @@ class SPIRAL(PolicyGradient):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         by_role: dict[str, list[Member]] = {}
-        for agent, found in all_members(groups).items():
-            for member in found:
+        for agent, members in all_members(groups).items():
+            for member in members:
                 role = f"{member[0].environment}/{agent}" if member[0].environment else agent
                 by_role.setdefault(role, []).append(member)
         rewards = {
-            role: [rollout.reward for _, rollout in found] for role, found in by_role.items()
+            role: [rollout.reward for _, rollout in members] for role, members in by_role.items()
         }
         read = self._in_order(rewards) if self.per_sample_update else self._at_once(rewards)
-        for role, found in by_role.items():
-            for (_, rollout), baseline in zip(found, read[role], strict=True):
+        for role, members in by_role.items():
+            for (_, rollout), baseline in zip(members, read[role], strict=True):
                 self._assign(rollout.reward, baseline, trained_turns(rollout))
         self.metrics.update(
             {f"baseline/{role}": self.baseline(role) for role in sorted(self.averages)}
@@ -123,14 +123,14 @@ class SPIRAL(PolicyGradient):
         """The same with an update after each reward; processes one after the other."""
         read: dict[str, list[float]] = {}
         rank = ops.global_rank()
-        for place, part in enumerate(ops.global_gather(rewards)):
+        for index, part in enumerate(ops.global_gather(rewards)):
             for role, row in part.items():
-                found = []
+                baselines = []
                 for reward in row:
-                    found.append(self.baseline(role))
+                    baselines.append(self.baseline(role))
                     self._move(role, reward)
-                if place == rank:
-                    read[role] = found
+                if index == rank:
+                    read[role] = baselines
         return read
 
     def _move(self, role: str, reward: float) -> None:

@@ -178,8 +178,8 @@ class VDN(MAPPO, Refinement):
         if self.mode == "vdac":
             return
         (critic,) = critics
-        returns, known = (np.zeros(0), np.zeros(0)) if critic.fit is None else critic.fit
-        super().explain({TEAM: returns}, {TEAM: returns - known})
+        returns, values = (np.zeros(0), np.zeros(0)) if critic.fit is None else critic.fit
+        super().explain({TEAM: returns}, {TEAM: returns - values})
         if self.mode == "factored":
             by = self.whiten_by if self.whiten_advantages else None
             assign_counterfactuals(critic.counterfactuals(), by)

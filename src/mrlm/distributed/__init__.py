@@ -79,12 +79,12 @@ def gather(value: Any) -> list[Any]:
 
 def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
     """A number, a NumPy array or a tensor, combined with those of all other processes."""
-    found = gather(value)
+    values = gather(value)
     if reduction in ("sum", "mean"):
-        total = sum(found[1:], start=found[0])
-        return total if reduction == "sum" else total / len(found)
-    result = found[0]
-    for other in found[1:]:
+        total = sum(values[1:], start=values[0])
+        return total if reduction == "sum" else total / len(values)
+    result = values[0]
+    for other in values[1:]:
         if isinstance(result, int | float):
             result = max(result, other) if reduction == "max" else min(result, other)
         else:

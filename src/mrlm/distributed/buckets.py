@@ -27,11 +27,11 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
         return
     present = torch.tensor([weight.grad is not None for weight in whole], dtype=torch.int32)
     distributed.all_reduce(present, distributed.ReduceOp.MAX)
-    known = [weight for weight, there in zip(whole, present.tolist(), strict=True) if there]
-    for weight in known:
+    weights = [weight for weight, there in zip(whole, present.tolist(), strict=True) if there]
+    for weight in weights:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-    for weight, part in _sent(known, size, _summed):
+    for weight, part in _sent(weights, size, _summed):
         if part.dtype == weight.dtype:
             weight.grad = part
         else:
@@ -82,7 +82,7 @@ def pieces(tensors: Sequence[Any], size: int) -> Iterator[list[Any]]:
         key = (tensor.dtype, tensor.device)
         chosen = held.setdefault(key, [])
         chosen.append(tensor)
-        if sum(each.numel() for each in chosen) * tensor.element_size() >= size:
+        if sum(part.numel() for part in chosen) * tensor.element_size() >= size:
             yield held.pop(key)
     yield from held.values()
 

@@ -41,8 +41,8 @@ def write_shards(
     for kind, owners in (("learner", learners), ("critic", critics)):
         for owner in owners:
             tensors, _ = owner.optimizer_state()
-            own = {key: value for key, value in tensors.items() if is_cut(value)}
-            state |= {_key(kind, owner, key): value for key, value in own.items()}
+            shards = {key: value for key, value in tensors.items() if is_cut(value)}
+            state |= {_key(kind, owner, key): value for key, value in shards.items()}
     save(state, checkpoint_id=folder)
     return folder
 
@@ -61,20 +61,20 @@ class CheckpointReader:
         """The optimizer state of a learner or critic, by the names of its tensors."""
         prefix = _key(kind, owner, "")
         weights = owner.stepper.masters.optimized
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name in sorted(key for key in self._known if key.startswith(prefix)):
             key = name.removeprefix(prefix)
-            found[key] = torch.zeros_like(weights[int(key.split(".")[0])], requires_grad=False)
-        if found:
+            tensors[key] = torch.zeros_like(weights[int(key.split(".")[0])], requires_grad=False)
+        if tensors:
             try:
                 load(
-                    {prefix + key: value for key, value in found.items()},
+                    {prefix + key: value for key, value in tensors.items()},
                     checkpoint_id=self._place,
                     no_dist=not distributed.is_initialized(),
                 )
             except (RuntimeError, ValueError, CheckpointException) as error:
                 raise CheckpointError(f"{self._place} cannot be read: {error}") from error
-        return found
+        return tensors
 
 
 def _key(kind: str, owner: Any, key: str) -> str:

@@ -50,18 +50,18 @@ class ProcessGroup(Peers):
         """The values of all processes, in order of rank; the own value is the object itself."""
         if self.size == 1:
             return [value]
-        own = torch.frombuffer(bytearray(dumps(value)), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(dumps(value)), dtype=torch.uint8)
         with self._others():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-            distributed.all_gather(sizes, torch.tensor([len(own)]), group=self._group)
+            distributed.all_gather(sizes, torch.tensor([len(payload)]), group=self._group)
             longest = max(int(size) for size in sizes)
             padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(own)] = own
-            found = [torch.empty_like(padded) for _ in range(self.size)]
-            distributed.all_gather(found, padded, group=self._group)
+            padded[: len(payload)] = payload
+            buffers = [torch.empty_like(padded) for _ in range(self.size)]
+            distributed.all_gather(buffers, padded, group=self._group)
         return [
             value if rank == self.rank else loads(data[: int(size)].numpy().tobytes())
-            for rank, (data, size) in enumerate(zip(found, sizes, strict=True))
+            for rank, (data, size) in enumerate(zip(buffers, sizes, strict=True))
         ]
 
     async def exchange(self, value: T) -> list[T]:
@@ -77,10 +77,10 @@ class ProcessGroup(Peers):
             except Exception as error:  # the others must not wait for a result in vain
                 self.from_all((False, f"{type(error).__name__}: {error}"))
                 raise
-        done, found = self.from_all(outcome)[0]
+        done, result = self.from_all(outcome)[0]
         if not done:
-            raise PeerError(f"the main process failed: {found}")
-        return found  # pyright: ignore[reportReturnType]
+            raise PeerError(f"the main process failed: {result}")
+        return result  # pyright: ignore[reportReturnType]
 
     def barrier(self) -> None:
         self.from_all(None)
@@ -131,8 +131,8 @@ class ProcessGroup(Peers):
         if self.size == 1:
             return True
         try:
-            own = str(self.rank)
-            return _store().compare_set(FAILED, "", own).decode() == own
+            rank_name = str(self.rank)
+            return _store().compare_set(FAILED, "", rank_name).decode() == rank_name
         except RuntimeError:  # the process that keeps the store is gone, and has reported why
             return False
 

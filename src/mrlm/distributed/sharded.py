@@ -80,9 +80,9 @@ def blocks_of(model: Any) -> list[nn.Module]:
     """The modules that are gathered at once: those that the model names as not to be split, else
     its longest list of modules."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    if found:
-        return found
+    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    if blocks:
+        return blocks
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return list(max(lists, key=len, default=[]))
 

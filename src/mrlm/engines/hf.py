@@ -114,10 +114,10 @@ class HFEngine(PolicyEngine):
                     break
                 mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
                 ids, positions = tokens[:, None], (positions[:, -1:] + 1).minimum(rows.last)
-                kept = rows.compact()
-                if kept is not None:
-                    ids, mask, positions = ids[kept], mask[kept], positions[kept]
-                    cache.batch_select_indices(kept)
+                indices = rows.compact()
+                if indices is not None:
+                    ids, mask, positions = ids[indices], mask[indices], positions[indices]
+                    cache.batch_select_indices(indices)
         return rows.completions(self.versions[name])
 
     def _decode_anew(self, rows: _Rows, policy: Policy, name: str) -> list[Completion]:
@@ -134,9 +134,9 @@ class HFEngine(PolicyEngine):
                 ids, mask = (torch.cat([x, torch.zeros_like(x[:, :1])], 1) for x in (ids, mask))
                 ids = ids.scatter(1, last[:, None], tokens[:, None])
                 mask = mask.scatter(1, last[:, None], torch.ones_like(last)[:, None])
-                kept = rows.compact()
-                if kept is not None:
-                    ids, mask, last = ids[kept], mask[kept], last[kept]
+                indices = rows.compact()
+                if indices is not None:
+                    ids, mask, last = ids[indices], mask[indices], last[indices]
                 ids, mask = ids[:, : rows.width], mask[:, : rows.width]
         return rows.completions(self.versions[name])
 
@@ -234,11 +234,11 @@ class _Rows:
         """Drop finished rows if enough have finished; returns the indices of the others."""
         if self.sampled:
             return None
-        kept = [row for row, draft in enumerate(self.live) if draft.finish_reason is None]
-        if len(kept) > COMPACT * len(self.live):
+        running_rows = [row for row, draft in enumerate(self.live) if draft.finish_reason is None]
+        if len(running_rows) > COMPACT * len(self.live):
             return None
-        self.live = [self.live[row] for row in kept]
-        rows = torch.tensor(kept, dtype=torch.int64, device=self.device)
+        self.live = [self.live[row] for row in running_rows]
+        rows = torch.tensor(running_rows, dtype=torch.int64, device=self.device)
         self.uniforms, self.last = self.uniforms[rows], self.last[rows]
         self._settings()
         return rows

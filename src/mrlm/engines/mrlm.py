@@ -81,8 +81,8 @@ class MrlmEngine(PolicyEngine):
         for name in parts:
             if name not in self._placed:
                 await self._place(name)
-        found = await asyncio.gather(*(self._sampled(*part) for part in parts.items()))
-        answers = dict(zip(parts, map(iter, found), strict=True))
+        completions = await asyncio.gather(*(self._sampled(*part) for part in parts.items()))
+        answers = dict(zip(parts, map(iter, completions), strict=True))
         return [next(answers[request.policy]) for request in requests]
 
     async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
@@ -92,22 +92,24 @@ class MrlmEngine(PolicyEngine):
     async def _sampled(self, name: str, requests: list[Request]) -> Sequence[Completion]:
         """Sample from a policy, with the weights that it was sent."""
         for _ in range(2):
-            found = await self._client.generate(name, requests)
-            if self._placed[name] == self._client.lost and self._right(name, found):
-                return found
+            completions = await self._client.generate(name, requests)
+            if self._placed[name] == self._client.lost and self._right(name, completions):
+                return completions
             await self._place(name)
-        found = await self._client.generate(name, requests)
-        if not self._right(name, found):
+        completions = await self._client.generate(name, requests)
+        if not self._right(name, completions):
             raise EngineError(
                 f"policy {name!r} at {self._client.address} samples with version "
-                f"{found[0].policy_version} of its weights, not {self.versions[name]}: does "
+                f"{completions[0].policy_version} of its weights, not {self.versions[name]}: does "
                 "another run update it too?"
             )
-        return found
+        return completions
 
-    def _right(self, name: str, found: Sequence[Completion]) -> bool:
+    def _right(self, name: str, completions: Sequence[Completion]) -> bool:
         frozen = self.policies[name].adapter == BASE
-        return frozen or all(each.policy_version == self.versions[name] for each in found)
+        return frozen or all(
+            completion.policy_version == self.versions[name] for completion in completions
+        )
 
     async def _place(self, name: str) -> None:
         policy, version = self.policies[name], self.versions[name]
@@ -118,11 +120,11 @@ class MrlmEngine(PolicyEngine):
                 await self._client.update(name, file, version)
             self.pushes += 1
         lost = self._client.lost
-        known, _ = await self._client.list()
-        if name not in known:
+        served, _ = await self._client.list()
+        if name not in served:
             raise EndpointError(
                 f"the server at {self._client.address} has no policy {name!r}, only "
-                f"{', '.join(known)}; start it with --policy {name}=..."
+                f"{', '.join(served)}; start it with --policy {name}=..."
             )
         self._placed[name] = lost
 

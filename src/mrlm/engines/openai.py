@@ -87,10 +87,10 @@ class OpenAIEngine:
     def of(cls, endpoint: Mapping[str, Any]) -> OpenAIEngine:
         """An engine for the keys of an endpoint, outside a run. Raises `ConfigError`: a key is
         unknown or missing."""
-        known = list(signature(cls).parameters)[1:]
+        names = list(signature(cls).parameters)[1:]
         for key in endpoint:
-            if key not in known:
-                raise ConfigError(registry.unknown(key, known, "keys of an endpoint"))
+            if key not in names:
+                raise ConfigError(registry.unknown(key, names, "keys of an endpoint"))
         for key in ("base_url", "model"):
             if key not in endpoint:
                 raise ConfigError(f"an endpoint needs {key!r}; it has {', '.join(endpoint)}")
@@ -214,9 +214,9 @@ class OpenAIEngine:
         """The exception that a refusal means. The library's own error is dropped: it may quote the
         key."""
         status, body = error.status_code, error.body if isinstance(error.body, Mapping) else {}
-        said, code = self._shown(body.get("message") or error.message), str(body.get("code"))
-        text = f"{status}: {said}"
-        if any(sign in f"{code} {said}".lower() for sign in TOO_LONG) and status in (400, 413, 422):
+        info, code = self._shown(body.get("message") or error.message), str(body.get("code"))
+        text = f"{status}: {info}"
+        if any(sign in f"{code} {info}".lower() for sign in TOO_LONG) and status in (400, 413, 422):
             return PromptTooLong(f"{self._title}: {text}")
         if status in FINAL or code in FINAL_CODES:
             return self._refusal(status, text)
@@ -239,14 +239,14 @@ class OpenAIEngine:
             self._refused = EndpointError(f"{self._title} refuses every request, {text}; {fix}")
         return self._refused
 
-    def _completion(self, found: Any) -> Completion:
+    def _completion(self, answer: Any) -> Completion:
         """The answer as a completion. Raises `Passing`: it is malformed."""
-        data = found.model_dump(warnings=False) if hasattr(found, "model_dump") else {}
+        data = answer.model_dump(warnings=False) if hasattr(answer, "model_dump") else {}
         choices = data.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         message = first.get("message") if isinstance(first, Mapping) else None
         if not isinstance(message, Mapping):
-            raise Passing(f"an answer that cannot be read: {self._shown(found)}")
+            raise Passing(f"an answer that cannot be read: {self._shown(answer)}")
         text = answer_of(message, self._title)
         if text is None:
             raise Passing(f"an answer without text: {self._shown(message)}")

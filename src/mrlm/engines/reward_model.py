@@ -67,14 +67,14 @@ class RewardModel:
         if _classifies(self.path):
             return self._classified(talks)
         samples = [self._sample(index, talk) for index, talk in enumerate(talks)]
-        policy, found = self._policy, [0.0] * len(samples)
+        policy, scores = self._policy, [0.0] * len(samples)
         with policy.scoring():
             for micro in split(samples, self.max_tokens, packed=policy.packed):
                 batch = pack(micro, pad_id=policy.pad_id, device=policy.device)
                 values = policy.values(batch).float().tolist()
                 for sample, value in zip(micro, values, strict=True):
-                    found[sample.unit] = value
-        return found
+                    scores[sample.unit] = value
+        return scores
 
     def of_team(self, agents: Sequence[str]) -> Callable[..., list[float]]:
         """A reward function that scores the joint answer of a team as one text, as `reward_model`
@@ -88,16 +88,26 @@ class RewardModel:
         def team_reward_model(
             prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
         ) -> list[float]:
-            asked: list[list[Message]] = []
+            questions: list[list[Message]] = []
             answers: list[str] = []
             for start in range(0, len(prompts), count):
-                shown = [row_messages(each, "prompt") for each in prompts[start : start + count]]
-                said = (row_messages(c, "completion") for c in completions[start : start + count])
-                texts = ["\n".join(message.content for message in each) for each in said]
-                distinct = [each for i, each in enumerate(shown) if each not in shown[:i]]
-                asked.append([message for each in distinct for message in each])
+                prompt_rows = [
+                    row_messages(messages, "prompt") for messages in prompts[start : start + count]
+                ]
+                answer_rows = (
+                    row_messages(c, "completion") for c in completions[start : start + count]
+                )
+                texts = [
+                    "\n".join(message.content for message in messages) for messages in answer_rows
+                ]
+                distinct = [
+                    messages
+                    for i, messages in enumerate(prompt_rows)
+                    if messages not in prompt_rows[:i]
+                ]
+                questions.append([message for messages in distinct for message in messages])
                 answers.append(joint_answer(dict(zip(agents, texts, strict=True))))
-            return [score for score in self(asked, answers) for _ in agents]
+            return [score for score in self(questions, answers) for _ in agents]
 
         return team_reward_model
 
@@ -125,7 +135,7 @@ class RewardModel:
         for row in rows:
             self._require_room(row, most or len(row))
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        found = [0.0] * len(rows)
+        results = [0.0] * len(rows)
         while order:
             width = len(rows[order[-1]])
             count = max(1, self.max_tokens // width)
@@ -138,23 +148,23 @@ class RewardModel:
             read = [[1] * len(rows[i]) + [0] * (width - len(rows[i])) for i in chosen]
             model.config.get_text_config().pad_token_id = filler
             with torch.no_grad():
-                given = (torch.tensor(part, device=model.device) for part in (ids, read))
-                scores = model(*given).logits[:, 0].float().tolist()
+                inputs = (torch.tensor(part, device=model.device) for part in (ids, read))
+                scores = model(*inputs).logits[:, 0].float().tolist()
             for index, score in zip(chosen, scores, strict=True):
-                found[index] = score
-        return found
+                results[index] = score
+        return results
 
     def _paired(self, model: Any, talks: Sequence[list[Message]]) -> list[float]:
         """The scores of a classifier that reads pairs: what was asked, and the last answer."""
-        tokenizer, found = load_tokenizer(self.path), list[float]()
+        tokenizer, scores = load_tokenizer(self.path), list[float]()
         for talk in talks:
-            asked = "\n".join(message.content for message in talk[:-1])
-            row = tokenizer(asked, talk[-1].content, return_tensors="pt")
+            question = "\n".join(message.content for message in talk[:-1])
+            row = tokenizer(question, talk[-1].content, return_tensors="pt")
             most = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
             self._require_room(row["input_ids"][0].tolist(), min(most, tokenizer.model_max_length))
             with torch.no_grad():
-                found.append(float(model(**row.to(model.device)).logits[0, 0]))
-        return found
+                scores.append(float(model(**row.to(model.device)).logits[0, 0]))
+        return scores
 
     def _require_room(self, ids: Sequence[int], most: int) -> None:
         if len(ids) > most:
@@ -192,8 +202,8 @@ class RewardModel:
 
 
 def _talk(prompt: Any, completion: Any) -> list[Message]:
-    said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
-    return [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
+    answer = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
+    return [*row_messages(prompt, "prompt"), *row_messages(answer, "completion")]
 
 
 def _classifies(path: str) -> bool:

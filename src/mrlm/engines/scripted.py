@@ -54,8 +54,8 @@ class ScriptedEngine:
         limit = request.sampling.max_new_tokens
         if len(ids) >= limit:
             cut = ids[:limit]
-            said = self.tokenizer.decode(cut, skip_special_tokens=True)
-            return Completion(cut, [self.logprob] * limit, said, "length", self._version)
+            cut_text = self.tokenizer.decode(cut, skip_special_tokens=True)
+            return Completion(cut, [self.logprob] * limit, cut_text, "length", self._version)
         whole = [*ids, self.tokenizer.eos_token_id]
         return Completion(whole, [self.logprob] * len(whole), text, "stop", self._version)
 

@@ -52,7 +52,7 @@ class SglangEngine(ServerEngine):
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         about = answer["meta_info"]
         reason, pairs = finished(about["finish_reason"]["type"]), about["output_token_logprobs"]
-        return [int(each[1]) for each in pairs], [float(each[0]) for each in pairs], reason
+        return [int(pair[1]) for pair in pairs], [float(pair[0]) for pair in pairs], reason
 
     async def _post(
         self,
@@ -94,10 +94,10 @@ class SglangEngine(ServerEngine):
 
     async def _taken(self, client: httpx.AsyncClient, url: str, route: str, body: JSON) -> None:
         """Request a change that the server may answer with a failure."""
-        found = await self._post(client, url, route, body)
-        if isinstance(found, dict) and found.get("success") is False:
-            said = str(found.get("message") or found.get("error_message"))[:300]
-            raise EngineError(f"{url}{route} did not succeed: {said}")
+        answer = await self._post(client, url, route, body)
+        if isinstance(answer, dict) and answer.get("success") is False:
+            reason = str(answer.get("message") or answer.get("error_message"))[:300]
+            raise EngineError(f"{url}{route} did not succeed: {reason}")
 
     async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
         """Release the memory of keys and values, and that of the weights if they will be read again
@@ -110,7 +110,7 @@ class SglangEngine(ServerEngine):
 
     async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
         """Resume and reload the weights: their memory has lost its content."""
-        for name in [each for each in self._placed if self.url_of[each] == url]:
+        for name in [policy for policy in self._placed if self.url_of[policy] == url]:
             if "weights" in self._parts(url):
                 await self._place(client, name)
         if url in self.asleep:
@@ -120,7 +120,7 @@ class SglangEngine(ServerEngine):
         """The parts that a server releases: its weights only if it serves one whole model of this
         run and no adapters."""
         here = [self.policies[name] for name, where in self.url_of.items() if where == url]
-        whole = [each for each in here if each.adapter is None]
+        whole = [policy for policy in here if policy.adapter is None]
         return ["kv_cache", "weights"] if len(whole) == len(here) == 1 else ["kv_cache"]
 
 

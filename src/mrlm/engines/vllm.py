@@ -71,8 +71,8 @@ class VllmEngine(ServerEngine):
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
         choice = answer["choices"][0]
         reason = finished(choice["finish_reason"])
-        ids = [int(each) for each in choice["token_ids"]]
-        logprobs = [float(each) for each in choice["logprobs"]["token_logprobs"]]
+        ids = [int(value) for value in choice["token_ids"]]
+        logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
         return ids, logprobs, reason
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
@@ -94,19 +94,19 @@ class VllmEngine(ServerEngine):
             return
         try:
             reply = await client.get(f"{url}/weight_info")
-            known = reply.json()["weight_version"] if reply.is_success else None
+            version = reply.json()["weight_version"] if reply.is_success else None
         except (httpx.HTTPError, ValueError, KeyError) as error:
             log.debug("%s did not report its weights: %r", url, error)
-            known = None
-        if known == mark:
+            version = None
+        if version == mark:
             self._marks[url] = mark, time.monotonic()
         else:
             self._placed.pop(name, None)
 
     async def _model_at(self, client: httpx.AsyncClient, url: str) -> str:
         """The name of the model that is not an adapter."""
-        known = (await self._post(client, url, "/v1/models", method="GET")).get("data", [])
-        whole = [each["id"] for each in known if each.get("parent") is None]
+        models = (await self._post(client, url, "/v1/models", method="GET")).get("data", [])
+        whole = [model["id"] for model in models if model.get("parent") is None]
         if not whole:
             raise EngineError(f"{url}/v1/models names no model")
         return whole[0]
@@ -141,10 +141,10 @@ class VllmEngine(ServerEngine):
         the embedding, in a packed format that is created once."""
         if url not in self._heads_apart:
             try:
-                found = await self._post(client, url, "/weight_checker", {"action": "checksum"})
+                answer = await self._post(client, url, "/weight_checker", {"action": "checksum"})
             except EndpointError:
                 return False
-            checksums = found["checksums"]
+            checksums = answer["checksums"]
             self._heads_apart[url] = apart = any("lm_head." in name for name in checksums)
             if not apart and PACKED in checksums.values():
                 raise EngineError(

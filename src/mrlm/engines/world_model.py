@@ -111,8 +111,12 @@ class WorldModel:
     def _own(self, turn: Turn, text: str) -> bool:
         """Whether sampled ids are this tokenizer's ids of a text."""
         size = len(self.chat.tokenizer)
-        known = all(0 <= each < size for each in turn.completion_ids)
-        return known and bool(turn.completion_ids) and self.chat.decode(turn.completion_ids) == text
+        in_vocabulary = all(0 <= token < size for token in turn.completion_ids)
+        return (
+            in_vocabulary
+            and bool(turn.completion_ids)
+            and self.chat.decode(turn.completion_ids) == text
+        )
 
     def _batcher(self) -> Batcher:
         loop = asyncio.get_running_loop()

@@ -68,8 +68,12 @@ class CentralisedEnvironment(Wrapped):
         if agent is None:
             return self.environment.render()
         boards = [self.environment.render(role) for role in self.roles]
-        shown = dict.fromkeys(board for board in boards if board)
-        return next(iter(shown)) if len(shown) == 1 else stacked(*shown) or None
+        unique_boards = dict.fromkeys(board for board in boards if board)
+        return (
+            next(iter(unique_boards))
+            if len(unique_boards) == 1
+            else stacked(*unique_boards) or None
+        )
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The expert messages of all roles, joined into one."""
@@ -89,21 +93,21 @@ class CentralisedEnvironment(Wrapped):
             pieces += [""] * (len(speakers) - len(pieces))
             return {role: piece.strip() for role, piece in zip(speakers, pieces, strict=False)}
         names = "|".join(re.escape(role) for role in speakers)
-        found = re.split(rf"\[({names})\]", text)
-        if len(found) == 1:
+        sections = re.split(rf"\[({names})\]", text)
+        if len(sections) == 1:
             return {role: text.strip() if role == speakers[0] else "" for role in speakers}
         named: dict[str, str] = {}
-        for role, piece in zip(found[1::2], found[2::2], strict=True):
+        for role, piece in zip(sections[1::2], sections[2::2], strict=True):
             named.setdefault(role, piece.strip())
         return {role: named.get(role, "") for role in speakers}
 
     def _joined(self, result: StepResult) -> StepResult:
-        shown = {role: seen for role, seen in result.observations.items() if not seen.done}
-        self._speakers = tuple(shown)
-        alone = len(shown) == 1 and len(self.roles) > 1
+        active = {role: seen for role, seen in result.observations.items() if not seen.done}
+        self._speakers = tuple(active)
+        alone = len(active) == 1 and len(self.roles) > 1
         (agent,) = self.agents
         parts = []
-        for role, seen in shown.items():
+        for role, seen in active.items():
             text = "\n".join(message.content for message in seen.messages)
             parts.append(text if alone else f"[{role}] {text}")
         observations = {agent: Observation([Message("\n".join(parts))])} if parts else {}
@@ -113,15 +117,15 @@ class CentralisedEnvironment(Wrapped):
 
 def _team(result: StepResult) -> Reward:
     """The mean of the known rewards of the roles, with all their components."""
-    known = known_rewards(result, "role")
-    if not known:
+    role_rewards = known_rewards(result, "role")
+    if not role_rewards:
         return Reward(0.0, known=False)
     components = {
         f"{role}/{name}": value
-        for role, reward in known.items()
+        for role, reward in role_rewards.items()
         for name, value in reward.components.items()
     }
-    return Reward(mean(known), components)
+    return Reward(mean(role_rewards), components)
 
 
 PLUGIN = CentralisedEnvironment

@@ -94,15 +94,15 @@ class ConnectFourEnvironment(LineGame):
         style: Style = "full",
         seed: int = 0,
     ) -> None:
-        found = level_settings(
+        settings = level_settings(
             LEVELS, level, height=height, width=width, line=line, opening=opening
         )
         for name, least, most in (("height", 2, 8), ("width", 2, 9), ("line", 3, 9)):
-            at_least(name, found[name], least, whole=True)
-            at_most(name, found[name], most)
-        self.height: int = found["height"]
-        self.width: int = found["width"]
-        self.line: int = found["line"]
+            at_least(name, settings[name], least, whole=True)
+            at_most(name, settings[name], most)
+        self.height: int = settings["height"]
+        self.width: int = settings["width"]
+        self.line: int = settings["line"]
         if self.line > max(self.height, self.width):
             raise ConfigError(
                 f"line={self.line} does not fit on a board of {self.height} rows and {self.width} "
@@ -121,7 +121,7 @@ class ConnectFourEnvironment(LineGame):
             "row, column or diagonal win. Answer with the number of a column that is not full."
         )
         super().__init__(
-            *(agents, found["opening"], illegal, forgiven, draw),
+            *(agents, settings["opening"], illegal, forgiven, draw),
             *(opponent, seat, teaches, style, seed),
         )
 
@@ -143,12 +143,12 @@ class ConnectFourEnvironment(LineGame):
         return falls(board, self.width, COLUMNS.index(choice))
 
     def text(self, board: str, role: int) -> str:
-        shown = [board[i : i + self.width] for i in range(0, len(board), self.width)]
+        board_rows = [board[i : i + self.width] for i in range(0, len(board), self.width)]
         if self.style == "short":
-            pairs = zip(shown[0], self.choices, strict=True)
+            pairs = zip(board_rows[0], self.choices, strict=True)
             top = "".join(choice if mark == FREE else mark for mark, choice in pairs)
-            return f"{'/'.join([top, *shown[1:]])} {MARKS[role]}?"
-        rows = "\n".join(" ".join(row) for row in [self.choices, *shown])
+            return f"{'/'.join([top, *board_rows[1:]])} {MARKS[role]}?"
+        rows = "\n".join(" ".join(row) for row in [self.choices, *board_rows])
         return f"{rows}\nYou are {MARKS[role]}. Which column?"
 
     def refusal(self, choice: str | None) -> str:
@@ -166,15 +166,15 @@ class ConnectFourEnvironment(LineGame):
 @functools.cache
 def all_lines(rows: int, columns: int, line: int) -> Lines:
     """Cells of every line of this length."""
-    found = []
+    lines = []
     for row in range(rows):
         for column in range(columns):
             for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
                 last_row, last_column = row + down * (line - 1), column + right * (line - 1)
                 if last_row < rows and 0 <= last_column < columns:
                     cells = ((row + down * i, column + right * i) for i in range(line))
-                    found.append(tuple(r * columns + c for r, c in cells))
-    return tuple(found)
+                    lines.append(tuple(r * columns + c for r, c in cells))
+    return tuple(lines)
 
 
 def falls(board: str, columns: int, column: int) -> int | None:
@@ -249,20 +249,20 @@ class Solver:
         """Discs of the player to move, and all discs."""
         mine = discs = 0
         mark = MARKS[turn_of(board)]
-        for cell, each in enumerate(board):
-            if each != FREE:
+        for cell, disc in enumerate(board):
+            if disc != FREE:
                 row, column = divmod(cell, self.columns)
                 bit = 1 << (column * self.height + self.rows - 1 - row)
                 discs |= bit
-                mine |= bit if each == mark else 0
+                mine |= bit if disc == mark else 0
         return mine, discs
 
     def _wins(self, discs: int) -> bool:
         for shift in (1, self.height, self.height - 1, self.height + 1):
-            found = discs
+            runs = discs
             for step in range(1, self.line):
-                found &= discs >> (shift * step)
-            if found:
+                runs &= discs >> (shift * step)
+            if runs:
                 return True
         return False
 
@@ -287,10 +287,10 @@ class Solver:
             dropped = discs | (discs + lowest)
             now = mine | (dropped ^ discs)
             if self._wins(now):
-                found = 1.0 + left - 1
+                value = 1.0 + left - 1
             else:
-                found = -self._search(now ^ dropped, dropped, left - 1, depth - 1, -high, -low)
-            best, low = max(best, found), max(low, found)
+                value = -self._search(now ^ dropped, dropped, left - 1, depth - 1, -high, -low)
+            best, low = max(best, value), max(low, value)
             if low >= high:
                 break
         if best <= begun:

@@ -120,15 +120,15 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
             stake = order[int(context) - 1] / self.contexts
         joints = list(itertools.product(range(self.num_actions), repeat=len(self.agents)))
         best = rng.choice(joints)
-        found: dict[Joint, tuple[float, ...]] = {}
+        rewards: dict[Joint, tuple[float, ...]] = {}
         for joint in joints:
             if self.pay == "own":
                 shares = [rng.choice((*PARTS, 1.0)) for _ in self.agents]
                 shares[0] = 1.0 if joint == best else shares[0]
             else:
                 shares = [1.0 if joint == best else rng.choice(PARTS)] * len(self.agents)
-            found[joint] = tuple(stake * share for share in shares)
-        return found
+            rewards[joint] = tuple(stake * share for share in shares)
+        return rewards
 
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"contextual_matrix-{self.seed}-{split}-{seed}"
@@ -137,16 +137,16 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
             context: int | str = rng.randint(1, self.contexts)
         else:
             context = first_of(split, lambda: f"{rng.random()}", lambda key: str(self.table(key)))
-        asked = self.spawn()
-        asked._begin(context, name)
-        prompt = [Message(asked.question(self.agents[0]))]
+        env = self.spawn()
+        env._begin(context, name)
+        prompt = [Message(env.question(self.agents[0]))]
         return Task(name, prompt, seed=seed, info={"context": context})
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         context = task.info.get("context")
-        known = isinstance(context, str) if self.contexts is None else context in self._numbers
-        if not known:
+        valid = isinstance(context, str) if self.contexts is None else context in self._numbers
+        if not valid:
             raise ConfigError(f"contextual_matrix: task {task.id!r} has the context {context!r}")
         self._begin(context, task.id)
         return super().reset(task, seed)
@@ -156,8 +156,8 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
         joint = tuple(self.words.index(w) for w in self._played[-1] if w in self.words)
         legal = len(joint) == len(self.agents)
         drawn = random.Random(f"{self._name}/{len(self._played)}/{joint}").uniform(-1, 1)
-        for place, agent in enumerate(self.agents):
-            payoff = self._own[joint][place] if legal else 0.0
+        for position, agent in enumerate(self.agents):
+            payoff = self._own[joint][position] if legal else 0.0
             value = payoff + self.noise * drawn if legal else self.illegal
             regret = self.payoffs[self.best] - (self.payoffs[joint] if legal else 0.0)
             parts = {"payoff": payoff, "regret": regret, "optimal": float(regret == 0)}
@@ -192,9 +192,9 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
     def render(self, agent: str | None = None) -> Html | None:
         """The context, and the table of mean rewards with the last joint action; an agent sees the
         table only if its prompt shows it."""
-        shown = super().render(None if self.show == "table" else agent)
+        board = super().render(None if self.show == "table" else agent)
         number = f"context {self.context} of {self.contexts}" if self.contexts else ""
-        return stacked(number, shown or "") if number or shown else None
+        return stacked(number, board or "") if number or board else None
 
     @property
     def _numbers(self) -> range:

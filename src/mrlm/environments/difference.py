@@ -80,9 +80,9 @@ class DifferenceEnvironment(Wrapped):
 
     def _team(self, result: StepResult) -> float | None:
         """The mean of the known rewards; `None` if there are rewards and none is known."""
-        known = known_rewards(result, f"environment {self.name!r}, agent")
-        if known:
-            return mean(known)
+        agent_rewards = known_rewards(result, f"environment {self.name!r}, agent")
+        if agent_rewards:
+            return mean(agent_rewards)
         return None if result.rewards else 0.0
 
     def _copied(self) -> Environment:

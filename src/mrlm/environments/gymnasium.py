@@ -95,8 +95,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         env = self._made()
         names = actions if actions is not None else by_prefix(ACTIONS, id).split() or None
         self.actions: Actions = Actions(env.action_space, names, self._where)
-        own = None if env.spec is None else env.spec.max_episode_steps
-        self.max_turns: int | None = max_turns or own or NO_LIMIT
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        self.max_turns: int | None = max_turns or limit or NO_LIMIT
         notice = f"{id}. In every turn answer with one action: {self.actions.listed()}."
         self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id
@@ -123,9 +123,9 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 notice = f"That names no action ({self.actions.listed(self._legal)}). "
                 notice += f"{self.actions.word(action)} was taken instead.\n"
             self._done.append(action)
-            observation, paid, terminated, truncated, info = self._repeat(action)
+            observation, amount, terminated, truncated, info = self._repeat(action)
             text = self._noted(observation, info)
-        value = finite(paid, self._where)
+        value = finite(amount, self._where)
         components = {"reward": value, "illegal": float(unread)}
         reward = Reward(value - self.illegal * unread, components)
         if terminated or truncated or self._out_of_time:
@@ -182,7 +182,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if self._drawing == "observation" or self._env.render_mode != "ansi":
             return plain
         drawn = self._env.render()
-        marked = _CODES.sub("", _MARKED.sub(lambda found: f"[{found[1].strip() or ' '}]", drawn))
+        marked = _CODES.sub("", _MARKED.sub(lambda match: f"[{match[1].strip() or ' '}]", drawn))
         return (
             marked.strip("\n") if self._drawing == "ansi" else f"{marked.strip(chr(10))}\n{plain}"
         )
@@ -192,15 +192,15 @@ def described(id: str, observation: Any) -> str | None:
     """An observation of a toy-text environment in words; `None` for other environments."""
     if id.startswith("Taxi"):
         rest, goal = divmod(int(observation), 4)
-        rest, place = divmod(rest, 5)
+        rest, location = divmod(rest, 5)
         row, column = divmod(rest, 5)
-        where = "in the taxi" if place == 4 else f"at {'RGYB'[place]}"
+        where = "in the taxi" if location == 4 else f"at {'RGYB'[location]}"
         return f"taxi: row {row}, column {column}; passenger: {where}; to: {'RGYB'[goal]}"
     if id.startswith("CliffWalking"):
         row, column = divmod(int(observation), 12)
         return f"row {row} of 0 to 3, column {column} of 0 to 11; goal: row 3, column 11"
     if id.startswith("Blackjack"):
-        mine, dealer, ace = (int(each) for each in observation)
+        mine, dealer, ace = (int(number) for number in observation)
         return f"your sum: {mine}; dealer shows: {dealer}; usable ace: {'yes' if ace else 'no'}"
     return f"cell {int(observation)}" if id.startswith("FrozenLake") else None
 

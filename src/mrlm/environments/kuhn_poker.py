@@ -39,9 +39,9 @@ def moves_of(history: str) -> list[str]:
     return [TOLD[move]["b" in history[:i]] for i, move in enumerate(history)]
 
 
-def words_after(said: str) -> tuple[str, str]:
+def words_after(history: str) -> tuple[str, str]:
     """The two legal moves, the passive one first."""
-    return ("fold", "call") if "b" in said else ("check", "bet")
+    return ("fold", "call") if "b" in history else ("check", "bet")
 
 
 class KuhnPokerEnvironment(PokerGame):
@@ -110,12 +110,12 @@ class KuhnPokerEnvironment(PokerGame):
     def asked(self, view: str, history: str) -> str:
         if self.style == "short":
             return f"{view}{history}?"
-        said = [
+        lines = [
             f"{'you' if (len(history) - i) % 2 == 0 else 'the other'}: {move}"
             for i, move in enumerate(moves_of(history))
         ]
         moves = "fold or call" if "b" in history else "check or bet"
-        return f"Your card: {view}. Moves: {', '.join(said) or 'none'}. {moves}?"
+        return f"Your card: {view}. Moves: {', '.join(lines) or 'none'}. {moves}?"
 
     def stake(self, history: str) -> float:
         return 1.0
@@ -143,7 +143,7 @@ def equilibrium(alpha: float = 1 / 3) -> dict[tuple[str, str], float]:
         "b": {"J": 0.0, "Q": 1 / 3, "K": 1.0},
         "pb": {"J": 0.0, "Q": alpha + 1 / 3, "K": 1.0},
     }
-    return {(card, said): table[said][card] for card, said in SEEN}
+    return {(card, history): table[history][card] for card, history in SEEN}
 
 
 def checked(strategy: Strategy) -> Strategy:
@@ -158,12 +158,12 @@ def checked(strategy: Strategy) -> Strategy:
     return strategy
 
 
-def payoff(deal: str, said: str) -> float | None:
+def payoff(deal: str, history: str) -> float | None:
     """Chips that the first player wins; `None` if the hand is not over."""
     better = 1.0 if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -1.0
-    if said.endswith("bp"):
-        return 1.0 if said == "bp" else -1.0
-    return {"pp": better, "bb": 2 * better, "pbb": 2 * better}.get(said)
+    if history.endswith("bp"):
+        return 1.0 if history == "bp" else -1.0
+    return {"pp": better, "bb": 2 * better, "pbb": 2 * better}.get(history)
 
 
 class KuhnRules:
@@ -231,8 +231,8 @@ def exploitability(strategy: Strategy) -> float:
 
 def conversations(env: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
     """The conversation of a player in each of the twelve information sets."""
-    found = poker.conversations(env)
-    return {seen: found[seen] for seen in SEEN}
+    table = poker.conversations(env)
+    return {seen: table[seen] for seen in SEEN}
 
 
 def read_strategy(

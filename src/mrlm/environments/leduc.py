@@ -80,9 +80,9 @@ class LeducRules:
         """Chips that each player has put in."""
         put = [float(ANTE)] * 2
         for size, moves in zip(SIZES, history.split("/"), strict=False):
-            for place, move in enumerate(moves):
+            for player, move in enumerate(moves):
                 if move != "f":
-                    put[place % 2] = max(put) + (size if move == "r" else 0)
+                    put[player % 2] = max(put) + (size if move == "r" else 0)
         return put
 
 
@@ -136,9 +136,9 @@ class LeducEnvironment(PokerGame):
         style: Style = "full",
         seed: int = 0,
     ) -> None:
-        found = level_settings(LEVELS, level, ranks=ranks, raises=raises)
-        self.ranks: int = found["ranks"]
-        self.raises: int = found["raises"]
+        settings = level_settings(LEVELS, level, ranks=ranks, raises=raises)
+        self.ranks: int = settings["ranks"]
+        self.raises: int = settings["raises"]
         for name, value, least, most in (
             ("ranks", self.ranks, 2, 6),
             ("raises", self.raises, 1, 3),
@@ -169,10 +169,10 @@ class LeducEnvironment(PokerGame):
         return tuple(WORDS[move]["f" in moves] for move in moves)
 
     def spoken(self, history: str) -> list[str]:
-        found = []
+        words = []
         for moves in history.split("/"):
-            found += [WORDS[move]["r" in moves[:i]] for i, move in enumerate(moves)]
-        return found
+            words += [WORDS[move]["r" in moves[:i]] for i, move in enumerate(moves)]
+        return words
 
     def asked(self, view: str, history: str) -> str:
         rounds = history.split("/")
@@ -181,15 +181,15 @@ class LeducEnvironment(PokerGame):
         mine = self.game.mover(history)
         texts = []
         for number, moves in enumerate(rounds, 1):
-            who = ("you" if place % 2 == mine else "the other" for place in range(len(moves)))
+            who = ("you" if index % 2 == mine else "the other" for index in range(len(moves)))
             words = [f"{a}: {b}" for a, b in zip(who, self.spoken(moves), strict=True)]
             texts.append(f"Round {number}: {', '.join(words) or 'no moves'}.")
-        shown = f" Revealed card: {view[1]}." if len(view) > 1 else ""
+        revealed = f" Revealed card: {view[1]}." if len(view) > 1 else ""
         put = self._rules.stakes(history)
         legal = self.game.moves(history)
         choices = [WORDS[move]["f" in legal] for move in legal]
         return (
-            f"Your card: {view[0]}.{shown} {' '.join(texts)} You have put in {put[mine]:g}, the "
+            f"Your card: {view[0]}.{revealed} {' '.join(texts)} You have put in {put[mine]:g}, the "
             f"other {put[1 - mine]:g}. {', '.join(choices[:-1])} or {choices[-1]}?"
         )
 

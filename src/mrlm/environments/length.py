@@ -70,10 +70,14 @@ class LengthEnvironment(RowTasks):
         return StepResult(dict(zip(self.agents, (short, long), strict=True)))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [stated_by(actions, agent).split() for agent in self.agents]
-        short, long = said
-        self._counts = tuple((len(own), sum(w in self.words for w in own)) for own in said)
-        real = min(sum(word in self.words for word in words) / max(1, len(words)) for words in said)
+        word_lists = [stated_by(actions, agent).split() for agent in self.agents]
+        short, long = word_lists
+        self._counts = tuple(
+            (len(word_list), sum(w in self.words for w in word_list)) for word_list in word_lists
+        )
+        real = min(
+            sum(word in self.words for word in words) / max(1, len(words)) for words in word_lists
+        )
         ratio = len(long) / len(short) if short else 0.0
         fit = 1.0 if BEST[0] <= ratio <= BEST[1] else max(0.0, 1.0 - abs(ratio - MIDDLE) / MIDDLE)
         fit = fit if short and long else 0.0
@@ -91,8 +95,8 @@ class LengthEnvironment(RowTasks):
         rows = [(name, *counts) for name, counts in zip(self.agents, self._counts, strict=True)]
         (short, _), (long, _) = self._counts
         ratio = f"{long / short:.3g}" if short else "none"
-        wanted = f"ratio {ratio}, from {BEST[0]:g} to {BEST[1]:g} is best"
-        return stacked(table(rows, ("agent", "words", "real words")), wanted)
+        ratio_text = f"ratio {ratio}, from {BEST[0]:g} to {BEST[1]:g} is best"
+        return stacked(table(rows, ("agent", "words", "real words")), ratio_text)
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         rng = random.Random(f"length/{self._task.id}")

@@ -79,9 +79,9 @@ class MatrixEnvironment(RowTasks):
         at_least("rounds", rounds, 1, whole=True)
         one_of("teaches", teaches, ("best", "any"))
         table = _table(game, None if agents is None else len(agent_names(agents)), payoffs, k)
-        sizes, paid = _flattened(table)
+        sizes, rewards = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
-        self.payoffs: dict[Joint, float] = paid
+        self.payoffs: dict[Joint, float] = rewards
         count = len(sizes)
         several = tuple(f"player_{i + 1}" for i in range(count))
         default = {1: ("player",), 2: ("row", "column")}.get(count, several)
@@ -112,14 +112,14 @@ class MatrixEnvironment(RowTasks):
         return StepResult(self._shown())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [stated_by(actions, agent) for agent in self.agents]
-        joint = [self.action(agent, text) for agent, text in zip(self.agents, said, strict=True)]
+        texts = [stated_by(actions, agent) for agent in self.agents]
+        joint = [self.action(agent, text) for agent, text in zip(self.agents, texts, strict=True)]
         legal = tuple(index for index in joint if index is not None)
-        paid = self.payoffs[legal] if len(legal) == len(joint) else self.illegal
+        reward = self.payoffs[legal] if len(legal) == len(joint) else self.illegal
         self._played.append(tuple("?" if i is None else self.words[i] for i in joint))
-        value = (paid - self._low) / self._span
+        value = (reward - self._low) / self._span
         rewards = {
-            agent: Reward(value, {"payoff": paid, "legal": float(index is not None)})
+            agent: Reward(value, {"payoff": reward, "legal": float(index is not None)})
             for agent, index in zip(self.agents, joint, strict=True)
         }
         if len(self._played) == self.rounds:
@@ -213,7 +213,7 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
     while isinstance(level, list | tuple) and level:
         sizes.append(len(level))
         level = level[0]
-    found: dict[Joint, float] = {}
+    payoffs: dict[Joint, float] = {}
     for joint in itertools.product(*map(range, sizes)):
         value = table
         for index, size in zip(joint, sizes, strict=True):
@@ -224,10 +224,10 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
             value = value[index]
         if not is_number(value):
             raise ConfigError(f"payoffs must hold finite numbers, not {value!r}")
-        found[joint] = float(value)
+        payoffs[joint] = float(value)
     if not sizes or max(sizes) < 2:
         raise ConfigError(f"payoffs must be lists with at least two numbers, not {table!r}")
-    return tuple(sizes), found
+    return tuple(sizes), payoffs
 
 
 def _words(actions: Sequence[str] | None, count: int) -> tuple[str, ...]:

@@ -155,12 +155,12 @@ class NegotiationEnvironment(TwoPlayerGame):
             for count, name, worth in zip(pool, NAMES, values, strict=False)
         ]
         if offer is None:
-            asked = "Nothing is proposed. Your turn."
+            status = "Nothing is proposed. Your turn."
         else:
             left = " ".join(str(all_ - out) for all_, out in zip(pool, offer, strict=True))
             wants = " ".join(map(str, offer))
-            asked = f"The other wants {wants}, which leaves you {left}. Your turn."
-        return f"Items: {'; '.join(items)}. {asked}"
+            status = f"The other wants {wants}, which leaves you {left}. Your turn."
+        return f"Items: {'; '.join(items)}. {status}"
 
     def said(self, text: str) -> str | Division | None:
         """`accept`, `reject` or a division of the items; `None` for a malformed answer."""
@@ -170,7 +170,7 @@ class NegotiationEnvironment(TwoPlayerGame):
             plain = text.strip()
             if not re.fullmatch(r"[0-9]+", plain):
                 return {"a": "accept", "r": "reject"}.get(plain)
-            wanted = tuple(int(digit) for digit in plain)
+            division = tuple(int(digit) for digit in plain)
         else:
             verbs = list(_VERB.finditer(text))
             if len(verbs) != 1 or text[: verbs[0].start()].strip(" \t\n\r\"'`*("):
@@ -179,34 +179,34 @@ class NegotiationEnvironment(TwoPlayerGame):
                 return verbs[0][0].lower()
             if _NEGATIVE.search(text):
                 return None
-            wanted = tuple(int(number) for number in re.findall(r"[0-9]+", text))
-        fits = len(wanted) == len(self._pool) and all(
-            0 <= want <= count for want, count in zip(wanted, self._pool, strict=True)
+            division = tuple(int(number) for number in re.findall(r"[0-9]+", text))
+        fits = len(division) == len(self._pool) and all(
+            0 <= want <= count for want, count in zip(division, self._pool, strict=True)
         )
-        return wanted if fits else None
+        return division if fits else None
 
     def play(self, role: int, text: str) -> None:
-        said, offer = self.said(text), self._offer
+        action, offer = self.said(text), self._offer
         self._offer, self._taken = None, self._taken + 1
-        if said is None or (said == "accept" and offer is None):
+        if action is None or (action == "accept" and offer is None):
             self.pay(role, -self.illegal, illegal=1.0)
             self.tell(role, "That was no valid answer.", "!")
             self.tell(1 - role, "The other said nothing valid.", "-")
-        elif said == "accept" and offer is not None:
+        elif action == "accept" and offer is not None:
             self._deal = (1 - role, offer)
-            for each in (0, 1):
-                got, parts = self._worth(each, 1 - role, offer)
-                self.pay(each, got, deal=1.0, **parts)
+            for player in (0, 1):
+                got, parts = self._worth(player, 1 - role, offer)
+                self.pay(player, got, deal=1.0, **parts)
             self.mover = None
             return
-        elif said == "reject":
+        elif action == "reject":
             self.tell(1 - role, "The other rejects.", "r")
-        elif not isinstance(said, str):
-            self._offer = said
+        elif not isinstance(action, str):
+            self._offer = action
         self.mover = 1 - role
         if self._taken == self.turns:
-            for each in (0, 1):
-                self.pay(each, 0.0, deal=0.0)
+            for player in (0, 1):
+                self.pay(player, 0.0, deal=0.0)
             self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
@@ -217,8 +217,8 @@ class NegotiationEnvironment(TwoPlayerGame):
         for goal, value in (("sum", sum(points)), ("product", points[0] * points[1])):
             most = best_division(self._pool, *self._values, goal)[1]
             parts[goal] = value / most if most else 0.0
-        paid = {"selfish": mine / POINTS, "cooperative": parts["sum"], "fair": parts["product"]}
-        return paid[self.reward], parts
+        rewards = {"selfish": mine / POINTS, "cooperative": parts["sum"], "fair": parts["product"]}
+        return rewards[self.reward], parts
 
     def state(self) -> str:
         first, second = (written(values) for values in self._values)
@@ -229,13 +229,13 @@ class NegotiationEnvironment(TwoPlayerGame):
 
     def render(self, agent: str | None = None) -> Html:
         """The items with their values and the current division; an agent sees its own values."""
-        known = (0, 1) if agent is None else (self._who.index(agent),)
+        visible = (0, 1) if agent is None else (self._who.index(agent),)
         division = self._deal
         if division is None and self._offer is not None and self.mover is not None:
             division = (1 - self.mover, self._offer)
         rows = []
         for kind, count in enumerate(self._pool):
-            values = [self._values[role][kind] if role in known else "?" for role in (0, 1)]
+            values = [self._values[role][kind] if role in visible else "?" for role in (0, 1)]
             taken = division and division[1][kind]
             parts = ["", ""] if taken is None else [taken, count - taken]
             parts = parts if division is None or division[0] == 0 else parts[::-1]
@@ -249,9 +249,9 @@ class NegotiationEnvironment(TwoPlayerGame):
             f"{one} gets",
             f"{other} gets",
         )
-        return stacked(table(rows, head), self._outcome(known))
+        return stacked(table(rows, head), self._outcome(visible))
 
-    def _outcome(self, known: Sequence[int]) -> str:
+    def _outcome(self, visible: Sequence[int]) -> str:
         if self._deal is None:
             if self.mover is None:
                 return "no deal"
@@ -260,18 +260,18 @@ class NegotiationEnvironment(TwoPlayerGame):
         proposer, offer = self._deal
         points = divided(self._pool, self._values[proposer], self._values[1 - proposer], offer)
         points = points if proposer == 0 else points[::-1]
-        shown = (f"{points[role]} points for {self.roles[role]}" for role in known)
-        return f"a deal: {', '.join(shown)}"
+        parts = (f"{points[role]} points for {self.roles[role]}" for role in visible)
+        return f"a deal: {', '.join(parts)}"
 
     def best(self, role: int) -> str:
         goal = "sum" if self.reward == "cooperative" else "product"
-        wanted, _ = best_division(self._pool, self._values[role], self._values[1 - role], goal)
+        division, _ = best_division(self._pool, self._values[role], self._values[1 - role], goal)
         if self._offer is not None:
             offered, parts = self._worth(role, 1 - role, self._offer)
-            good = parts[goal] == 1.0 or offered >= self._worth(role, role, wanted)[0]
+            good = parts[goal] == 1.0 or offered >= self._worth(role, role, division)[0]
             if good or (self._taken + 1 == self.turns and offered > 0):
                 return self._written("accept")
-        return self._written(wanted)
+        return self._written(division)
 
     def anything(self, role: int) -> str:
         rng = self.drawn()
@@ -280,10 +280,10 @@ class NegotiationEnvironment(TwoPlayerGame):
             return self._written(kind)
         return self._written(tuple(rng.randint(0, count) for count in self._pool))
 
-    def _written(self, said: str | Division) -> str:
-        if isinstance(said, str):
-            return said[0] if self.style == "short" else said
-        return written(said) if self.style == "short" else f"propose {' '.join(map(str, said))}"
+    def _written(self, action: str | Division) -> str:
+        if isinstance(action, str):
+            return action[0] if self.style == "short" else action
+        return written(action) if self.style == "short" else f"propose {' '.join(map(str, action))}"
 
 
 def written(numbers: Division) -> str:

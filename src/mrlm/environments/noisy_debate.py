@@ -164,11 +164,11 @@ class NoisyDebateEnvironment(DebateEnvironment):
         return right != (random.Random(key).random() < self.wrong)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        found = super().task(seed, split)
-        return replace(found, id=f"noisy_{found.id}")
+        base_task = super().task(seed, split)
+        return replace(base_task, id=f"noisy_{base_task.id}")
 
     def state(self) -> str:
-        answers = [f"{each.debater} answers: {each.text}" for each in self._speeches]
+        answers = [f"{speech.debater} answers: {speech.text}" for speech in self._speeches]
         return "\n".join([f"{self._topic.claim} right: {self._topic.solution}", *answers])
 
     def render(self, agent: str | None = None) -> Html | None:
@@ -203,7 +203,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
             return f"{speech.debater}{':' if short else ' answers:'} {speech.text}"
         if short:
             return self._topic.claim
-        wanted = "true or Answer: false" if claim else "<your answer>"
+        answer_format = "true or Answer: false" if claim else "<your answer>"
         debate = (
             f"{len(self.debaters)} agents answer, {self.rounds} times, and read the answers of the "
             "others in between. "
@@ -211,7 +211,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
         return (
             f"{'Is this true' if claim else 'Question'}: {self._topic.claim}\n"
             f"{debate if len(self.debaters) > 1 else ''}"
-            f"End each message with a line: Answer: {wanted}"
+            f"End each message with a line: Answer: {answer_format}"
         )
 
     def _advance(self) -> Any:
@@ -222,8 +222,8 @@ class NoisyDebateEnvironment(DebateEnvironment):
 
     def _rewarded(self, verdict: DebateVerdict) -> StepResult:
         rewards = self._verdicts()
-        found = Counter(only_answer(speech.text) for speech in self._round(self._moment - 1))
-        (most, times), *others = found.most_common(2)
+        counts = Counter(only_answer(speech.text) for speech in self._round(self._moment - 1))
+        (most, times), *others = counts.most_common(2)
         clear = most is not None and all(count < times for _, count in others)
         majority = float(clear and self._topic.says(most or ""))
         for reward in rewards.values():
@@ -233,18 +233,18 @@ class NoisyDebateEnvironment(DebateEnvironment):
     def _verdicts(self) -> dict[str, Reward]:
         """The rewards of the last round."""
         share = 1 / self.rounds if self.rewarded == "every" else 1.0
-        found = {}
+        agent_parts = {}
         for speech in self._round(self._moment - 1):
             if speech.debater in self.agents:
                 answer = only_answer(speech.text)
                 readable = answer is not None and self._topic.admits(answer)
                 parts = {"score": self.accepts(self._topic, speech.text)}
                 parts |= {"truth": self._topic.says(speech.text), "readable": readable}
-                found[speech.debater] = {name: share * each for name, each in parts.items()}
-        mean = sum(parts["score"] for parts in found.values()) / len(found)
+                agent_parts[speech.debater] = {name: share * value for name, value in parts.items()}
+        mean = sum(parts["score"] for parts in agent_parts.values()) / len(agent_parts)
         return {
             name: Reward(mean if self.share == "team" else parts["score"], parts)
-            for name, parts in found.items()
+            for name, parts in agent_parts.items()
         }
 
     def _round(self, moment: int) -> list[Speech]:
@@ -260,14 +260,14 @@ def _key(question: str) -> str:
     return f"debate {'+'.join(map(str, sorted(_numbers(question))))}"
 
 
-def _questions(given: Any, seed: int) -> Any:
+def _questions(setting: Any, seed: int) -> Any:
     """Generated sums, or a user's setting as it is."""
-    if given is None:
+    if setting is None:
         return Sums(seed=seed)
-    if isinstance(given, Mapping) and given.get("kind") == "sums":
-        arguments = {name: value for name, value in given.items() if name != "kind"}
+    if isinstance(setting, Mapping) and setting.get("kind") == "sums":
+        arguments = {name: value for name, value in setting.items() if name != "kind"}
         return built(Sums, {"seed": seed, **arguments}, "topics: sums")
-    return given
+    return setting
 
 
 PLUGIN = NoisyDebateEnvironment

@@ -88,9 +88,9 @@ class OpenEnvEnvironment(ReplayedEnvironment):
         self.fields: dict[str, Any] = self._fields()
         only = next(iter(self.fields)) if len(self.fields) == 1 else None
         if field is not None and field not in self.fields:
-            known = ", ".join(self.fields) or "none"
+            names = ", ".join(self.fields) or "none"
             raise ConfigError(
-                f"openenv {url}: actions have no field {field!r}; their fields are {known}"
+                f"openenv {url}: actions have no field {field!r}; their fields are {names}"
             )
         self.field: str | None = field or only
         self.instructions: str = self._explained() if instructions is None else instructions
@@ -159,25 +159,25 @@ class OpenEnvEnvironment(ReplayedEnvironment):
             return {self.field: value}, ""
         start, end = text.find("{"), text.rfind("}")
         try:
-            found = json.loads(text[start : end + 1]) if 0 <= start < end else None
+            action = json.loads(text[start : end + 1]) if 0 <= start < end else None
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            action = None
+        if not isinstance(action, dict):
             return None, f"That is no JSON object. {self._explained()}"
-        stray = next((name for name in found if name not in self.fields), None)
+        stray = next((name for name in action if name not in self.fields), None)
         if stray is not None:
             return None, f"An action has no field {stray[:40]!r}. {self._explained()}"
-        return found, ""
+        return action, ""
 
     def _shown(self, observation: Any) -> str:
         seen = dict(observation) if isinstance(observation, Mapping) else {"": observation}
         if self._drawing is not None:
             self._text = self._user_text(seen)
             return self._text
-        kept = {name: value for name, value in seen.items() if name not in OWN}
+        fields = {name: value for name, value in seen.items() if name not in OWN}
         plain = {
             name: shown(value) if isinstance(value, str | int | float) else json.dumps(value)
-            for name, value in kept.items()
+            for name, value in fields.items()
         }
         lines = [f"{name}: {text}" for name, text in plain.items()]
         self._text = next(iter(plain.values())) if len(plain) == 1 else "\n".join(lines)
@@ -207,12 +207,12 @@ class OpenEnvEnvironment(ReplayedEnvironment):
             raise ConfigError(
                 f"openenv: {self.url}/schema cannot be read ({error}); is the server running?"
             ) from error
-        known = schema.get("$defs", {})
+        definitions = schema.get("$defs", {})
         fields = {
             name: kind for name, kind in schema.get("properties", {}).items() if name not in OWN
         }
         return {
-            name: known.get(str(kind.get("$ref", "")).rsplit("/", 1)[-1], kind)
+            name: definitions.get(str(kind.get("$ref", "")).rsplit("/", 1)[-1], kind)
             for name, kind in fields.items()
         }
 
@@ -237,11 +237,11 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
         return INVALID
-    known = {"integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
-    wanted = known.get(str(kind))
+    types = {"integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+    expected = types.get(str(kind))
     if isinstance(value, bool) and kind in ("integer", "number"):
         return INVALID
-    return value if wanted is None or isinstance(value, wanted) else INVALID
+    return value if expected is None or isinstance(value, expected) else INVALID
 
 
 PLUGIN = OpenEnvEnvironment

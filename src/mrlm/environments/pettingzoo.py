@@ -131,8 +131,8 @@ class PettingZooEnvironment(ReplayedEnvironment):
         self._steps += 1
         self._done.append(chosen)
         with self._chance.held():
-            observations, paid, ended, cut, infos = self._repeat(chosen)
-            for player, value in paid.items():
+            observations, raw_rewards, ended, cut, infos = self._repeat(chosen)
+            for player, value in raw_rewards.items():
                 self._pay(rewards, player, finite(value, self._where))
             if not self._env.agents or all(ended.get(p) or cut.get(p) for p in self._env.agents):
                 short = any(cut[player] and not ended.get(player) for player in cut)
@@ -146,7 +146,7 @@ class PettingZooEnvironment(ReplayedEnvironment):
             return f"{self.id}: over"
         seen, env = self._seen, self._env
         if not self.parallel:
-            seen = {each: self._rendered(env.observe(each), each) for each in env.agents}
+            seen = {name: self._rendered(env.observe(name), name) for name in env.agents}
         return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen.items())
 
     def render(self, agent: str | None = None) -> str | None:
@@ -160,13 +160,13 @@ class PettingZooEnvironment(ReplayedEnvironment):
             seen = self._seen
             if not self.parallel:
                 seen = {
-                    each: self._rendered(self._env.observe(each), each) for each in self.players
+                    name: self._rendered(self._env.observe(name), name) for name in self.players
                 }
         return "\n".join(f"{self._agent(player)}:\n{text}" for player, text in seen.items())
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}
-        found: dict[str, Observation] = {}
+        result: dict[str, Observation] = {}
         for player in self._env.agents if self.parallel else [self._env.agent_selection]:
             if self.parallel:
                 seen, info = observations[player], infos.get(player, {})
@@ -181,8 +181,8 @@ class PettingZooEnvironment(ReplayedEnvironment):
             self._met |= {player}
             listed = self.actions[player].listed(legal)
             parts += [self._seen[player], f"Actions: {listed}"]
-            found[self._agent(player)] = Observation([Message("\n".join(filter(None, parts)))])
-        return found
+            result[self._agent(player)] = Observation([Message("\n".join(filter(None, parts)))])
+        return result
 
     def _rendered(self, seen: Any, player: str) -> str:
         if self._drawing is not None:
@@ -275,12 +275,12 @@ def _maker(id: str, parallel: bool | None) -> tuple[Callable[..., Any], bool]:
         hint = "" if name.startswith(missing) else ' (pip install "mrlm[pettingzoo]")'
         raise ConfigError(f"pettingzoo: {id!r} cannot be imported: {error}{hint}") from error
     both = {True: getattr(module, "parallel_env", None), False: getattr(module, "env", None)}
-    wanted = both[True] is not None if parallel is None else parallel
-    make = both[wanted]
+    is_parallel = both[True] is not None if parallel is None else parallel
+    make = both[is_parallel]
     if make is None:
-        kind = "parallel_env" if wanted else "env"
+        kind = "parallel_env" if is_parallel else "env"
         raise ConfigError(f"pettingzoo: {name} has no {kind}")
-    return make, wanted
+    return make, is_parallel
 
 
 def _board(id: str, seen: Any) -> str | None:
@@ -307,17 +307,17 @@ def _cards(name: str, numbers: list[Any]) -> str:
     """The cards that a player of hold'em sees, and the chips bet."""
     if name.startswith("leduc"):
         mine, public, chips = numbers[:3], numbers[3:6], (numbers[6:21], numbers[21:36])
-        held = " ".join(card for card, known in zip("JQK", mine, strict=True) if known)
-        shown_card = "".join(card for card, known in zip("JQK", public, strict=True) if known)
-        own, other = (half.index(1) if 1 in half else 0 for half in chips)
-        return f"your card: {held}; public card: {shown_card or 'none'}; chips: {own} and {other}"
+        held = " ".join(card for card, visible in zip("JQK", mine, strict=True) if visible)
+        shown_card = "".join(card for card, visible in zip("JQK", public, strict=True) if visible)
+        stake, other = (half.index(1) if 1 in half else 0 for half in chips)
+        return f"your card: {held}; public card: {shown_card or 'none'}; chips: {stake} and {other}"
     deck = [rank + suit for suit in "shdc" for rank in "A23456789TJQK"]
-    known = " ".join(card for card, there in zip(deck, numbers[:52], strict=True) if there)
+    visible = " ".join(card for card, there in zip(deck, numbers[:52], strict=True) if there)
     if "no_limit" in name:
-        return f"cards you know: {known}; chips: {numbers[52]:g} and {numbers[53]:g}"
+        return f"cards you know: {visible}; chips: {numbers[52]:g} and {numbers[53]:g}"
     rounds = [numbers[start : start + 5] for start in range(52, 72, 5)]
     raises = " ".join(str(part.index(1)) if 1 in part else "0" for part in rounds)
-    return f"cards you know: {known}; raises by round: {raises}"
+    return f"cards you know: {visible}; raises by round: {raises}"
 
 
 PLUGIN = PettingZooEnvironment

@@ -120,14 +120,14 @@ class PlanPathEnvironment(PlanningEnvironment):
 
     def touched(self, board: str, moves: Moves) -> list[int]:
         boards, _ = followed(board, moves, moved, lambda board: ARRIVED in board)
-        return [player(each) for each in boards]
+        return [player(step) for step in boards]
 
     def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
         return drawn(self.board, SHOWN, FREE, last, proposed)
 
     def left(self) -> str:
-        found = length(self.board)
-        return f"shortest way: {found} of {length(self.start)} moves" if found else ""
+        distance = length(self.board)
+        return f"shortest way: {distance} of {length(self.start)} moves" if distance else ""
 
 
 def player(board: str) -> int:

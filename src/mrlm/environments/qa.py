@@ -86,11 +86,11 @@ class QASolverEnv(QuestionEnvironment):
         return self._questions().count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        found = self._questions().question(seed, split)
-        opening, state = self.setup(found.text, found.gold)
-        prompt = opening if len(found.messages) == 1 else found.messages
-        info = found.info | {"question": state["question"]}
-        return Task(f"qa-{split}-{found.index}", prompt, state["answer"], seed, info)
+        row = self._questions().question(seed, split)
+        opening, state = self.setup(row.text, row.gold)
+        prompt = opening if len(row.messages) == 1 else row.messages
+        info = row.info | {"question": state["question"]}
+        return Task(f"qa-{split}-{row.index}", prompt, state["answer"], seed, info)
 
     def begin(self, task: Task) -> None:
         self._accepted = accepted_answers(task.answer)
@@ -98,9 +98,9 @@ class QASolverEnv(QuestionEnvironment):
             raise ConfigError(f"environment qa: task {task.id!r} has no answer")
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = _stated(stated_text(next(iter(actions.values()))))
-        scores = {"em": exact_match(said, self._accepted), "f1": f1(said, self._accepted)}
-        self.note(said, bool(scores["em"]))
+        answer = _stated(stated_text(next(iter(actions.values()))))
+        scores = {"em": exact_match(answer, self._accepted), "f1": f1(answer, self._accepted)}
+        self.note(answer, bool(scores["em"]))
         return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
 
     def state(self) -> str:

@@ -111,11 +111,11 @@ class ReasoningGymEnvironment(QuestionEnvironment):
         name = f"{self.dataset}-{self.seed}-{split}-{seed}"
         for draw in range(DRAWS):
             entry = seed_of(name, draw)
-            found = self._ask({"entry": entry})
-            if is_held_out(found["question"]) == (split == "eval"):
+            row = self._ask({"entry": entry})
+            if is_held_out(row["question"]) == (split == "eval"):
                 system = [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
-                prompt = [*system, Message(found["question"])]
-                return Task(name, prompt, found["answer"], seed, {"entry": entry})
+                prompt = [*system, Message(row["question"])]
+                return Task(name, prompt, row["answer"], seed, {"entry": entry})
         raise ConfigError(
             f"reasoning_gym: none of {DRAWS} questions of {self.dataset} belongs to the split "
             f"{split!r}; change config so that it yields more different questions"
@@ -143,8 +143,8 @@ class ReasoningGymEnvironment(QuestionEnvironment):
         reward = Reward(gained - self.malformed * unread, components)
         if over:
             return StepResult(rewards={agent: reward}, done=True)
-        wanted = "Put it between <answer> and </answer>." if self.tags else ""
-        words = f"No answer could be read. {wanted}" if unread else f"That scores {score:.2f} of 1."
+        hint = "Put it between <answer> and </answer>." if self.tags else ""
+        words = f"No answer could be read. {hint}" if unread else f"That scores {score:.2f} of 1."
         notice = f"{words.strip()} {self.again}"
         return StepResult({agent: Observation([Message(notice)])}, {agent: reward})
 
@@ -182,8 +182,8 @@ class ReasoningGymEnvironment(QuestionEnvironment):
         return 1.0 if nearest > 1.0 - ROUNDING else nearest
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        known = {"dataset": self.dataset, "config": self.config}
-        return _library.ask(known | request, self.timeout)
+        defaults = {"dataset": self.dataset, "config": self.config}
+        return _library.ask(defaults | request, self.timeout)
 
 
 def stated(text: str, tags: bool) -> str | None:
@@ -284,14 +284,14 @@ def is_mathematics(text: str) -> bool:
     operations, with powers that stay small."""
     if len(text) > LONGEST // 10 or "\n" in text:
         return False
-    place = 0
-    while place < len(text):
-        token = _TOKEN.match(text, place)
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
         if token is None or (
             token[0].isalpha() and len(token[0]) > 1 and token[0] not in FUNCTIONS
         ):
             return False
-        place = token.end()
+        position = token.end()
     try:
         tree = ast.parse(text.strip().replace("^", "**"), mode="eval")
         return power(tree.body) <= MOST_POWER

@@ -76,19 +76,21 @@ class ReferenceEnvironment(TextEnvironment):
 
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._table.row(seed, split)
-        kept = {key: value for key, value in others(row).items() if key not in ("prompt", "better")}
+        columns = {
+            key: value for key, value in others(row).items() if key not in ("prompt", "better")
+        }
         prompt = row_messages(row["prompt"])
-        info = {**kept, "source": "\n".join(message.content for message in prompt)}
+        info = {**columns, "source": "\n".join(message.content for message in prompt)}
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)
 
     def length(self, text: str) -> float:
         return self.ratio(text, _LENGTH)
 
-    def foreign(self, said: Sequence[str]) -> float:
-        right = {run for each in self.references for run in grams(tokens(each), COPIED)}
-        asked = set(grams(tokens(self._task.info["source"]), COPIED)) - right
-        runs = grams(said, COPIED)
-        return sum(run in asked for run in runs) / len(runs)
+    def foreign(self, words: Sequence[str]) -> float:
+        right = {run for reference in self.references for run in grams(tokens(reference), COPIED)}
+        source_runs = set(grams(tokens(self._task.info["source"]), COPIED)) - right
+        runs = grams(words, COPIED)
+        return sum(run in source_runs for run in runs) / len(runs)
 
     def known(self, text: str) -> dict[str, float]:
         text, references = _spaced(text), list(map(_spaced, self.references))
@@ -109,7 +111,7 @@ def _spaced(text: str) -> str:
 
 def _converted(row: Row, where: str) -> Row:
     """A row with its prompt as messages, and its answers in `better` and `worse`."""
-    asked, worse = question_of(row), None
+    question, worse = question_of(row), None
     if row.get("messages") is not None:
         before, better = _last(row["messages"], where)
     elif row.get("chosen") is not None:
@@ -120,20 +122,20 @@ def _converted(row: Row, where: str) -> Row:
         before, better = _last(row["completion"], where)
     else:
         before, better = [], ""
-    prompt = before if asked is None else row_messages(asked, where)
+    prompt = before if question is None else row_messages(question, where)
     if not prompt or not better.strip():
         raise DataError(
             f"{where}: needs prompt and completion; prompt, chosen and rejected; or messages "
             f"that end with an assistant's; it has {', '.join(row)} (rename with columns)"
         )
-    shown = [{"role": str(each.role), "content": each.content} for each in prompt]
-    return {**row, "prompt": shown, "better": better, "worse": worse}
+    messages = [{"role": str(message.role), "content": message.content} for message in prompt]
+    return {**row, "prompt": messages, "better": better, "worse": worse}
 
 
-def _last(given: Any, where: str) -> tuple[list[Message], str]:
-    if isinstance(given, str):
-        return [], given
-    messages = row_messages(given, where)
+def _last(value: Any, where: str) -> tuple[list[Message], str]:
+    if isinstance(value, str):
+        return [], value
+    messages = row_messages(value, where)
     last = messages[-1]
     return messages[:-1], last.content if last.role is Role.ASSISTANT else ""
 

@@ -116,10 +116,10 @@ class RelayEnvironment(RowTasks):
         return self._shown("")
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        place = len(self._messages)
-        agent = self.agents[place]
+        position = len(self._messages)
+        agent = self.agents[position]
         text = stated_by(actions, agent)
-        if place < len(self.agents) - 1:
+        if position < len(self.agents) - 1:
             text = " ".join(text.split())[: self.max_message]
             self._messages.append(text)
             return self._shown(text)
@@ -138,32 +138,32 @@ class RelayEnvironment(RowTasks):
         return StepResult(rewards=rewards, done=True)
 
     def state(self) -> str:
-        shown = []
-        for place, numbers in enumerate(self._numbers):
-            own = "".join(f"+{number}" for number in numbers)
-            if place == 0:
-                shown.append(f"{own[1:]}={self._messages[0] if self._messages else '?'}")
-            elif place < len(self._messages) and place < len(self.agents) - 1:
-                shown.append(f"then {own}={self._messages[place]}")
+        parts = []
+        for position, numbers in enumerate(self._numbers):
+            terms = "".join(f"+{number}" for number in numbers)
+            if position == 0:
+                parts.append(f"{terms[1:]}={self._messages[0] if self._messages else '?'}")
+            elif position < len(self._messages) and position < len(self.agents) - 1:
+                parts.append(f"then {terms}={self._messages[position]}")
             else:
-                shown.append(f"then {own}")
-        return ", ".join(shown)
+                parts.append(f"then {terms}")
+        return ", ".join(parts)
 
     def render(self, agent: str | None = None) -> Html | None:
         """The sums with the answers and the right ones; for an agent its messages suffice."""
         if agent is not None:
             return None
         rows = []
-        for place, name in enumerate(self.agents):
-            asked = "".join(f"+{number}" for number in self._numbers[place])
-            answer = self._messages[place] if place < len(self._messages) else None
-            right = str(self._totals[place])
+        for position, name in enumerate(self.agents):
+            terms = "".join(f"+{number}" for number in self._numbers[position])
+            answer = self._messages[position] if position < len(self._messages) else None
+            right = str(self._totals[position])
             solved = answer is not None and self._answer(answer) == right
             kind = "dim" if answer is None else "good" if solved else "bad"
             word = {"dim": "", "good": "right", "bad": "wrong"}[kind]
-            asked = f"{asked[1:] if place == 0 else asked}="
-            shown = (answer or "")[: self.max_message]
-            rows.append((name, asked, (shown, kind), right, (word, kind)))
+            terms = f"{terms[1:] if position == 0 else terms}="
+            text = (answer or "")[: self.max_message]
+            rows.append((name, terms, (text, kind), right, (word, kind)))
         return table(rows, ("agent", "sum", "answer", "right answer", ""))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
@@ -186,26 +186,26 @@ class RelayEnvironment(RowTasks):
         return [numbers[start:end] for start, end in pairwise(self._ends)]
 
     def _shown(self, before: str) -> StepResult:
-        place = len(self._messages)
-        text = self._asked(place, self._numbers[place], before)
-        return StepResult({self.agents[place]: Observation([Message(text)])})
+        position = len(self._messages)
+        text = self._asked(position, self._numbers[position], before)
+        return StepResult({self.agents[position]: Observation([Message(text)])})
 
-    def _asked(self, place: int, numbers: Sequence[int], before: str) -> str:
+    def _asked(self, position: int, numbers: Sequence[int], before: str) -> str:
         """The prompt of an agent, which sees its numbers and the message before."""
-        own = [str(number) for number in numbers]
+        own_numbers = [str(number) for number in numbers]
         if self.style == "short":
-            return "+".join(own if place == 0 else [before, *own]) + "="
+            return "+".join(own_numbers if position == 0 else [before, *own_numbers]) + "="
         if self.style == "question":
-            terms = " + ".join(own if place == 0 else [before, *own])
+            terms = " + ".join(own_numbers if position == 0 else [before, *own_numbers])
             return f"What is {terms}? Answer with the number only."
-        lines = [f"You are {self.agents[place]}. {len(self.agents)} agents add numbers in turn."]
-        if place:
-            lines.append(f"The message of {self.agents[place - 1]}: {before}")
-        if own:
-            lines.append(f"Your numbers, which only you see: {', '.join(own)}")
-        if place < len(self.agents) - 1:
+        lines = [f"You are {self.agents[position]}. {len(self.agents)} agents add numbers in turn."]
+        if position:
+            lines.append(f"The message of {self.agents[position - 1]}: {before}")
+        if own_numbers:
+            lines.append(f"Your numbers, which only you see: {', '.join(own_numbers)}")
+        if position < len(self.agents) - 1:
             lines.append(
-                f"Write a message from which {self.agents[place + 1]} can continue, such as the "
+                f"Write a message from which {self.agents[position + 1]} can continue, such as the "
                 f"sum so far, in at most {self.max_message} characters."
             )
         else:
@@ -213,13 +213,13 @@ class RelayEnvironment(RowTasks):
         return "\n".join(lines)
 
 
-def _terms(given: Sequence[int]) -> tuple[int, ...]:
-    terms = tuple(given)
+def _terms(values: Sequence[int]) -> tuple[int, ...]:
+    terms = tuple(values)
     whole = all(isinstance(term, int) and not isinstance(term, bool) for term in terms)
     if not whole or len(terms) < 2 or min(terms) < 0 or terms[0] < 1 or sum(terms) > 26:
         raise ConfigError(
             "terms must be at least two whole numbers, at most 26 in all, the first above 0, not "
-            f"{given!r}"
+            f"{values!r}"
         )
     return terms
 

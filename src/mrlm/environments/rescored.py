@@ -38,10 +38,10 @@ class RescoredEnvironment(Wrapped):
         rewards: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(environment)
-        found = user_function(reward_fn, "reward_fn")
-        if found is None:
+        function = user_function(reward_fn, "reward_fn")
+        if function is None:
             raise ConfigError("reward_fn: expected a function or 'module:name', not None")
-        self.reward_fn: Callable[..., Any] = found
+        self.reward_fn: Callable[..., Any] = function
         self._calls = RewardCalls.of(rewards)
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
@@ -60,10 +60,10 @@ class RescoredEnvironment(Wrapped):
             columns = {name: [value] * len(actions) for name, value in shared.items()}
         name = getattr(self.reward_fn, "__name__", "reward_fn")
         accepted = inspect.signature(self.reward_fn).parameters
-        if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
             columns = {key: value for key, value in columns.items() if key in accepted}
-        given = {"prompts": prompts, "completions": completions, **columns}
-        values = await self._calls.call(self.reward_fn, f"reward function {name}", **given)
+        arguments = {"prompts": prompts, "completions": completions, **columns}
+        values = await self._calls.call(self.reward_fn, f"reward function {name}", **arguments)
         if len(values) != len(actions):
             raise RewardError(
                 f"reward function {name}: returned {len(values)} rewards for {len(actions)} "

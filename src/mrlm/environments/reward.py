@@ -118,7 +118,7 @@ class RewardEnvironment(RowTasks):
             listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
             scorer = load("engines", "reward_model")(reward_model)
             scorer = scorer.of_team(self.agents) if reward_model_reads == "team" else scorer
-            reward_func = [*(each for each in listed if each is not None), scorer]
+            reward_func = [*(function for function in listed if function is not None), scorer]
         if dataset is None or reward_func is None:
             missing = "dataset" if dataset is None else "reward_func"
             raise ConfigError(
@@ -127,7 +127,9 @@ class RewardEnvironment(RowTasks):
             )
         self.formatters: dict[str, Any] = by_agent(formatters, self.agents)
         """Agent -> its formatter as it was given."""
-        self._formatters = {name: _formatter(each) for name, each in self.formatters.items()}
+        self._formatters = {
+            name: _formatter(function) for name, function in self.formatters.items()
+        }
         self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
@@ -155,11 +157,11 @@ class RewardEnvironment(RowTasks):
         """A copy with the workflow's turn settings, unless it has its own. Raises `ConfigError`: a
         setting differs from the workflow's, there are several turns and no `external_transition`,
         or vice versa."""
-        found = copy.copy(self)
-        found._turns = self._turns.joined(settings)
-        found._turns.check()
-        found.max_turns = found._turns.count
-        return found
+        env = copy.copy(self)
+        env._turns = self._turns.joined(settings)
+        env._turns.check()
+        env.max_turns = env._turns.count
+        return env
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._turns.check()
@@ -170,8 +172,8 @@ class RewardEnvironment(RowTasks):
             agent: self._shown(agent, row, task.id) if self._formatters else list(task.prompt)
             for agent in self.agents
         }
-        shown = self._prompts.items()
-        return StepResult({agent: Observation(list(messages)) for agent, messages in shown})
+        prompts = self._prompts.items()
+        return StepResult({agent: Observation(list(messages)) for agent, messages in prompts})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         silent = [agent for agent in self.agents if agent not in actions]
@@ -183,14 +185,16 @@ class RewardEnvironment(RowTasks):
         texts = {agent: actions[agent].content for agent in self.agents}
         sample = JointSample(
             self._task.id,
-            {agent: self._as_given(shown) for agent, shown in self._prompts.items()},
+            {agent: self._as_given(messages) for agent, messages in self._prompts.items()},
             {name: self._as_given([Message(texts[name], Role.ASSISTANT)]) for name in self.agents},
             texts,
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        known, value = bool(components), self._scorers.total(components)
-        reward = Reward(self._processed(value) if known else 0.0, dict(components), known=known)
+        is_known, value = bool(components), self._scorers.total(components)
+        reward = Reward(
+            self._processed(value) if is_known else 0.0, dict(components), known=is_known
+        )
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
         transition = self._turns.external_transition
@@ -203,37 +207,37 @@ class RewardEnvironment(RowTasks):
             return value
         where = f"reward_processor, task {self._task.id!r}, reward {value!r}"
         try:
-            found = self._processor(value)
+            result = self._processor(value)
         except Exception as error:  # a user's function may raise anything
             raise RewardError(f"{where}: it raised {error!r}") from error
-        return validated_reward(found, where).value
+        return validated_reward(result, where).value
 
     async def _following(
         self, transition: Transition, actions: Mapping[str, Message]
     ) -> dict[str, Observation]:
-        for agent, shown in self._prompts.items():
-            self._dialogue.show(agent, shown)
+        for agent, messages in self._prompts.items():
+            self._dialogue.show(agent, messages)
             self._dialogue.answer(agent, actions[agent])
         row, name = self._row(self._task), self._task.id
         prompt = "\n".join(message.content for message in row_messages(row["prompt"], name))
-        found = await transition(self._dialogue, prompt, name)
-        for agent, given in found.items():
+        prompts = await transition(self._dialogue, prompt, name)
+        for agent, value in prompts.items():
             if self._formatters and self._turns.formatted:
-                given = self._formatted(agent, {**row, "prompt": given}, name, given)
-            self._prompts[agent] = row_messages(given, f"{transition.where}, task {name!r}")
+                value = self._formatted(agent, {**row, "prompt": value}, name, value)
+            self._prompts[agent] = row_messages(value, f"{transition.where}, task {name!r}")
         mode = self._turns.transition_mode
-        return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
+        return {agent: observed(messages, mode) for agent, messages in self._prompts.items()}
 
     def state(self) -> str:
-        said = self._dialogue
+        dialogue = self._dialogue
         lines = [
             f"{agent}: {text}"
             for turn in range(self._turn)
-            for part in (said.prompts, said.answers)
+            for part in (dialogue.prompts, dialogue.answers)
             for agent in self.agents
             for text in part[agent][turn : turn + 1]
         ]
-        now = [f"{agent}: {shown[-1].content}" for agent, shown in self._prompts.items()]
+        now = [f"{agent}: {messages[-1].content}" for agent, messages in self._prompts.items()]
         return "\n".join([*lines, *now])
 
     def _row(self, task: Task) -> JSON:
@@ -283,14 +287,14 @@ def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> 
     return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
 
 
-def _formatter(given: Any) -> Formatter:
+def _formatter(setting: Any) -> Formatter:
     """A formatter from a setting: a function, its `module:name`, or a template."""
-    if isinstance(given, str) and not REFERENCE.fullmatch(given):
-        return PromptTemplate(given)
-    found = user_function(given, "formatters (row -> prompt)")
-    if found is None:
+    if isinstance(setting, str) and not REFERENCE.fullmatch(setting):
+        return PromptTemplate(setting)
+    function = user_function(setting, "formatters (row -> prompt)")
+    if function is None:
         raise ConfigError("formatters: one of them is None; give a function row -> prompt")
-    return found
+    return function
 
 
 PLUGIN = RewardEnvironment

@@ -114,10 +114,10 @@ class SignallingEnvironment(RowTasks):
         return self._shown(self._state)
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        place = len(self._sent)
-        agent = self.agents[place]
+        position = len(self._sent)
+        agent = self.agents[position]
         text = stated_by(actions, agent)
-        last = place == len(self.agents) - 1
+        last = position == len(self.agents) - 1
         named = only_word(text, self.states if last else self.signals)
         self._sent.append(named)
         if named is None or last:
@@ -130,22 +130,22 @@ class SignallingEnvironment(RowTasks):
     def render(self, agent: str | None = None) -> Html | None:
         """The state and all messages; an agent sees its own and the one before."""
         rows = []
-        for place, name in enumerate(self.agents[: len(self._sent)]):
+        for position, name in enumerate(self.agents[: len(self._sent)]):
             if agent in (None, name):
-                seen = (self._state, *self._sent)[place] or "?"
-                own = self._sent[place]
-                rows.append((name, seen, (own or "?", "move" if own else "bad")))
-        shown = self._state if agent in (None, self.agents[0]) else "hidden"
+                seen = (self._state, *self._sent)[position] or "?"
+                answer = self._sent[position]
+                rows.append((name, seen, (answer or "?", "move" if answer else "bad")))
+        state = self._state if agent in (None, self.agents[0]) else "hidden"
         drawn = table(rows, ("agent", "sees", "answers")) if rows else ""
-        return stacked(f"state: {shown}, of {len(self.states)}", drawn)
+        return stacked(f"state: {state}, of {len(self.states)}", drawn)
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        place = self.agents.index(agent)
-        if place != len(self._sent):
+        position = self.agents.index(agent)
+        if position != len(self._sent):
             return None
-        last = place == len(self.agents) - 1
+        last = position == len(self.agents) - 1
         if self.teaches == "any":
-            drawn = random.Random(f"{self._name}/{place}")
+            drawn = random.Random(f"{self._name}/{position}")
             return drawn.choice(self.states if last else self.signals)
         before = self._sent[-1] if self._sent else None
         index = self.states.index(self._state) if before is None else self.signals.index(before)
@@ -158,12 +158,14 @@ class SignallingEnvironment(RowTasks):
         self._sent: list[str | None] = []
 
     def _shown(self, text: str) -> StepResult:
-        place = len(self._sent)
-        return StepResult({self.agents[place]: Observation([Message(self._asked(place, text))])})
+        position = len(self._sent)
+        return StepResult(
+            {self.agents[position]: Observation([Message(self._asked(position, text))])}
+        )
 
-    def _asked(self, place: int, seen: str) -> str:
+    def _asked(self, position: int, seen: str) -> str:
         """The prompt of an agent, which sees the state or a signal."""
-        first, last = place == 0, place == len(self.agents) - 1
+        first, last = position == 0, position == len(self.agents) - 1
         words = self.states if last else self.signals
         if self.style == "short":
             return f"{'state' if first else 'signal'} {seen}: {' '.join(words)}?"
@@ -175,7 +177,7 @@ class SignallingEnvironment(RowTasks):
         elif last:
             now = f"You are {after}. You receive the signal {seen}. Name the state"
         else:
-            now = f"You are {self.agents[place]}. You receive the signal {seen}. Send a signal"
+            now = f"You are {self.agents[position]}. You receive the signal {seen}. Send a signal"
         return f"{rules}\n{now}: answer with one of {', '.join(words)}."
 
     def _rewards(self) -> dict[str, Reward]:
@@ -185,32 +187,34 @@ class SignallingEnvironment(RowTasks):
         following = float(legal and named == self.states[(right + 1) % len(self.states)])
         cost = self.cost if self._sent[0] not in (None, self.signals[0]) else 0.0
         rewards = {}
-        for place, agent in enumerate(self.agents):
+        for position, agent in enumerate(self.agents):
             value = correct
-            if place == 0:
+            if position == 0:
                 value = self.alignment * correct + (1 - self.alignment) * following
             value -= cost + (0.0 if legal else self.illegal)
-            own = place >= len(self._sent) or self._sent[place] is not None
-            parts = {"correct": correct, "cost": cost, "legal": float(own)}
+            is_legal = position >= len(self._sent) or self._sent[position] is not None
+            parts = {"correct": correct, "cost": cost, "legal": float(is_legal)}
             rewards[agent] = Reward(value, parts)
         return rewards
 
 
-def _signals(given: int | Sequence[str]) -> tuple[str, ...]:
+def _signals(signals: int | Sequence[str]) -> tuple[str, ...]:
     """The signals, from their number or as words."""
-    if isinstance(given, int):
-        at_least("signals", given, 1, whole=True)
-        words = tuple(ascii_uppercase[:given])
-        if given > len(words):
-            raise ConfigError(f"signals={given}: there are {len(words)} letters; name the signals")
+    if isinstance(signals, int):
+        at_least("signals", signals, 1, whole=True)
+        words = tuple(ascii_uppercase[:signals])
+        if signals > len(words):
+            raise ConfigError(
+                f"signals={signals}: there are {len(words)} letters; name the signals"
+            )
         return words
-    words = tuple(given)
-    plain = not isinstance(given, str) and all(
+    words = tuple(signals)
+    plain = not isinstance(signals, str) and all(
         isinstance(word, str) and re.fullmatch(r"\w+", word) for word in words
     )
     if not plain or not words or len({word.casefold() for word in words}) < len(words):
         raise ConfigError(
-            f"signals must be a number or different words of letters and digits, not {given!r}"
+            f"signals must be a number or different words of letters and digits, not {signals!r}"
         )
     return words
 

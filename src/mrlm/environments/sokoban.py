@@ -104,8 +104,8 @@ class SokobanEnvironment(PlanningEnvironment):
                     WALL if cell not in free else TARGET if cell in targets else FLOOR
                     for cell in range(self.size**2)
                 )
-                found = solutions(ground)
-                starts = [state for state, left in found.items() if least <= left <= longest]
+                distances = solutions(ground)
+                starts = [state for state, left in distances.items() if least <= left <= longest]
                 if starts:
                     return placed(ground, rng.choice(starts))
             density, least = density * 0.95, max(1, least - 1)
@@ -157,16 +157,16 @@ class SokobanEnvironment(PlanningEnvironment):
 
     def touched(self, board: str, moves: Moves) -> list[int]:
         boards, _ = followed(board, moves, pushed, lambda board: BOX not in board)
-        return [state_of(each)[0] for each in boards]
+        return [state_of(step)[0] for step in boards]
 
     def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
         return drawn(self.board, SHOWN, FLOOR, last, proposed)
 
     def left(self) -> str:
-        found = remaining(self.board)
-        if found is None:
+        distance = remaining(self.board)
+        if distance is None:
             return "no solution is left"
-        return f"shortest solution: {found} of {remaining(self.start)} moves" if found else ""
+        return f"shortest solution: {distance} of {remaining(self.start)} moves" if distance else ""
 
 
 # -- boards ----------------------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def solutions(ground: str) -> dict[State, int]:
     around = neighbours(int(len(ground) ** 0.5))
     targets = tuple(cell for cell, mark in enumerate(ground) if mark == TARGET)
     free = [cell for cell, mark in enumerate(ground) if mark != WALL and cell not in targets]
-    found: dict[State, int] = {(at, targets): 0 for at in free}
-    border, left = list(found), 0
+    distances: dict[State, int] = {(at, targets): 0 for at in free}
+    border, left = list(distances), 0
     while border:
         left += 1
         fresh = dict.fromkeys(state for after in border for state in _before(ground, around, after))
-        border = [state for state in fresh if state not in found]
-        found |= dict.fromkeys(border, left)
-    return found
+        border = [state for state in fresh if state not in distances]
+        distances |= dict.fromkeys(border, left)
+    return distances
 
 
 def _before(ground: str, around: Sequence[dict[str, int]], state: State) -> Iterable[State]:

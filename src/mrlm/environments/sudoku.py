@@ -93,9 +93,9 @@ class SudokuEnvironment(PlanningEnvironment):
                     return board
 
     def key(self, board: str) -> str:
-        found = dict.fromkeys(board.replace(HOLE, ""))
+        digits = dict.fromkeys(board.replace(HOLE, ""))
         return "".join(
-            HOLE if digit == HOLE else str(list(found).index(digit) + 1) for digit in board
+            HOLE if digit == HOLE else str(list(digits).index(digit) + 1) for digit in board
         )
 
     def problem(self, board: str) -> str | None:
@@ -108,7 +108,7 @@ class SudokuEnvironment(PlanningEnvironment):
     def read(self, text: str) -> list[str] | None:
         if not _ANSWER.fullmatch(text):
             return None
-        return [self._named(*found.groups()) for found in _CELL.finditer(text)]
+        return [self._named(*match.groups()) for match in _CELL.finditer(text)]
 
     def _named(self, row: str, column: str, digit: str) -> str:
         """A move as it is shown."""
@@ -116,7 +116,7 @@ class SudokuEnvironment(PlanningEnvironment):
 
     def _cell(self, move: str) -> tuple[int, str]:
         """Index of the cell of a move, -1 if it is outside, and the digit."""
-        row, column, digit = (each for each in move if each in DIGITS)
+        row, column, digit = (char for char in move if char in DIGITS)
         inside = max(int(row), int(column)) <= self.size
         return (int(row) - 1) * self.size + int(column) - 1 if inside else -1, digit
 
@@ -159,9 +159,9 @@ class SudokuEnvironment(PlanningEnvironment):
             digit = self.board[index]
             if digit == HOLE:
                 return suggested.get(index, ""), "player1"
-            given = "dim" if self.start[index] != HOLE else "player0"
+            kind = "dim" if self.start[index] != HOLE else "player0"
             written = index in last and self.start[index] == HOLE
-            return digit, f"{given} move" if written else given
+            return digit, f"{kind} move" if written else kind
 
         side = isqrt(self.size)
         parts = [
@@ -226,16 +226,16 @@ def replaceable(board: str, cell: int) -> bool:
     size = isqrt(len(board))
     taken = {board[cell], *(board[other] for other in peers(size)[cell])}
     others = (digit for digit in DIGITS[:size] if digit not in taken)
-    return any(solutions(board[:cell] + each + board[cell + 1 :], 1) for each in others)
+    return any(solutions(board[:cell] + candidate + board[cell + 1 :], 1) for candidate in others)
 
 
 def solutions(board: str, most: int = 2) -> list[str]:
     """The solutions of a puzzle, at most `most` of them."""
-    size, cells, found = isqrt(len(board)), list(board), list[str]()
+    size, cells, results = isqrt(len(board)), list(board), list[str]()
     around = peers(size)
     for cell, digit in enumerate(cells):
         if digit != HOLE and any(cells[other] == digit for other in around[cell]):
-            return found
+            return results
 
     def options(cell: int) -> list[str]:
         taken = {cells[other] for other in around[cell]}
@@ -245,17 +245,17 @@ def solutions(board: str, most: int = 2) -> list[str]:
         if not holes:
             yield "".join(cells)
             return
-        cell, digits = min(((at, options(at)) for at in holes), key=lambda each: len(each[1]))
+        cell, digits = min(((at, options(at)) for at in holes), key=lambda pair: len(pair[1]))
         for digit in digits:
             cells[cell] = digit
             yield from search(holes - {cell})
         cells[cell] = HOLE
 
     for solution in search({cell for cell, digit in enumerate(cells) if digit == HOLE}):
-        found.append(solution)
-        if len(found) == most:
+        results.append(solution)
+        if len(results) == most:
             break
-    return found
+    return results
 
 
 @lru_cache(maxsize=1_024)

@@ -91,17 +91,17 @@ class SummarizationEnvironment(TextEnvironment):
         self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
     def converted(self, row: Row, where: str) -> Row:
-        found = super().converted(row, where)
+        result = super().converted(row, where)
         if "facts" in self.weights and not plain(row.get("facts")):
             raise DataError(f"{where}: column 'facts' is missing; weights.facts requires it")
-        return found
+        return result
 
     def generated(self, seed: int, split: Split) -> Task:
-        found = notice(f"{self.seed}/{seed}", split)
-        asked = f"{self.instruction} Say {found['question']}.\n\n{found['source']}".strip()
-        info = {name: found[name] for name in ("source", "facts", "others")}
+        entry = notice(f"{self.seed}/{seed}", split)
+        prompt = f"{self.instruction} Say {entry['question']}.\n\n{entry['source']}".strip()
+        info = {name: entry[name] for name in ("source", "facts", "others")}
         name = f"summarization-{self.seed}-{split}-{seed}"
-        return Task(name, [Message(asked)], [found["summary"]], seed, info)
+        return Task(name, [Message(prompt)], [entry["summary"]], seed, info)
 
     def length(self, text: str) -> float:
         words, source = len(words_of(text)), len(words_of(self._task.info["source"]))
@@ -111,8 +111,8 @@ class SummarizationEnvironment(TextEnvironment):
     def known(self, text: str) -> dict[str, float]:
         info = self._task.info
         facts, others = (_named(text, info.get(name) or []) for name in ("facts", "others"))
-        said = tokens(text)
-        joined = sum(word in FUNCTION_WORDS for word in said) / max(1, len(said))
+        words = tokens(text)
+        joined = sum(word in FUNCTION_WORDS for word in words) / max(1, len(words))
         factor = 1.0 if self._table is not None else _JOINED(joined)
         return {"facts": max(0.0, facts - others) * factor}
 
@@ -121,8 +121,8 @@ def _named(text: str, facts: Sequence[str]) -> float:
     """Fraction of the facts contained in a text, as whole words, ignoring case."""
     if not facts:
         return 0.0
-    found = [re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", text, re.IGNORECASE) for fact in facts]
-    return sum(each is not None for each in found) / len(facts)
+    matches = [re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", text, re.IGNORECASE) for fact in facts]
+    return sum(match is not None for match in matches) / len(facts)
 
 
 def notice(seed: str, split: Split) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def notice(seed: str, split: Split) -> dict[str, Any]:
     answer, a reference `summary`, the `facts` that belong into it, and `others` that do not.
     Held-out texts never occur in training, for any seed."""
     rng = random.Random(f"summarization/{split}/{seed}")
-    return first_of(split, lambda: _drawn(rng), lambda found: found["summary"])
+    return first_of(split, lambda: _drawn(rng), lambda entry: entry["summary"])
 
 
 def _drawn(rng: random.Random) -> dict[str, Any]:

@@ -140,8 +140,8 @@ class TextArenaEnvironment(LibraryEnvironment):
         return {self.agents[self._mover]: Observation([Message(text)])}
 
     def _name(self, sender: int) -> str:
-        known = getattr(self._env.state, "role_mapping", None) or {}
-        return "GAME" if sender == -1 else str(known.get(sender, f"Player {sender}"))
+        role_names = getattr(self._env.state, "role_mapping", None) or {}
+        return "GAME" if sender == -1 else str(role_names.get(sender, f"Player {sender}"))
 
     def _flagged(self, mover: int) -> bool:
         """Whether the game has noted an invalid move of a player that ended its play."""
@@ -156,10 +156,10 @@ class TextArenaEnvironment(LibraryEnvironment):
         return rewards
 
     def _settle(self, rewards: dict[str, Reward]) -> None:
-        paid, known = called(self._where, self._env.close)
+        payoffs, infos = called(self._where, self._env.close)
         for player, agent in enumerate(self.agents):
-            value = (paid or {}).get(player, 0.0)
-            if isinstance(value, str) and (known or {}).get(player, {}).get("invalid_move"):
+            value = (payoffs or {}).get(player, 0.0)
+            if isinstance(value, str) and (infos or {}).get(player, {}).get("invalid_move"):
                 value = LOST  # some games pass the reason instead of the number
             value = finite(value, self._where)
             reward = rewards.setdefault(agent, Reward(0.0, {"reward": 0.0, "illegal": 0.0}))
@@ -177,15 +177,15 @@ class TextArenaEnvironment(LibraryEnvironment):
             env = env.env
         return env, layers
 
-    def _playable(self, wanted: int | None) -> int:
+    def _playable(self, count: int | None) -> int:
         """A number of players with which the game can be played."""
         from textarena.envs.registration import ENV_REGISTRY  # pyright: ignore[reportMissingImports]
 
         if self.id not in ENV_REGISTRY:
-            known = [name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))]
-            raise ConfigError(f"textarena: {unknown(self.id, known, 'games')}")
+            names = [name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))]
+            raise ConfigError(f"textarena: {unknown(self.id, names, 'games')}")
         failed: Exception | None = None
-        for number in TRIED if wanted is None else (wanted,):
+        for number in TRIED if count is None else (count,):
             with Chance(self.id).held(), _quiet():
                 try:
                     self._made()[0].reset(num_players=number, seed=0)
@@ -196,7 +196,7 @@ class TextArenaEnvironment(LibraryEnvironment):
                     break
                 else:
                     return number
-        players = "" if wanted is None else f" with {wanted} players"
+        players = "" if count is None else f" with {count} players"
         why = " ".join(f"{type(failed).__name__}: {failed}".split())[:300]
         raise ConfigError(f"textarena: {self.id} cannot be played{players}: {why}")
 

@@ -96,10 +96,10 @@ class TicTacToeEnvironment(LineGame):
         return numbered(board)
 
     def text(self, board: str, role: int) -> str:
-        shown = numbered(board)
+        cells = numbered(board)
         if self.style == "short":
-            return f"{shown}{MARKS[role]}?"
-        rows = "\n".join(" ".join(shown[i : i + 3]) for i in (0, 3, 6))
+            return f"{cells}{MARKS[role]}?"
+        rows = "\n".join(" ".join(cells[i : i + 3]) for i in (0, 3, 6))
         return f"{rows}\nYou are {MARKS[role]}. Which cell?"
 
     def refusal(self, choice: str | None) -> str:

@@ -92,10 +92,10 @@ class TranslationEnvironment(TextEnvironment):
         self.languages: tuple[str, str] = (names[0], names[1])
         self.direction: Direction = direction
         self.dictionary: bool = dictionary
-        wanted = instruction.replace("{source}", names[0]).replace("{target}", names[1])
+        text = instruction.replace("{source}", names[0]).replace("{target}", names[1])
         if dataset is not None and languages is None and instruction == ASKED:
-            wanted = "Translate the text. Give the translation and nothing else."
-        self.instruction: str = wanted
+            text = "Translate the text. Give the translation and nothing else."
+        self.instruction: str = text
         self.seed: int = seed
         self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
@@ -117,24 +117,24 @@ class TranslationEnvironment(TextEnvironment):
         source, target = (norvi, english) if to_english else (english, norvi)
         words = ", ".join(f"{there} = {here}" for here, there in sorted(entries.items()))
         help_ = f"{_NORVI['rules']}\nWords: {words}" if self.dictionary else ""
-        asked = "\n\n".join(part for part in (self.instruction, help_, source) if part)
+        prompt = "\n\n".join(part for part in (self.instruction, help_, source) if part)
         name = f"translation-{self.seed}-{split}-{seed}"
-        return Task(name, [Message(asked)], [target], seed, {"source": source})
+        return Task(name, [Message(prompt)], [target], seed, {"source": source})
 
     def length(self, text: str) -> float:
         return self.ratio(text, _LENGTH)
 
-    def foreign(self, said: Sequence[str]) -> float:
-        right = {word for each in self.references for word in tokens(each)}
+    def foreign(self, words: Sequence[str]) -> float:
+        right = {word for reference in self.references for word in tokens(reference)}
         source = set(tokens(self._task.info["source"])) - right
-        return sum(word in source for word in said) / len(said) if right else 0.0
+        return sum(word in source for word in words) / len(words) if right else 0.0
 
 
 def pair(seed: str, split: Split) -> tuple[str, str, dict[str, str]]:
     """A sentence in Norvi and its only translation into English, and the dictionary entries of its
     words. Held-out sentences never occur in training, for any seed."""
     rng = random.Random(f"translation/{split}/{seed}")
-    return first_of(split, lambda: _drawn(rng), lambda found: found[0])
+    return first_of(split, lambda: _drawn(rng), lambda sample: sample[0])
 
 
 def _drawn(rng: random.Random) -> tuple[str, str, dict[str, str]]:
@@ -145,9 +145,9 @@ def _drawn(rng: random.Random) -> tuple[str, str, dict[str, str]]:
     singular, past, stem = VERBS[verb]
     entries[verb] = stem
     before = rng.random() < 0.5
-    said = past if before else verb if several else singular
+    verb_form = past if before else verb if several else singular
     norvi = f"{subject_norvi} {thing_norvi} {stem}{'it' if before else ''}."
-    return norvi[0].upper() + norvi[1:], f"The {subject} {said} the {thing}.", entries
+    return norvi[0].upper() + norvi[1:], f"The {subject} {verb_form} the {thing}.", entries
 
 
 def _group(rng: random.Random, noun: str, entries: dict[str, str]) -> tuple[str, str, bool]:

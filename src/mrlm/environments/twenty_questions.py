@@ -163,10 +163,12 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
 
     def question(self, role: int) -> str:
         if role == ANSWERER:
-            asked = self._pending or ""
+            attribute = self._pending or ""
             if self.style == "short":
-                return f"{SHORT[self._thing]} {SHORT[asked]}?"
-            return f"The thing is: {self._thing}. True or not: it {ATTRIBUTES[asked]}? Yes or no?"
+                return f"{SHORT[self._thing]} {SHORT[attribute]}?"
+            return (
+                f"The thing is: {self._thing}. True or not: it {ATTRIBUTES[attribute]}? Yes or no?"
+            )
         left = self.max_questions - self._said
         return f"{left}?" if self.style == "short" else f"You may say {left} more. What is it?"
 
@@ -176,22 +178,22 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
             return
         self._said += 1
         self.pay(ASKER, 0.0, asked=1.0)
-        said = self.named(text)
-        if said == self._thing:
+        choice = self.named(text)
+        if choice == self._thing:
             self._log = (*self._log, (self._thing, "found"))
             self._end(found=True)
             return
-        if said in ATTRIBUTES:
-            self._pending, self.mover = said, ANSWERER
-        elif said is None:
+        if choice in ATTRIBUTES:
+            self._pending, self.mover = choice, ANSWERER
+        elif choice is None:
             self._log = (*self._log, ("malformed", ""))
             self.pay(ASKER, -self.illegal, illegal=1.0)
             self.tell(ASKER, "Name exactly one attribute or one thing.", "!")
         else:
-            self._log = (*self._log, (said, "wrong guess"))
+            self._log = (*self._log, (choice, "wrong guess"))
             self.pay(ASKER, -self.wrong, wrong=1.0)
-            self._left = tuple(thing for thing in self._left if thing != said)
-            self.tell(ASKER, f"It is not: {said}.", "x")
+            self._left = tuple(thing for thing in self._left if thing != choice)
+            self.tell(ASKER, f"It is not: {choice}.", "x")
         if self._said == self.max_questions:
             self._end(found=False)
 
@@ -202,21 +204,21 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         return only_word(text.lower(), [*ATTRIBUTES, *THINGS])
 
     def _answer(self, text: str) -> None:
-        asked = self._pending or ""
-        truth = asked in TRUE[self._thing]
+        attribute = self._pending or ""
+        truth = attribute in TRUE[self._thing]
         yes, no = ("y", "n") if self.style == "short" else ("yes", "no")
-        said = only_word(text.lower(), (yes, no))
+        reply = only_word(text.lower(), (yes, no))
         self._answers += 1
-        if said is None:
+        if reply is None:
             self.pay(ANSWERER, -self.illegal, illegal=1.0)
-        elif (said == yes) != truth:
+        elif (reply == yes) != truth:
             self.pay(ANSWERER, -self.lie, lie=1.0)
         else:
             self._true += 1
         word = yes if truth else no
-        self._log = (*self._log, (asked, "yes" if truth else "no"))
-        self.tell(ASKER, f"{asked}: {word}.", word)
-        self._left = tuple(thing for thing in self._left if (asked in TRUE[thing]) == truth)
+        self._log = (*self._log, (attribute, "yes" if truth else "no"))
+        self.tell(ASKER, f"{attribute}: {word}.", word)
+        self._left = tuple(thing for thing in self._left if (attribute in TRUE[thing]) == truth)
         self.mover = ASKER
 
     def _end(self, found: bool) -> None:
@@ -228,16 +230,16 @@ class TwentyQuestionsEnvironment(TwoPlayerGame):
         self.mover = None
 
     def state(self) -> str:
-        asked = "" if self.mover != ANSWERER else f", asked: {self._pending}"
+        pending = "" if self.mover != ANSWERER else f", asked: {self._pending}"
         left = f"{len(self._left)} possible"
-        return f"{self._thing}, {self._said} of {self.max_questions} said, {left}{asked}"
+        return f"{self._thing}, {self._said} of {self.max_questions} said, {left}{pending}"
 
     def render(self, agent: str | None = None) -> Html:
         """The questions with their answers; the asker does not see the thing."""
         kinds = {"yes": "good", "no": "bad", "found": "win", "wrong guess": "lose"}
         rows = [
-            (number, asked, (answer, kinds.get(answer, "dim")))
-            for number, (asked, answer) in enumerate(self._log, 1)
+            (number, question, (answer, kinds.get(answer, "dim")))
+            for number, (question, answer) in enumerate(self._log, 1)
         ]
         if self._pending is not None and self.mover == ANSWERER:
             rows.append((len(rows) + 1, self._pending, ("asked", "move")))

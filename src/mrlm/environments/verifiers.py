@@ -89,10 +89,10 @@ class VerifiersEnvironment(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         rows = self._rows.of[split]
         index = seed % len(rows)
-        found = rows[index]
-        gold = None if self.answer is None else getattr(found.data, self.answer)
+        row = rows[index]
+        gold = None if self.answer is None else getattr(row.data, self.answer)
         info = {"split": split, "index": index}
-        return Task(f"verifiers-{split}-{index}", _opening(found.data), gold, seed, info)
+        return Task(f"verifiers-{split}-{index}", _opening(row.data), gold, seed, info)
 
     def begin(self, task: Task) -> None:
         index, split = task.info.get("index"), task.info.get("split")
@@ -142,16 +142,16 @@ class VerifiersEnvironment(QuestionEnvironment):
 def _read(taskset: Any, config: Mapping[str, Any], most: int) -> list[Any]:
     """The tasks of a taskset, checked to need only an answer."""
     named = isinstance(taskset, str) or inspect.isclass(taskset)
-    found: Any = _made(taskset, config) if named else taskset
-    title = type(found).__name__
-    tasks: list[Any] = list(itertools.islice(found, most))
+    source: Any = _made(taskset, config) if named else taskset
+    title = type(source).__name__
+    tasks: list[Any] = list(itertools.islice(source, most))
     if not tasks:
         raise ConfigError(f"verifiers: the taskset {title} is empty")
     first = tasks[0]
     kind: Any = type(first)
     found_needs = {
         "a container": kind.NEEDS_CONTAINER,
-        "tools": kind.toolsets(first.config) or type(found).toolsets(found.config),
+        "tools": kind.toolsets(first.config) or type(source).toolsets(source.config),
         "a user who opens the conversation": first.data.prompt is None,
         "a running environment for its rewards": any(map(_needs_runtime, first.hooks("reward"))),
     }
@@ -192,7 +192,9 @@ def _opening(data: Any) -> list[Message]:
     system = [Message(data.system_prompt, Role.SYSTEM)] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*system, Message(data.prompt)]
-    return system + [Message(content_text(each.content), Role(each.role)) for each in data.prompt]
+    return system + [
+        Message(content_text(message.content), Role(message.role)) for message in data.prompt
+    ]
 
 
 def _trace(task: Any, text: str, message: Message) -> Any:
@@ -206,8 +208,10 @@ def _trace(task: Any, text: str, message: Message) -> Any:
         agent=vf.AgentInfo(config=vf.AgentConfig()),
     )
     makes = {Role.SYSTEM: vf.SystemMessage, Role.ASSISTANT: vf.AssistantMessage}
-    for each in _opening(task.data):
-        _append(trace, makes.get(each.role, vf.UserMessage)(content=each.content), False)
+    for prompt_part in _opening(task.data):
+        _append(
+            trace, makes.get(prompt_part.role, vf.UserMessage)(content=prompt_part.content), False
+        )
     calls = [_tool_call(call, number) for number, call in enumerate(message.tool_calls)]
     _append(trace, vf.AssistantMessage(content=text, tool_calls=calls or None), True)
     trace.calls.append(_model_call(message, len(trace.nodes) - 1, bool(calls)))

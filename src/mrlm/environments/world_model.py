@@ -88,9 +88,9 @@ class WorldModelEnvironment(RowTasks):
             settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = RowTable(dataset, *settings, convert=_asked)
         drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
-        place = os.fspath(model) if isinstance(model, os.PathLike) else model
+        path = os.fspath(model) if isinstance(model, os.PathLike) else model
         engine = registry.load("engines", "world_model")
-        self._model = engine(place, tokenizer, drawn, dtype, device)
+        self._model = engine(path, tokenizer, drawn, dtype, device)
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
         self._done_func = user_function(done_func, "done_func")
@@ -108,9 +108,9 @@ class WorldModelEnvironment(RowTasks):
         return Task(name, prompt, row.get("answer"), seed, others(row))
 
     def spawn(self) -> WorldModelEnvironment:
-        found = copy.copy(self)
-        found._talk = copy.deepcopy(self._talk)
-        return found
+        clone = copy.copy(self)
+        clone._talk = copy.deepcopy(self._talk)
+        return clone
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task = task or self.task(seed or 0)
@@ -127,29 +127,29 @@ class WorldModelEnvironment(RowTasks):
     async def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
         action = actions[agent]
-        shown = list(self._talk.messages)
+        history = list(self._talk.messages)
         self._model.answer(self._talk, action)
         observed = await self._observed()
         self._turn += 1
         if observed is None:
             return StepResult({agent: Observation(done=True)}, truncated=True)
         done = await self._done(observed)
-        rewards = await self._rewards(shown, action, observed, done)
+        rewards = await self._rewards(history, action, observed, done)
         cut = not done and self.max_turns is not None and self._turn >= self.max_turns
         seen = Observation([observed], done=done or cut)
         return StepResult({agent: seen}, rewards, done=done, truncated=cut)
 
     def state(self) -> str:
-        return "\n".join(f"{each.role}: {each.content}" for each in self._talk.messages)
+        return "\n".join(f"{message.role}: {message.content}" for message in self._talk.messages)
 
     def _system(self) -> list[Message]:
         return [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
 
     async def _observed(self) -> Message | None:
         """The model's next observation, with random numbers determined by task, seed and turn."""
-        place = f"{self._task.id} {self._task.info.get('split')} {self._seed} {self._turn}"
+        seed_text = f"{self._task.id} {self._task.info.get('split')} {self._seed} {self._turn}"
         number = len(self._talk.messages)
-        drawn = hashlib.blake2b(f"{place} {number}".encode(), digest_size=8).digest()
+        drawn = hashlib.blake2b(f"{seed_text} {number}".encode(), digest_size=8).digest()
         return await self._model.observe(
             self._talk, int.from_bytes(drawn, "little"), (self._task.id, self._seed, number)
         )
@@ -161,11 +161,11 @@ class WorldModelEnvironment(RowTasks):
         if function is None:
             return False
         messages = list(self._talk.messages)
-        found = await in_thread(lambda: function(messages))
-        return bool(await found if inspect.isawaitable(found) else found)
+        result = await in_thread(lambda: function(messages))
+        return bool(await result if inspect.isawaitable(result) else result)
 
     async def _rewards(
-        self, shown: list[Message], action: Message, observed: Message, done: bool
+        self, history: list[Message], action: Message, observed: Message, done: bool
     ) -> dict[str, Reward]:
         if self._scorers is None:
             return {}
@@ -174,7 +174,7 @@ class WorldModelEnvironment(RowTasks):
         columns = {**row, "observation": observed.content, "done": done}
         if self._task.answer is not None:
             columns["answer"] = self._task.answer
-        plain = [{"role": str(each.role), "content": each.content} for each in shown]
+        plain = [{"role": str(message.role), "content": message.content} for message in history]
         texts = {agent: action.content}
         sample = JointSample(self._task.id, {agent: plain}, dict(texts), texts, columns)
         parts = await self._scorers.score(sample)

@@ -66,23 +66,23 @@ class AgentNumbers:
             x = double(columns[name])
             peak = x.new_full((len(agents),), -math.inf)
             peak = peak.scatter_reduce_(0, batch.agent, x, "amax")
-            known = self._peaks.get((name, agents))
-            self._peaks[name, agents] = peak if known is None else torch.maximum(known, peak)
+            previous = self._peaks.get((name, agents))
+            self._peaks[name, agents] = peak if previous is None else torch.maximum(previous, peak)
 
     def table(self, rank: int = 0) -> dict[str, float]:
         """Sums that can be added over ranks; maxima are kept apart by `rank`."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for (names, agents), sums in self._sums.items():
             for name, row in zip(names, sums.tolist(), strict=True):
                 for agent, value in zip(agents, row, strict=True):
                     key = f"{BY_AGENT}{name}:{agent}"
-                    found[key] = found.get(key, 0.0) + value
+                    totals[key] = totals.get(key, 0.0) + value
         for (name, agents), peaks in self._peaks.items():
             for agent, value in zip(agents, peaks.tolist(), strict=True):
                 key = f"{BY_AGENT}{PEAKS[name]}@{rank}:{agent}"
                 if math.isfinite(value):  # an agent without tokens has none
-                    found[key] = max(found.get(key, -math.inf), value)
-        return found
+                    totals[key] = max(totals.get(key, -math.inf), value)
+        return totals
 
 
 class _Entry(NamedTuple):
@@ -94,42 +94,42 @@ class _Entry(NamedTuple):
 
 
 def _entries(table: Mapping[str, float]) -> list[_Entry]:
-    found = []
+    entries = []
     for key, value in table.items():
         if key.startswith(BY_AGENT):
             name, _, agent = key.removeprefix(BY_AGENT).partition(":")
-            found.append(_Entry(name, agent, value))
-    return found
+            entries.append(_Entry(name, agent, value))
+    return entries
 
 
 def agent_means(table: Mapping[str, float], steps: int) -> dict[str, float]:
     """The numbers of each agent from the sums of `AgentNumbers.table` over all ranks: means over
     its tokens, maxima, and its part of the loss (the mean over optimiser steps)."""
     entries = _entries(table)
-    share = {each.agent: each.value for each in entries if each.name == _SHARE}
-    found: dict[str, float] = {}
+    share = {entry.agent: entry.value for entry in entries if entry.name == _SHARE}
+    means: dict[str, float] = {}
     for name, agent, value in entries:
         name, _, rank = name.partition("@")
         key = f"{BY_AGENT}{name}:{agent}"
         if rank:
-            value = max(value, found.get(key, value))
+            value = max(value, means.get(key, value))
         elif name == PART:
             value /= steps
         elif share[agent]:
             value /= share[agent]
         if name != _SHARE and math.isfinite(value):
-            found[key] = value
-    return found
+            means[key] = value
+    return means
 
 
 def policy_peaks(table: Mapping[str, float]) -> dict[str, float]:
     """The policy's maxima from the same sums."""
-    found: dict[str, float] = {}
+    peaks: dict[str, float] = {}
     for name, _, value in _entries(table):
         name, _, rank = name.partition("@")
         if rank:
-            found[name] = max(value, found.get(name, value))
-    return found
+            peaks[name] = max(value, peaks.get(name, value))
+    return peaks
 
 
 def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -144,9 +144,9 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
     agents: dict[str, set[str]] = {}
     for policy, metrics in updates.items():
         entries = _entries(metrics)
-        for each in entries:
-            del metrics[f"{BY_AGENT}{each.name}:{each.agent}"]
-        tokens = {each.agent: each.value for each in entries if each.name == TOKENS}
+        for entry in entries:
+            del metrics[f"{BY_AGENT}{entry.name}:{entry.agent}"]
+        tokens = {entry.agent: entry.value for entry in entries if entry.name == TOKENS}
         agents[policy] = set(tokens)
         for name, agent, value in entries:
             if name != TOKENS:
@@ -154,7 +154,7 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
                 rows.setdefault((name, agent), []).append(part)
     if len(set().union(*agents.values())) < 2:
         return {}
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for (name, agent), parts in rows.items():
         label: str | None = agent
         if name in updates.get(agent, {}):  # a policy has this name, too
@@ -168,5 +168,5 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
         else:
             weight = sum(tokens for _, _, tokens in parts)
             value = sum(value * tokens for _, value, tokens in parts) / max(1.0, weight)
-        found[f"{name}/{label}"] = value
-    return found
+        numbers[f"{name}/{label}"] = value
+    return numbers

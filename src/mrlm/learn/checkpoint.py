@@ -77,9 +77,13 @@ def thin(newest: Path, keep: int | None) -> None:
     `keep` is `None`."""
     if keep is None:
         return
-    older = [each for each in checkpoints(newest.parent) if step_of(each) < step_of(newest)]
-    for each in older[max(2, keep) - 1 :]:
-        remove_folder(each)
+    older = [
+        checkpoint
+        for checkpoint in checkpoints(newest.parent)
+        if step_of(checkpoint) < step_of(newest)
+    ]
+    for checkpoint in older[max(2, keep) - 1 :]:
+        remove_folder(checkpoint)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -115,17 +119,17 @@ def _owners(
     folder: Path, learners: Sequence[Learner], critics: Sequence[Critic]
 ) -> Iterator[tuple[str, str, Owner, Path]]:
     """Every owner of an optimiser: its kind, its name, itself, and the file of its tensors."""
-    for each in learners:
-        yield "learners", each.policy, each, folder / "optimizers" / f"{each.policy}.safetensors"
-    for each in critics:
-        place = folder / "critic_optimizers"
-        yield "critics", each.name, each, place / f"{each.name}.safetensors"
+    for owner in learners:
+        yield "learners", owner.policy, owner, folder / "optimizers" / f"{owner.policy}.safetensors"
+    for owner in critics:
+        critic_folder = folder / "critic_optimizers"
+        yield "critics", owner.name, owner, critic_folder / f"{owner.name}.safetensors"
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()]
-    return sorted(found, key=step_of, reverse=True)
+    folders = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()]
+    return sorted(folders, key=step_of, reverse=True)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -174,8 +178,8 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
         for path in [*files, temporary / MANIFEST]:
             _flush(path)
-        for place in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
-            _flush(place)
+        for directory in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
+            _flush(directory)
     except BaseException:  # interrupts included: no partial folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -208,7 +212,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Context for writes into a run's folder; a `TrainingError` gives reason and remedy."""
     try:
         yield
@@ -216,12 +220,12 @@ def writing(place: Path) -> Iterator[None]:
         reason = _refusal(error)
         if reason is None:
             raise
-        raise TrainingError(f"{place} cannot be written: {reason}; {after_room(place)}") from error
+        raise TrainingError(f"{path} cannot be written: {reason}; {after_room(path)}") from error
 
 
-def after_room(place: Path) -> str:
+def after_room(path: Path) -> str:
     """Advice for a full disk: resume if the run folder has a checkpoint, else start again."""
-    saved = any(checkpoints(folder) for folder in (place, place.parent))
+    saved = any(checkpoints(folder) for folder in (path, path.parent))
     return f"free disk space, then {'continue with --resume' if saved else 'start the run again'}"
 
 
@@ -229,8 +233,8 @@ def _refusal(error: Exception) -> str | None:
     """The system's reason if an error comes from the disk, also in Rust libraries."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    found = re.search(r"([^:]*) \(os error \d+\)", str(error))
-    return found[1].strip() if found else None
+    match = re.search(r"([^:]*) \(os error \d+\)", str(error))
+    return match[1].strip() if match else None
 
 
 def clear_temporaries(folder: Path) -> None:

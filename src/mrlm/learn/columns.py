@@ -34,12 +34,12 @@ def fill_columns(
     if not samples:
         return
     with body.scoring(), span(names[0], title):
-        found = [  # read at the end, so that the device need not be waited for between them
+        columns = [  # read at the end, so that the device need not be waited for between them
             (batch.turns, name, numbers.float())
             for batch, _, _ in micro_batches(body, settings, samples)
             for name, numbers in compute(batch).items()
         ]
-        for turns, name, numbers in found:
+        for turns, name, numbers in columns:
             write_column(turns, name, numbers.cpu().numpy())
         shared = parts(samples, settings.peers.size, body.packed)
         exchange_columns(settings.peers, shared, names)
@@ -56,8 +56,8 @@ def annotate(
     if spec.critic.topology != "shared":
         needs -= {"values"}  # computed by a critic
     turns = [turn for group in groups for episode in group for turn in episode.turns]
-    own = [turn for turn in turns if turn.policy == policy.name]
-    if not needs and not (spec.reads_old and any(_unscored(turn, spec) for turn in own)):
+    policy_turns = [turn for turn in turns if turn.policy == policy.name]
+    if not needs and not (spec.reads_old and any(_unscored(turn, spec) for turn in policy_turns)):
         return
     samples = samples_of(groups, policy.name, "turn", credited=False)
     jobs: dict[tuple[str, ...], Sequence[Sample]] = {(x,): samples for x in sorted(needs)}
@@ -101,9 +101,9 @@ def fill_own(
         if first == "values" and not others:
             return {first: policy.values(batch)}
         outputs = policy.forward(batch)
-        found = (outputs.logprobs, outputs.logprobs, outputs.values, outputs.entropy)
-        known = zip(("new_logprobs", *OWN), found, strict=True)
-        return {name: column for name, column in known if name in names and column is not None}
+        tensors = (outputs.logprobs, outputs.logprobs, outputs.values, outputs.entropy)
+        pairs = zip(("new_logprobs", *OWN), tensors, strict=True)
+        return {name: column for name, column in pairs if name in names and column is not None}
 
     fill_columns(policy, settings, samples, compute, names, policy.name)
 

@@ -23,24 +23,24 @@ def part_of(agent: str, loss_of: LossOf) -> LossOf:
     gradients of all agents' parts add up to that of the loss."""
 
     def part(batch: Batch, outputs: Outputs) -> Loss:
-        own = torch.zeros_like(batch.agent, dtype=torch.bool)
+        mask = torch.zeros_like(batch.agent, dtype=torch.bool)
         if agent in batch.agents:
-            own = batch.agent == batch.agents.index(agent)
+            mask = batch.agent == batch.agents.index(agent)
         values = outputs.values
-        kept = replace(
+        masked = replace(
             outputs,
-            logprobs=_held(outputs.logprobs, own),
-            entropy=_held(outputs.entropy, own),
-            values=None if values is None else _held(values, own),
+            logprobs=_held(outputs.logprobs, mask),
+            entropy=_held(outputs.entropy, mask),
+            values=None if values is None else _held(values, mask),
         )
-        return loss_of(batch, kept)
+        return loss_of(batch, masked)
 
     return part
 
 
-def _held(x: Tensor, own: Tensor) -> Tensor:
-    """`x` (N,) with a gradient at `own` (N,) only."""
-    return torch.where(own, x, x.detach())
+def _held(x: Tensor, mask: Tensor) -> Tensor:
+    """`x` (N,) with a gradient at `mask` (N,) only."""
+    return torch.where(mask, x, x.detach())
 
 
 def gradient_numbers(parts: Mapping[str, Gradient | None]) -> dict[str, float]:
@@ -53,20 +53,20 @@ def gradient_numbers(parts: Mapping[str, Gradient | None]) -> dict[str, float]:
     agents = sorted(parts)
     dots = {
         (one, two): _dot(parts[one], parts[two])
-        for place, one in enumerate(agents)
-        for two in agents[place:]
+        for index, one in enumerate(agents)
+        for two in agents[index:]
     }
     norm = {agent: max(0.0, dots[agent, agent]) ** 0.5 for agent in agents}
     whole = sum(norm.values())
-    found = {
+    numbers = {
         f"{BY_AGENT}gradient_share:{agent}": norm[agent] / whole if whole else 0.0
         for agent in agents
     }
     for (one, two), value in dots.items():
         if one != two:
             size = norm[one] * norm[two]
-            found[f"{BY_AGENT}gradient_cosine:{one}/{two}"] = value / size if size else 0.0
-    return found
+            numbers[f"{BY_AGENT}gradient_cosine:{one}/{two}"] = value / size if size else 0.0
+    return numbers
 
 
 def _dot(one: Gradient | None, two: Gradient | None) -> float:

@@ -77,5 +77,5 @@ class HostAdam(torch.optim.Adam):
 def _pinned(value: Tensor, weight: Tensor) -> Tensor:
     """A copy in memory that the device of a weight reads and writes directly."""
     pinned = weight.device.type == "cuda"
-    found = torch.empty(value.shape, dtype=weight.dtype, pin_memory=pinned)
-    return found.copy_(value, non_blocking=True)
+    buffer = torch.empty(value.shape, dtype=weight.dtype, pin_memory=pinned)
+    return buffer.copy_(value, non_blocking=True)

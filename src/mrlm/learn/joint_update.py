@@ -59,7 +59,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     """Computes losses and accumulates gradients; returns the detached losses in order."""
     losses: dict[int, Loss] = {}
     shared: dict[tuple[int, torch.dtype], list[tuple[int, Work, LeanPass]]] = {}
-    for place, work in enumerate(works):
+    for index, work in enumerate(works):
         lean = work.policy.lean_pass
         if lean is None:
             work.policy.storage.begin(work.last)
@@ -69,18 +69,18 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
                 loss = work.loss_of(work.batch, outputs)
             with span("backward", work.policy.name):
                 work.backward(loss.total)
-            losses[place] = Loss(loss.total.detach(), loss.metrics)
+            losses[index] = Loss(loss.total.detach(), loss.metrics)
             advance(work.batch.num_sequences)
         else:
             key = (id(lean.anatomy.model), lean.forward.dtype)
-            shared.setdefault(key, []).append((place, work, lean))
+            shared.setdefault(key, []).append((index, work, lean))
     for entries in shared.values():
         for chosen in _loads(entries):
             places, several, passes = zip(*chosen, strict=True)
-            found = _through(several, passes)
-            losses |= dict(zip(places, found, strict=True))
+            pass_losses = _through(several, passes)
+            losses |= dict(zip(places, pass_losses, strict=True))
             advance(sum(work.batch.num_sequences for work in several))
-    return [losses[place] for place in range(len(works))]
+    return [losses[index] for index in range(len(works))]
 
 
 def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int, Work, LeanPass]]]:
@@ -100,7 +100,7 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
 def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
     size = policy.size * sum(len(work.batch.tree.ids) for work in works)
-    blocks = not any(each.adapter for each in passes)
+    blocks = not any(lean_pass.adapter for lean_pass in passes)
     with quick_products(policy.device, size, blocks):
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
@@ -185,41 +185,43 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
     jointly. On several ranks, gradients of learners that finished a step are reduced together in
     order of names, so that all ranks reduce the same ones.
     """
-    found: dict[int, dict[str, float]] = {}
+    results: dict[int, dict[str, float]] = {}
     works: dict[int, Work] = {}
     ends: dict[int, StepSums] = {}
 
-    def resume(place: int, answer: Loss | dict[str, float] | torch.OutOfMemoryError | None) -> None:
-        update = updates[place]
+    def resume(
+        number: int, answer: Loss | dict[str, float] | torch.OutOfMemoryError | None
+    ) -> None:
+        update = updates[number]
         try:
             short = isinstance(answer, torch.OutOfMemoryError)
             request = update.throw(answer) if short else update.send(answer)
             while isinstance(request, StepSums) and peers.size == 1:
-                request = updates[place].send(request.numbers)
+                request = updates[number].send(request.numbers)
         except StopIteration as end:
-            found[place] = end.value
+            results[number] = end.value
             return
         if isinstance(request, Work):
-            works[place] = request
+            works[number] = request
         else:
-            ends[place] = request
+            ends[number] = request
 
     with ExitStack() as opened:
         for update in updates:
             opened.callback(update.close)  # if one learner fails, all of them stop
-        for place in range(len(updates)):
-            resume(place, None)
+        for index in range(len(updates)):
+            resume(index, None)
         while works or ends:
             answers: Sequence[Loss | dict[str, float] | torch.OutOfMemoryError]
             if works:
                 places, answers = [*works], _tried([*works.values()])
                 works.clear()
             else:
-                places = sorted(ends, key=lambda place: ends[place].policy)
-                ready = [ends.pop(place) for place in places]
+                places = sorted(ends, key=lambda index: ends[index].policy)
+                ready = [ends.pop(index) for index in places]
                 with span("optimizer", "all"):
                     peers.add_gradients(weight for part in ready for weight in part.parameters)
                     answers = peers.add_numbers([part.numbers for part in ready])
-            for place, answer in zip(places, answers, strict=True):
-                resume(place, answer)
-    return [found[place] for place in range(len(updates))]
+            for index, answer in zip(places, answers, strict=True):
+                resume(index, answer)
+    return [results[index] for index in range(len(updates))]

@@ -260,7 +260,7 @@ class Learner(Trainee):
         rng, rate = random.Random(seed), self.stepper.begin(step)
         look, numbers = self._first_look(samples), AgentNumbers()
         change = WeightChange(self.stepper.own, self.settings.peers.size)
-        found = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
+        metrics = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
         history: list[dict[str, float]] = []
         tokens = Totals.of(samples).tokens_by_agent
         every, split = self.settings.gradient_shares, sorted(tokens)
@@ -277,7 +277,7 @@ class Learner(Trainee):
                 totals.seen = Totals.of(chosen).tokens
                 work = chosen, totals, algorithm
                 if split:
-                    found |= yield from self._gradient_parts(split, *work, reseed)
+                    metrics |= yield from self._gradient_parts(split, *work, reseed)
                     split = []
                 loss_of = algorithm.loss if look.done else look.at(algorithm.loss)
                 loss_of = trace.at(numbers.at(loss_of))
@@ -292,14 +292,14 @@ class Learner(Trainee):
                 )
                 break
         self.version += 1
-        found |= gradient_numbers(dict.fromkeys(split))  # if all advantages were 0
-        own = look.numbers() | numbers.table(rank) | change.numbers()
-        sums = yield StepSums(self.policy, [], own)
-        found |= _mean([row for row in history if row is not SKIPPED])
-        found |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
-        found |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
-        found |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
-        return found | {"learning_rate": rate, "optimizer_steps": float(len(history))}
+        metrics |= gradient_numbers(dict.fromkeys(split))  # if all advantages were 0
+        rank_numbers = look.numbers() | numbers.table(rank) | change.numbers()
+        sums = yield StepSums(self.policy, [], rank_numbers)
+        metrics |= _mean([row for row in history if row is not SKIPPED])
+        metrics |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
+        metrics |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
+        metrics |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
+        return metrics | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
         """Measures the sampler mismatch in the first pass; with dropout, in an extra one of a few

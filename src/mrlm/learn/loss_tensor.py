@@ -30,9 +30,9 @@ class LossTensor(Tensor):
     @classmethod
     def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
         """A scalar, with its gradient function, as a loss with metrics."""
-        found = total.as_subclass(cls)
-        found._metrics = {name: float(value) for name, value in metrics.items()}
-        return found
+        loss = total.as_subclass(cls)
+        loss._metrics = {name: float(value) for name, value in metrics.items()}
+        return loss
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -47,13 +47,13 @@ class LossTensor(Tensor):
         args: Iterable[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        found = super().__torch_function__(func, types, args, kwargs or {})  # pyright: ignore
-        if isinstance(found, cls):
+        result = super().__torch_function__(func, types, args, kwargs or {})  # pyright: ignore
+        if isinstance(result, cls):
             metrics: dict[str, float] = {}
             for loss in _losses(args):
                 metrics |= loss.metrics
-            found._metrics = metrics
-        return found
+            result._metrics = metrics
+        return result
 
     def __format__(self, format_spec: str) -> str:
         return format(self.detach().as_subclass(Tensor), format_spec)
@@ -76,9 +76,9 @@ def _losses(args: Iterable[Any]) -> Iterator[LossTensor]:
 
 def host_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
     """Scalars by name as numbers of the host, which waits for an accelerator once."""
-    found = {key: x for key, x in values.items() if not isinstance(x, Tensor) or x.is_cpu}
+    numbers = {key: x for key, x in values.items() if not isinstance(x, Tensor) or x.is_cpu}
     rest = {key: x for key, x in values.items() if isinstance(x, Tensor) and not x.is_cpu}
     if rest:
         together = torch.stack([double(x.detach()).reshape(()) for x in rest.values()])
-        found |= dict(zip(rest, together.tolist(), strict=True))
-    return {key: float(found[key]) for key in values}
+        numbers |= dict(zip(rest, together.tolist(), strict=True))
+    return {key: float(numbers[key]) for key in values}

@@ -64,34 +64,34 @@ class MasterWeights:
 
     def take_gradients(self) -> None:
         """Moves the gradients of the weights to their copies."""
-        for place, (weight, copy) in enumerate(self._pairs):
-            if weight._version != self._versions[place]:
+        for index, (weight, copy) in enumerate(self._pairs):
+            if weight._version != self._versions[index]:
                 copy.data.copy_(weight.detach())
-                self._versions[place] = weight._version
+                self._versions[index] = weight._version
             copy.grad = None if weight.grad is None else weight.grad.float()
             weight.grad = None
 
     @torch.no_grad()
     def round_back(self) -> None:
         """Rounds the copies into their weights, and frees their gradients."""
-        for place, (weight, copy) in enumerate(self._pairs):
+        for index, (weight, copy) in enumerate(self._pairs):
             copy.grad = None
             weight.copy_(copy)
-            self._versions[place] = weight._version
+            self._versions[index] = weight._version
 
     def state(self) -> dict[str, Tensor]:
         """The copies, by the positions of their weights."""
         copies = {id(copy) for _, copy in self._pairs}
         return {
-            f"{place}.{MASTER}": copy.detach()
-            for place, copy in enumerate(self.optimized)
+            f"{index}.{MASTER}": copy.detach()
+            for index, copy in enumerate(self.optimized)
             if id(copy) in copies
         }
 
     @torch.no_grad()
     def load(self, copies: dict[int, Tensor]) -> None:
         """Takes the copies of a state, by position; those that it lacks are made again."""
-        places = {id(copy): place for place, copy in enumerate(self.optimized)}
+        places = {id(copy): index for index, copy in enumerate(self.optimized)}
         for number, (weight, copy) in enumerate(self._pairs):
             copy.copy_(copies.get(places[id(copy)], weight))
             self._versions[number] = weight._version

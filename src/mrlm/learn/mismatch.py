@@ -36,8 +36,8 @@ def comparable(turn: Turn, version: int) -> bool:
     """Whether the log-probs of a turn are those of the full distribution at a weight version:
     sampled by an engine, neither truncated nor greedy, with no older weights."""
     sampling = turn.sampling
-    known = turn.logprobs is not None and len(turn) > 0
-    return known and not (sampling.truncates or sampling.greedy) and turn.version == version
+    has_logprobs = turn.logprobs is not None and len(turn) > 0
+    return has_logprobs and not (sampling.truncates or sampling.greedy) and turn.version == version
 
 
 class FirstLook:
@@ -67,11 +67,11 @@ class FirstLook:
         if not any(turns):
             return
         counted = np.array(turns)[batch.host["turn"]]
-        found = divergence(batch.behaviour_logprobs, logprobs)
+        divergences = divergence(batch.behaviour_logprobs, logprobs)
         for number, agent in enumerate(batch.agents):
-            own = np.flatnonzero(counted & (batch.host["agent"] == number))
-            total = found[to_device(own, found.device)].sum()
-            for name, value in ((SUM + agent, total), (COUNT + agent, len(own))):
+            indices = np.flatnonzero(counted & (batch.host["agent"] == number))
+            total = divergences[to_device(indices, divergences.device)].sum()
+            for name, value in ((SUM + agent, total), (COUNT + agent, len(indices))):
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
     def numbers(self) -> dict[str, float]:
@@ -91,47 +91,47 @@ def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
 
 
 def _divergence_of(turn: Turn) -> Tensor:
-    one, two = (as_column(each, len(turn)) for each in (turn.logprobs, turn.old_logprobs))
+    one, two = (as_column(column, len(turn)) for column in (turn.logprobs, turn.old_logprobs))
     return divergence(torch.as_tensor(one), torch.as_tensor(two))
 
 
 def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
     """Mismatch from the `old_logprobs` columns, which were computed before the update. `versions`
     has those of the weights by policy; turns of other policies are skipped."""
-    found: Tally = {}
+    sums: Tally = {}
     for turn in turns:
         if turn.old_logprobs is None or turn.policy not in versions or not turn.trained:
             continue
         if not comparable(turn, versions[turn.policy]):
             continue
         value = float(_divergence_of(turn).sum())
-        total, count = found.get((turn.policy, turn.agent), (0.0, 0.0))
-        found[turn.policy, turn.agent] = (total + value, count + len(turn))
-    return found
+        total, count = sums.get((turn.policy, turn.agent), (0.0, 0.0))
+        sums[turn.policy, turn.agent] = (total + value, count + len(turn))
+    return sums
 
 
 def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
     """Mismatch from the first passes of updates; removes the entries from their metrics."""
-    found: Tally = {}
+    sums: Tally = {}
     for policy, metrics in updates.items():
         for agent in [name[len(SUM) :] for name in metrics if name.startswith(SUM)]:
-            found[policy, agent] = (metrics.pop(SUM + agent), metrics.pop(COUNT + agent))
-    return found
+            sums[policy, agent] = (metrics.pop(SUM + agent), metrics.pop(COUNT + agent))
+    return sums
 
 
 def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[str, float]:
     """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` with several trained policies, and
     `mismatch_kl/<agent>` with several agents, except for agents with a policy's name."""
     sums: dict[str, list[float]] = {}
-    agents = {agent for found in tallies for _, agent in found}
-    for found in tallies:
-        for (policy, agent), (total, count) in found.items():
+    agents = {agent for tally in tallies for _, agent in tally}
+    for tally in tallies:
+        for (policy, agent), (total, count) in tally.items():
             names = [""] + [policy] * (len(policies) > 1)
             names += [agent] * (len(agents) > 1 and agent not in policies)
             for name in names:
-                known = sums.setdefault(name, [0.0, 0.0])
-                known[0] += total
-                known[1] += count
+                entry = sums.setdefault(name, [0.0, 0.0])
+                entry[0] += total
+                entry[1] += count
     return {
         f"mismatch_kl/{name}".rstrip("/"): total / count
         for name, (total, count) in sums.items()
@@ -168,5 +168,5 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
         look = FirstLook(version)
         look.add(batch, outputs.logprobs)
         tallies.append(taken({policy.name: look.numbers()}))
-    found = mismatch_metrics(tallies, [policy.name])
-    return {name: value for name, value in found.items() if name == "mismatch_kl"}
+    metrics = mismatch_metrics(tallies, [policy.name])
+    return {name: value for name, value in metrics.items() if name == "mismatch_kl"}

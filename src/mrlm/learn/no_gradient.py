@@ -41,14 +41,14 @@ def check_gradient(
             loss = algorithm.loss(batch, Outputs(*leaves))  # pyright: ignore[reportArgumentType]
         if not loss.total.requires_grad:
             continue
-        given = [leaf for leaf in leaves if leaf is not None]
-        slopes = torch.autograd.grad(loss.total, given, allow_unused=True)
+        inputs = [leaf for leaf in leaves if leaf is not None]
+        slopes = torch.autograd.grad(loss.total, inputs, allow_unused=True)
         logprobs = leaves[0]
         assert logprobs is not None
         certain = (logprobs.detach().exp() >= 1) & (slopes[1] is None)
-        for place, slope in enumerate(slopes):
+        for index, slope in enumerate(slopes):
             if slope is not None:
-                count += int(((slope != 0) & ~(certain & (place == 0))).sum())
+                count += int(((slope != 0) & ~(certain & (index == 0))).sum())
     if not count:
         return
     weights = policy.parameters()

@@ -299,18 +299,18 @@ def n_step(
     """`A_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V_{t+n} - V_t` (N,),
     truncated at the end of the row (arXiv 1602.01783). Arguments as in `gae`, with `gamma` (N,),
     `bootstrap` (R,)."""
-    found = np.empty_like(values)
+    advantages = np.empty_like(values)
     start = 0
     for size, last in zip(lengths, bootstrap, strict=True):
         here = slice(start, start + size)
-        paid, discount = rewards[here], gamma[here]
+        row_rewards, discount = rewards[here], gamma[here]
         value = np.append(values[here], last)
         returns = value.copy()
         for _ in range(min(steps, size)):
-            returns = np.append(paid + discount * returns[1:], last)
-        found[here] = returns[:-1] - value[:-1]
+            returns = np.append(row_rewards + discount * returns[1:], last)
+        advantages[here] = returns[:-1] - value[:-1]
         start += size
-    return found
+    return advantages
 
 
 _COMPLETE: ContextVar[bool] = ContextVar("complete", default=False)
@@ -336,9 +336,9 @@ def global_gather(value: Any) -> list[Any]:
     """A value of all ranks, in rank order; `[value]` with one rank or inside `complete`."""
     if not _apart():
         return [value]
-    found: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def global_rank() -> int:
@@ -348,12 +348,14 @@ def global_rank() -> int:
 
 def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Sums short lists of numbers by name over all ranks; a name may be missing on some."""
-    found: dict[str, list[float]] = {}
+    sums: dict[str, list[float]] = {}
     for part in global_gather({key: [float(x) for x in row] for key, row in table.items()}):
         for key, row in part.items():
-            known = found.get(key)
-            found[key] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
-    return found
+            previous = sums.get(key)
+            sums[key] = (
+                row if previous is None else [a + b for a, b in zip(previous, row, strict=True)]
+            )
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +381,13 @@ def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
     for part in global_gather({key: (float(x.min()), float(x.max())) for key, x in table.items()}):
         for key, pair in part.items():
             ranges.setdefault(key, []).extend(pair)
-    found: dict[str, Moments] = {}
+    moments: dict[str, Moments] = {}
     for key, (count, _) in sums.items():
         flat = count < 2 or min(ranges[key]) == max(ranges[key])
-        found[key] = Moments(int(count), means[key], 0.0 if flat else squares[key][0] / (count - 1))
-    return found
+        moments[key] = Moments(
+            int(count), means[key], 0.0 if flat else squares[key][0] / (count - 1)
+        )
+    return moments
 
 
 def whiten(
@@ -393,8 +397,8 @@ def whiten(
     are fewer than two numbers. Entries outside `mask` (N,) do not count and become 0. `moments` are
     those of the whole batch; computed from `x` (over all ranks) if `None`."""
     counted = x if mask is None else x[mask.astype(bool)]
-    found = moments or global_moments({"": counted}).get("", Moments(0, 0.0, 0.0))
-    if found.variance == 0.0:
+    statistics = moments or global_moments({"": counted}).get("", Moments(0, 0.0, 0.0))
+    if statistics.variance == 0.0:
         return np.zeros_like(x, dtype=np.float64)
-    scaled = (x - found.mean) / math.sqrt(found.variance + 1e-8)
+    scaled = (x - statistics.mean) / math.sqrt(statistics.variance + 1e-8)
     return scaled if mask is None else scaled * mask

@@ -102,20 +102,23 @@ class Stepper:
         self.settings: LearnerSettings = settings
         head = policy.value_head
         heads = [] if head is None else list(head.parameters())
-        known = {id(weight) for weight in heads}
-        own = [weight for weight in policy.parameters() if id(weight) not in known]
-        self.weights: list[nn.Parameter] = own + heads
+        head_ids = {id(weight) for weight in heads}
+        body_weights = [weight for weight in policy.parameters() if id(weight) not in head_ids]
+        self.weights: list[nn.Parameter] = body_weights + heads
         """The trained parameters, in the order that names them in the state."""
         self.masters: MasterWeights = MasterWeights(self.weights, settings.master_weights)
         optimized = {
             id(weight): copy
             for weight, copy in zip(self.weights, self.masters.optimized, strict=True)
         }
-        self.own: list[nn.Parameter] = [optimized[id(weight)] for weight in own or heads]
+        self.own: list[nn.Parameter] = [optimized[id(weight)] for weight in body_weights or heads]
         """Those that the optimiser updates for them, without a value head if there are others."""
         groups: list[dict[str, Any]] = []
-        for each, rate in ((own, settings.learning_rate), (heads, settings.critic_rate)):
-            parts = decayed(policy, each) if settings.weight_decay else (each,)
+        for group_weights, rate in (
+            (body_weights, settings.learning_rate),
+            (heads, settings.critic_rate),
+        ):
+            parts = decayed(policy, group_weights) if settings.weight_decay else (group_weights,)
             for part, share in zip(parts, (settings.weight_decay, 0.0), strict=False):
                 group = {"params": [optimized[id(weight)] for weight in part]}
                 rates = {"lr": rate, "peak_lr": rate, "weight_decay": share}
@@ -194,7 +197,7 @@ class Stepper:
         copies: dict[int, Tensor] = {}
         weights, storage = self.weights, self.policy.storage
         grouped = (weight for group in self.optimizer.param_groups for weight in group["params"])
-        place_of = {id(weight): place for place, weight in enumerate(grouped)}
+        place_of = {id(weight): position for position, weight in enumerate(grouped)}
         for name, value in {**tensors, **rest["values"]}.items():
             index, key = name.split(".", 1)
             if isinstance(value, Tensor):
@@ -202,8 +205,8 @@ class Stepper:
             if key == MASTER:
                 copies[int(index)] = value
                 continue
-            place = place_of[id(self.masters.optimized[int(index)])]
-            state.setdefault(place, {})[key] = value
+            position = place_of[id(self.masters.optimized[int(index)])]
+            state.setdefault(position, {})[key] = value
         self.masters.load(copies)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -313,9 +316,9 @@ class Trainee:
             where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
             log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
             if self.nonfinite >= self.settings.max_nonfinite_steps:
-                place = self._dump(samples, metrics | {"grad_norm": norm})
+                dump_note = self._dump(samples, metrics | {"grad_norm": norm})
                 raise NonFiniteError(
-                    f"{where}: {self.nonfinite} steps in a row were not finite{place}. "
+                    f"{where}: {self.nonfinite} steps in a row were not finite{dump_note}. "
                     f"Lower {self.rate}, or set training.precision=fp32"
                 )
         return norm, finite

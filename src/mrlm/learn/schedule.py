@@ -56,10 +56,10 @@ class Schedule:
     def stages(self, learners: Sequence[L], step: int, seed: int) -> list[list[L]]:
         """Learners to update in an iteration: those of a stage update together, stages one after
         the other. The random order follows from the seed."""
-        kept = [each for each in learners if self.learns(each.policy, step)]
+        active = [learner for learner in learners if self.learns(learner.policy, step)]
         if self.order == "sequential":
-            return [[each] for each in random.Random(seed).sample(kept, len(kept))]
-        return [kept] if kept else []
+            return [[learner] for learner in random.Random(seed).sample(active, len(active))]
+        return [active] if active else []
 
     def rotation(self, step: int) -> int:
         """Number of places that policies are shifted along the roles in an iteration."""

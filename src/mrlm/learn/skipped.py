@@ -25,16 +25,16 @@ def read_skipped(
         look: gets their log-probs on the main rank, unless it is done.
         main: whether this is the main rank.
     """
-    kept = effective(samples, algorithm.spec.ignores_zero)
-    if len(kept) == len(samples):
+    with_gradient = effective(samples, algorithm.spec.ignores_zero)
+    if len(with_gradient) == len(samples):
         return {}
-    read = Totals.of(kept).tokens_by_agent
+    read = Totals.of(with_gradient).tokens_by_agent
     few: dict[str, list[Sample]] = {}
     for sample in samples:
         agent = sample.turns[0].agent
         if agent not in read and len(few.setdefault(agent, [])) < FEW:
             few[agent].append(sample)
-    chosen = [sample for found in few.values() for sample in found]
+    chosen = [sample for agent_samples in few.values() for sample in agent_samples]
     if not chosen:
         return {}
     numbers = AgentNumbers()

@@ -91,14 +91,14 @@ class TeamLearner:
                 "models, or use its trainer under torchrun"
             )
 
-    def _critics(self, given: Any) -> list[Critic]:
+    def _critics(self, model: Any) -> list[Critic]:
         """The critics of the policies, or that of the team."""
         topology = self.spec.critic.topology
         if topology not in ("central", "mixed"):
-            return [each.critic for each in self.learners if each.critic is not None]
+            return [learner.critic for learner in self.learners if learner.critic is not None]
         copied = frozen_beside if topology == "mixed" else beside
         first = self.learners[0].weights_of
-        body = copied(first) if given is None else as_policy("critic", given)
+        body = copied(first) if model is None else as_policy("critic", model)
         chats = {policy.name: policy.chat for policy in self.policy_of.values()}
         if topology == "central":
             return [CentralCritic(body, self.settings, chats)]
@@ -112,12 +112,12 @@ class TeamLearner:
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Parameters of the policies only, heads included, each once."""
-        found = [p for each in self.learners for p in each.weights_of.parameters()]
-        return list({id(parameter): parameter for parameter in found}.values())
+        weights = [p for learner in self.learners for p in learner.weights_of.parameters()]
+        return list({id(parameter): parameter for parameter in weights}.values())
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Those of critics with a network; for a mixer, 3e-4 is a usual learning rate."""
-        return [p for each in self.critics for p in each.learned.parameters()]
+        return [p for critic in self.critics for p in critic.learned.parameters()]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -162,19 +162,19 @@ class TeamLearner:
                 "`for loss in team.losses(episodes, rewards)` for its update order",
                 type(self.algorithm).__name__,
             )
-        found: dict[str, Loss] = {}
+        losses: dict[str, Loss] = {}
         for learner in self.learners:
             samples = self.algorithm.samples(groups, learner.policy)
             if samples:
-                found[learner.policy] = learner.loss_of(samples)
-        if not found:
+                losses[learner.policy] = learner.loss_of(samples)
+        if not losses:
             raise ConfigError(
                 "nothing to train on: no episode has a MODEL message of a trained agent"
             )
         for critic in self.critics:
             loss = critic.loss(groups, self.algorithm, self._across)
-            found[f"critic/{critic.name}"] = Loss(loss, {"value_loss": loss.detach()})
-        return _together(found)
+            losses[f"critic/{critic.name}"] = Loss(loss, {"value_loss": loss.detach()})
+        return _together(losses)
 
     def losses(
         self,
@@ -195,11 +195,11 @@ class TeamLearner:
         schedule = Schedule(order=self.spec.orders[0])
         learners = [] if self.algorithm.waiting else self.learners
         stages = schedule.stages(learners, 0, rng.getrandbits(32))
-        for place, stage in enumerate(stages):
+        for index, stage in enumerate(stages):
             yield from self._stage_steps(stage, groups, rng)
-            waiting = [learner for later in stages[place + 1 :] for learner in later]
-            found = run_async(carry(self.algorithm, stage, waiting, groups))
-            self.algorithm.metrics |= found
+            waiting = [learner for later in stages[index + 1 :] for learner in later]
+            carry_metrics = run_async(carry(self.algorithm, stage, waiting, groups))
+            self.algorithm.metrics |= carry_metrics
 
     def batches(
         self,
@@ -209,12 +209,12 @@ class TeamLearner:
     ) -> dict[str, Batch]:
         """Policy -> its batch of credited episodes, packed as in `calculate_loss`."""
         groups = self.credited(episodes, rewards, group_by)
-        found: dict[str, Batch] = {}
+        by_policy: dict[str, Batch] = {}
         for learner in self.learners:
             samples = self.algorithm.samples(groups, learner.policy)
             if samples:
-                found[learner.policy] = learner.packed(samples)
-        return found
+                by_policy[learner.policy] = learner.packed(samples)
+        return by_policy
 
     def credited(
         self,
@@ -261,13 +261,13 @@ class TeamLearner:
             }
             moved: dict[str, float] = {}
             for number in range(max(map(len, parts.values()), default=0)):
-                found: dict[str, Loss] = {}
+                losses: dict[str, Loss] = {}
                 for learner in left:
                     if number < len(parts[learner.policy]):
                         loss = learner.loss_of(parts[learner.policy][number])
-                        found[learner.policy] = loss
+                        losses[learner.policy] = loss
                         moved[learner.policy] = float(loss.metrics.get("approx_kl", 0.0))
-                yield _together(found)
+                yield _together(losses)
             limit = math.inf if algorithm.target_kl is None else algorithm.target_kl
             left = [learner for learner in left if moved.get(learner.policy, 0.0) <= limit]
 
@@ -276,12 +276,12 @@ def _policies(agents: Mapping[str, Any]) -> dict[str, Policy]:
     """Agent -> its policy; agents with the same model and adapter share one."""
     if not agents:
         raise ConfigError("a team needs at least one agent: TeamLearner({'a': (model, tokenizer)})")
-    found: dict[str, Policy] = {}
-    known: dict[tuple[int, str | None], Policy] = {}
-    for agent, given in agents.items():
-        policy = as_policy(agent, given)
-        found[agent] = known.setdefault((id(policy.model), policy.adapter), policy)
-    return found
+    policy_of: dict[str, Policy] = {}
+    by_model: dict[tuple[int, str | None], Policy] = {}
+    for agent, entry in agents.items():
+        policy = as_policy(agent, entry)
+        policy_of[agent] = by_model.setdefault((id(policy.model), policy.adapter), policy)
+    return policy_of
 
 
 def _trained(agents: Mapping[str, Any], trained: Sequence[str] | None) -> list[str]:
@@ -294,14 +294,14 @@ def _trained(agents: Mapping[str, Any], trained: Sequence[str] | None) -> list[s
     return names
 
 
-def _together(found: Mapping[str, Loss]) -> LossTensor:
+def _together(losses: Mapping[str, Loss]) -> LossTensor:
     """Sums losses by name, with metrics as `<metric>/<name>`."""
     metrics = {
         f"{metric}/{name}": value
-        for name, loss in found.items()
+        for name, loss in losses.items()
         for metric, value in loss.metrics.items()
     }
-    first, *others = (loss.total for loss in found.values())
+    first, *others = (loss.total for loss in losses.values())
     for total in others:
         first = first + total
     return LossTensor.of(first, metrics)

@@ -29,11 +29,11 @@ class WeightChange:
 
     def __init__(self, weights: Sequence[nn.Parameter], ranks: int = 1) -> None:
         self._weights = weights[:: math.ceil(len(weights) / TENSORS)]
-        found = [_entries(weight) for weight in self._weights]
+        entries = [_entries(weight) for weight in self._weights]
         shares = [1 / _copies(weight, ranks) for weight in self._weights]
-        counts = [each.shape[0] for each in found]
+        counts = [entry.shape[0] for entry in entries]
         self._shares = torch.from_numpy(np.repeat(shares, counts))
-        self._before = _on_host(found)
+        self._before = _on_host(entries)
 
     def numbers(self) -> dict[str, float]:
         """Sums of squares that can be added over ranks; `relative` divides them."""
@@ -66,8 +66,8 @@ def _offset(weight: Tensor) -> int:
     rows, before = len(weight), 0
     for axis, placement in enumerate(cut.placements):
         if placement.is_shard():
-            each = math.ceil(rows / cut.device_mesh.size(axis))
-            before = min(rows, each * cut.device_mesh.get_local_rank(axis))
+            shard_rows = math.ceil(rows / cut.device_mesh.size(axis))
+            before = min(rows, shard_rows * cut.device_mesh.get_local_rank(axis))
     return before * (weight.numel() // rows)
 
 

@@ -59,10 +59,10 @@ class AgentSettings:
     def view(self, messages: Sequence[Message]) -> list[Message]:
         """A conversation as the agent sees it: other agents' messages become a user's."""
         seen = [
-            replace(each, role=Role.USER)
-            if each.role is Role.ASSISTANT and each.agent not in (None, self.name)
-            else each
-            for each in messages
+            replace(message, role=Role.USER)
+            if message.role is Role.ASSISTANT and message.agent not in (None, self.name)
+            else message
+            for message in messages
         ]
         if self.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
             seen.insert(0, Message(self.system_prompt, Role.SYSTEM))
@@ -162,7 +162,7 @@ class Agent:
         message = Message(text, Role.ASSISTANT, self.name, metadata=metadata, turn=turn)
         turn.message = message
         self._prompts[id(turn)] = prompt
-        insort(rollout.turns, turn, key=lambda each: each.index)  # in the order of requests
+        insort(rollout.turns, turn, key=lambda other: other.index)  # in the order of requests
         episode.rollouts.setdefault(self.name, rollout)
         rollout.messages = [*seen, message]
         return message
@@ -179,8 +179,10 @@ class Agent:
         text."""
         if self.settings.chat is not None:
             return self.settings.chat.prompt(seen, after=self._last_own(seen))
-        own = [place for place, each in enumerate(seen) if id(each.turn) in self._prompts]
-        fresh = seen[own[-1] + 1 :] if own else seen
+        own_positions = [
+            position for position, entry in enumerate(seen) if id(entry.turn) in self._prompts
+        ]
+        fresh = seen[own_positions[-1] + 1 :] if own_positions else seen
         return Prompt("\n".join(message.content for message in fresh), [])
 
     async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
@@ -235,8 +237,8 @@ class Agent:
             if last is not None and chat is not None and not self._overflows(seen):
                 with span("prompts", self.name):
                     prompt, turn = chat.prompt(seen, after=last), last[1]
-                known = len(turn.prompt_ids) + len(turn.completion_ids)
-                self.rollout.tail_ids = [] if prompt.forked else prompt.ids[known:]
+                length = len(turn.prompt_ids) + len(turn.completion_ids)
+                self.rollout.tail_ids = [] if prompt.forked else prompt.ids[length:]
                 self.rollout.rewritten |= prompt.forked
             self.rollout.messages = seen
 

@@ -37,11 +37,11 @@ class BoardRecorder:
             return
         if not isinstance(board, str):
             raise TypeError(f"render must return a str, an Html or None, not {board!r:.60}")
-        known, board = episode.boards, bounded(board)
-        if known and known[-1][1] == board:
+        history, board = episode.boards, bounded(board)
+        if history and history[-1][1] == board:
             return
-        if last or sum(len(each) for _, each in known) < MOST_DRAWN:
-            known.append((len(episode.step_rewards), board))
+        if last or sum(len(drawing) for _, drawing in history) < MOST_DRAWN:
+            history.append((len(episode.step_rewards), board))
 
     def failed(self, episode: Episode, error: Exception) -> None:
         """Logs an error of `render`."""

@@ -111,7 +111,7 @@ class SleepingEngine(Protocol):
 
 async def rest(engines: Mapping[str, Engine]) -> None:
     """Let engines release memory that learning can use, until the next request."""
-    for engine in {id(each): each for each in engines.values()}.values():
+    for engine in {id(item): item for item in engines.values()}.values():
         if isinstance(engine, SleepingEngine):
             await engine.rest()
 
@@ -239,10 +239,10 @@ class Batcher:
 
     async def _logged(self, answers: Answers, request: Request) -> Completion:
         """The recorded completion of a request, or a new one that is recorded."""
-        known = answers.recall(request)
-        if known is not None:
+        entry = answers.recall(request)
+        if entry is not None:
             self._lingering.start(self.linger())
-            return known
+            return entry
         completion = await self._asked(request)
         answers.note(request, completion, self.rounds)
         return completion

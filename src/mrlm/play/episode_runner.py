@@ -125,7 +125,7 @@ class EpisodeRunner:
         """
         twin = self._twin(0, (*joint, 1))
         twin.episode.id = f"{self.episode.id}/{'-'.join(map(str, joint))}"
-        spoke = {name: each.agents[name].fork(twin.episode, 0) for name, each in parts.items()}
+        spoke = {name: runner.agents[name].fork(twin.episode, 0) for name, runner in parts.items()}
         twin.agents = Agents({**twin.agents, **spoke})
         self._forks.append(twin)
         return twin
@@ -164,15 +164,17 @@ class EpisodeRunner:
     def hand_over(self) -> None:
         """Hand the turns before a failed episode of the family (or one with a missing reward) to
         the first other episode that has them as context, so that they are trained on there."""
-        usable = [each.episode for each in self.family if not each.episode.failed]
-        for agent, turn in [lost for each in self.family for lost in _lost(each)]:
+        usable = [candidate.episode for candidate in self.family if not candidate.episode.failed]
+        for agent, turn in [lost for candidate in self.family for lost in _lost(candidate)]:
             heirs = (
                 other
                 for episode in usable
                 if agent in episode.rollouts and agent not in episode.missing
                 for other in episode.rollouts[agent].turns
             )
-            same = (each for each in heirs if each.completion_ids is turn.completion_ids)
+            same = (
+                candidate for candidate in heirs if candidate.completion_ids is turn.completion_ids
+            )
             heir = next(same, None)
             if heir is not None:
                 heir.trained, turn.trained = True, False

@@ -74,27 +74,37 @@ class Transition:
             ConfigError: the function raised an error, or did not return one prompt per agent.
         """
         agents = dialogue.agents
-        shown, said = copy.deepcopy((dialogue.prompts, dialogue.answers))
-        last = [each[-1] if each else "" for each in said.values()]
-        given = (prompt, last, len(agents), list(shown.values()), list(said.values()))
+        prompt_lists, answer_lists = copy.deepcopy((dialogue.prompts, dialogue.answers))
+        last = [texts[-1] if texts else "" for texts in answer_lists.values()]
+        arguments = (
+            prompt,
+            last,
+            len(agents),
+            list(prompt_lists.values()),
+            list(answer_lists.values()),
+        )
         try:
-            found = await self._called(dict(zip(ARGUMENTS, given, strict=True)))
+            result = await self._called(dict(zip(ARGUMENTS, arguments, strict=True)))
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(f"{self.where}, task {task!r}: it raised {error!r}") from error
-        if isinstance(found, str) or not isinstance(found, Sequence) or len(found) != len(agents):
+        if (
+            isinstance(result, str)
+            or not isinstance(result, Sequence)
+            or len(result) != len(agents)
+        ):
             raise ConfigError(
-                f"{self.where}, task {task!r}: it returned {found!r}; return a list with one "
+                f"{self.where}, task {task!r}: it returned {result!r}; return a list with one "
                 f"prompt for each of {', '.join(agents)}"
             )
-        return dict(zip(agents, found, strict=True))
+        return dict(zip(agents, result, strict=True))
 
-    async def _called(self, given: Mapping[str, Any]) -> Any:
-        named = {name: given[name] for name in self._by_name}
-        listed = () if named else tuple(given.values())[: self._count]
+    async def _called(self, arguments: Mapping[str, Any]) -> Any:
+        named = {name: arguments[name] for name in self._by_name}
+        listed = () if named else tuple(arguments.values())[: self._count]
         if inspect.iscoroutinefunction(self.function):
             return await self.function(*listed, **named)
-        found = await in_thread(lambda: self.function(*listed, **named))
-        return await found if inspect.isawaitable(found) else found
+        result = await in_thread(lambda: self.function(*listed, **named))
+        return await result if inspect.isawaitable(result) else result
 
 
 def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, ...], int]:
@@ -142,9 +152,9 @@ class Dialogue:
         self.answers[agent].append(message.content)
 
 
-def observed(shown: Sequence[Message], mode: Mode) -> Observation:
+def observed(messages: Sequence[Message], mode: Mode) -> Observation:
     """An agent's observation in the next turn."""
-    return Observation(list(shown), info={"new_conversation": mode == "replace"})
+    return Observation(list(messages), info={"new_conversation": mode == "replace"})
 
 
 @dataclass
@@ -164,10 +174,10 @@ class Turning:
 
     def __post_init__(self) -> None:
         check_choices(self, "environment reward")
-        most, given = self.max_turns, self.external_transition
+        most, transition = self.max_turns, self.external_transition
         if most is not None and (isinstance(most, bool) or most < 1):
             raise ConfigError(f"environment reward: max_turns must be at least 1, not {most}")
-        self.external_transition = None if given is None else Transition(given)
+        self.external_transition = None if transition is None else Transition(transition)
         self.count: int = most or 1
         replaces = self.transition_mode == "replace"
         self.formatted: bool = replaces and not self.external_prompt_passthrough
@@ -179,16 +189,16 @@ class Turning:
             ConfigError: a setting has two values.
         """
         workflow = Turning(**others)
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, default in TURN_SETTINGS.items():
-            own, other = getattr(self, name), getattr(workflow, name)
-            if default not in (own, other) and own != other:
+            value, other = getattr(self, name), getattr(workflow, name)
+            if default not in (value, other) and value != other:
                 raise ConfigError(
-                    f"environment reward: {name} is {own!r} here and {other!r} in the workflow; "
+                    f"environment reward: {name} is {value!r} here and {other!r} in the workflow; "
                     "it is one setting, so keep one of them"
                 )
-            found[name] = other if own == default else own
-        return Turning(**found)
+            settings[name] = other if value == default else value
+        return Turning(**settings)
 
     def check(self) -> None:
         """Refuse several turns without prompts for them, and prompts that no turn reads.

@@ -35,7 +35,7 @@ class Failures:
             AllFailedError: every episode failed, or was cut short before anybody spoke.
         """
         episodes = [episode for group in groups for episode in group]
-        if not episodes or not all(each.failed or _unread(each) for each in episodes):
+        if not episodes or not all(item.failed or _unread(item) for item in episodes):
             return groups
         error = AllFailedError(
             f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"

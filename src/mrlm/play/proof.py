@@ -99,14 +99,14 @@ def proved(env: Environment, split: Split, most: int | None = SAMPLE) -> Proof:
     """
     count = env.num_tasks(split) or 0
     number = count if most is None else min(count, most)
-    places = [place * count // number for place in range(number)]
+    places = [index * count // number for index in range(number)]
     file = _cached(env, split, places)
     if file is not None and file.is_file():
         stored = json.loads(file.read_text(encoding="utf-8"))
-        problems = {int(place): reason for place, reason in stored.pop("problems").items()}
+        problems = {int(index): reason for index, reason in stored.pop("problems").items()}
         return Proof(**stored, problems=problems)
     results = run_async(_played(env, split, places))
-    problems = {place: result for place, result in results.items() if result}
+    problems = {index: result for index, result in results.items() if result}
     silent = sum(result is None for result in results.values())
     proof = Proof(count, number, silent, problems)
     if file is not None:
@@ -139,9 +139,9 @@ def check_rows(env: Environment, where: str) -> None:
         proof = proved(env, split)
         if not proof.problems:
             continue
-        rows = [table.row(place, split)[1] for place in list(proof.problems)[:SHOWN]]
+        rows = [table.row(index, split)[1] for index in list(proof.problems)[:SHOWN]]
         reasons = zip(proof.problems.items(), rows, strict=False)
-        text = "; ".join(f"{_named(split, place, row)}: {why}" for (place, why), row in reasons)
+        text = "; ".join(f"{_named(split, index, row)}: {why}" for (index, why), row in reasons)
         counts = f"{len(proof.problems)} of {proof.checked} rows"
         if table.on_bad_row != "skip" or len(proof.problems) == proof.rows:
             raise DataError(
@@ -154,9 +154,9 @@ def check_rows(env: Environment, where: str) -> None:
     table.proved = True
 
 
-def _named(split: str, place: int, row: dict[str, object]) -> str:
+def _named(split: str, index: int, row: dict[str, object]) -> str:
     title = row.get("task_id", row.get("id"))
-    return f"{split} row {place}" + (f" ({title})" if title is not None else "")
+    return f"{split} row {index}" + (f" ({title})" if title is not None else "")
 
 
 def _cached(env: Environment, split: Split, places: Sequence[int]) -> Path | None:
@@ -166,7 +166,7 @@ def _cached(env: Environment, split: Split, places: Sequence[int]) -> Path | Non
         return None
     if (table := env.row_table) is None:
         return None
-    rows = [table.row(place, split)[1] for place in places]
+    rows = [table.row(index, split)[1] for index in places]
     settings = {name: repr(value) for name, value in vars(env).items() if name[0] != "_"}
     text = json.dumps(
         [importlib.metadata.version("mrlm"), type(env).__name__, settings, rows], default=str
@@ -181,18 +181,18 @@ async def _played(env: Environment, split: Split, places: Sequence[int]) -> dict
     full = env.expert_return or 0.0
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(place: int) -> str | None:
+    async def one(index: int) -> str | None:
         async with turns:
             try:
-                return await _problem(env.prover(), split, place, full)
+                return await _problem(env.prover(), split, index, full)
             except MRLMError as error:
                 return str(error)
 
     return dict(zip(places, await asyncio.gather(*map(one, places)), strict=True))
 
 
-async def _problem(env: Environment, split: Split, place: int, full: float) -> str | None:
-    result = await _now(env.reset(env.task(place, split), place))
+async def _problem(env: Environment, split: Split, index: int, full: float) -> str | None:
+    result = await _now(env.reset(env.task(index, split), index))
     earned: dict[str, float] = {}
     parts: dict[str, float] = {}
     for _ in range(MOST_STEPS):

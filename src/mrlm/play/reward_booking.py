@@ -30,15 +30,15 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
     if not rewards and share == "own":
         episode.step_rewards.append(0.0)
         return
-    given = {agent: _validated(reward, episode, agent) for agent, reward in rewards.items()}
-    paid = {agent: reward for agent, reward in given.items() if reward.known}
-    if len(paid) < len(given):
-        unknown = given.keys() - paid.keys()
-        if not paid:  # no reward of the step is known
+    all_rewards = {agent: _validated(reward, episode, agent) for agent, reward in rewards.items()}
+    known_rewards = {agent: reward for agent, reward in all_rewards.items() if reward.known}
+    if len(known_rewards) < len(all_rewards):
+        unknown = all_rewards.keys() - known_rewards.keys()
+        if not known_rewards:  # no reward of the step is known
             episode.missing |= {*agents, *unknown}
         elif share == "own":
             episode.missing |= unknown
-    amounts = {agent: reward.value for agent, reward in paid.items()}
+    amounts = {agent: reward.value for agent, reward in known_rewards.items()}
     if share != "own":
         total = sum(amounts.values())
         weights = dict.fromkeys(episode.rollouts, 1.0) if share == "team" else share
@@ -50,7 +50,7 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
         else:
             episode.metrics = summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
     named: dict[str, float] = {}
-    for agent, reward in paid.items():
+    for agent, reward in known_rewards.items():
         if not reward.components:
             continue
         rollout = episode.rollouts.get(agent)
@@ -74,9 +74,9 @@ def _validated(reward: object, episode: Episode, agent: str) -> Reward:
     return validated_reward(reward, where)
 
 
-def summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+def summed(numbers: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
     """The sums of two tables of numbers."""
-    total = dict(known)
+    total = dict(numbers)
     for name, value in more.items():
         total[name] = total.get(name, 0.0) + float(value)
     return total

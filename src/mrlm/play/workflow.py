@@ -129,22 +129,22 @@ AnyWorkflow = Workflow | WorkflowFunction | type[object]
 either."""
 
 
-def as_workflow(given: AnyWorkflow, settings: Mapping[str, object] | None = None) -> Workflow:
+def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = None) -> Workflow:
     """Convert a workflow that is given as an instance, a class or a plain function.
 
     Args:
-        given: the workflow, or its class.
+        workflow: the workflow, or its class.
         settings: arguments of the class.
 
     Raises:
         ConfigError: it is not callable, or its class declares attributes that only a `Workflow` may
             declare.
     """
-    made = given(**(settings or {})) if inspect.isclass(given) else given
+    made = workflow(**(settings or {})) if inspect.isclass(workflow) else workflow
     if isinstance(made, Workflow):
         return made
     if not callable(made):
-        raise not_a_workflow(given)
+        raise not_a_workflow(workflow)
     ignored = [name for name in DECLARED if not inspect.isfunction(made) and hasattr(made, name)]
     if ignored:
         raise ConfigError(
@@ -154,10 +154,10 @@ def as_workflow(given: AnyWorkflow, settings: Mapping[str, object] | None = None
     return FunctionWorkflow(cast("WorkflowFunction", made))
 
 
-def not_a_workflow(given: object) -> ConfigError:
+def not_a_workflow(value: object) -> ConfigError:
     """The error for an object that cannot be awaited with `(task, agents, env)`."""
     return ConfigError(
-        f"{given!r} is not a workflow: write `async def my_workflow(task, agents, env)`"
+        f"{value!r} is not a workflow: write `async def my_workflow(task, agents, env)`"
     )
 
 

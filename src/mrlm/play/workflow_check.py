@@ -71,12 +71,12 @@ def check_workflow(
         )
 
 
-def _awaitable(given: AnyWorkflow | str) -> Workflow:
+def _awaitable(value: AnyWorkflow | str) -> Workflow:
     """Convert the workflow, and refuse anything but a coroutine function."""
-    workflow = as_workflow(registry.load("workflows", given) if isinstance(given, str) else given)
+    workflow = as_workflow(registry.load("workflows", value) if isinstance(value, str) else value)
     called = workflow.function if isinstance(workflow, FunctionWorkflow) else workflow
     if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(called.__call__)):
-        raise not_a_workflow(given)
+        raise not_a_workflow(value)
     return workflow
 
 
@@ -110,7 +110,8 @@ def _played(
     names = tuple(agents or env.agents)
     sampling = SamplingParams(max_new_tokens=1)
     settings_of = {
-        each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names
+        agent_name: AgentSettings(agent_name, agent_name, None, sampling, 0, trained=False)
+        for agent_name in names
     }
 
     def ask(agent: str, messages: Sequence[Message]) -> str:

@@ -61,9 +61,9 @@ def send(control, **message):
     control.send(json.dumps(message).encode())
 
 
-def tell(report, **found):
+def tell(report, **fields):
     """Write a line of a report; the first one counts."""
-    os.write(report, json.dumps(found).encode() + b"\n")
+    os.write(report, json.dumps(fields).encode() + b"\n")
 
 
 def content(fd):
@@ -125,9 +125,9 @@ def landlock(read, write):
 
 def filtered(program, stands_for_pid):
     """Load a seccomp program; its placeholder is replaced with the id of this process."""
-    own, wanted = struct.pack("=I", os.getpid()), struct.pack("=I", stands_for_pid)
+    pid, placeholder = struct.pack("=I", os.getpid()), struct.pack("=I", stands_for_pid)
     parts = [program[at : at + 8] for at in range(0, len(program), 8)]
-    parts = [part[:4] + own if part[4:] == wanted else part for part in parts]
+    parts = [part[:4] + pid if part[4:] == placeholder else part for part in parts]
     code = ctypes.create_string_buffer(b"".join(parts))
     head = struct.pack("HxxxxxxP", len(parts), ctypes.addressof(code))
     called("prctl", SECCOMP, 2, ctypes.c_char_p(head), 0, 0)
@@ -225,9 +225,9 @@ def ended(code):
 def started(text, modules):
     """Run a program that is to answer requests; raises its error output if it fails."""
     nowhere, sys.stderr = sys.stderr, io.StringIO()
-    said = sys.stderr
+    errors = sys.stderr
     if run_text(text, modules) or not modules:
-        raise RuntimeError(said.getvalue().strip()[-400:] or "the program ended")
+        raise RuntimeError(errors.getvalue().strip()[-400:] or "the program ended")
     sys.stderr = nowhere
     if not callable(getattr(modules[0], "answer", None)):
         raise RuntimeError("the program defines no answer(request)")
@@ -261,8 +261,8 @@ def frames(text):
                 reply["answer"] = modules[0].answer(message["request"])
             data = json.dumps(reply).encode()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"[:500]
-            data = json.dumps({"id": message["id"], "failed": said}).encode()
+            reason = f"{type(error).__name__}: {error}"[:500]
+            data = json.dumps({"id": message["id"], "failed": reason}).encode()
         data = struct.pack("<I", len(data)) + data
         while data:
             data = data[os.write(sink, data) :]
@@ -307,8 +307,8 @@ def init(setup, request, fds, report):
     for fd in fds:
         os.close(fd)
     while True:
-        found, status = os.wait()
-        if found == pid:
+        child, status = os.wait()
+        if child == pid:
             code = os.waitstatus_to_exitcode(status)
             tell(report, code=code)
             os._exit(0)

@@ -47,18 +47,18 @@ WATCH = 0.02
 
 def descendants(pid):
     """All descendants of a process."""
-    found, open_ = [], [pid]
+    pids, open_ = [], [pid]
     while open_:
         here = open_.pop()
         try:
             for thread in os.listdir(f"/proc/{here}/task"):
                 with open(f"/proc/{here}/task/{thread}/children") as file:
                     below = [int(word) for word in file.read().split()]
-                found += below
+                pids += below
                 open_ += below
         except (OSError, ValueError):
             pass
-    return found
+    return pids
 
 
 def used(pids):
@@ -75,15 +75,15 @@ def used(pids):
 
 def unlinked(pids, device):
     """Bytes on a device in unlinked files that processes hold open."""
-    found = {}
+    sizes = {}
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended by now
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     file = os.stat(f"/proc/{pid}/fd/{name}")
                     if stat.S_ISREG(file.st_mode) and (file.st_nlink, file.st_dev) == (0, device):
-                        found[file.st_ino] = file.st_blocks * 512
-    return sum(found.values())
+                        sizes[file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())
 
 
 def overfull(folder, limits, pids):
@@ -100,9 +100,9 @@ def overfull(folder, limits, pids):
             with os.scandir(path) as entries:
                 for entry in entries:
                     count += 1
-                    found = entry.stat(follow_symlinks=False)
-                    size += found.st_blocks * 512
-                    if stat.S_ISDIR(found.st_mode):
+                    status = entry.stat(follow_symlinks=False)
+                    size += status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode):
                         open_.append((entry.path, depth + 1))
                     if size > limits["disk"] or count > MOST_ENTRIES or depth > DEEPEST:
                         return True
@@ -122,11 +122,11 @@ class ProgramRun:
         self.results, report = os.pipe()
         not_for_it = [setup["control"], self.results]
         if setup["namespaces"]:
-            own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+            namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
             called("unshare", NEWPID)
-            self.pid = forked(init, setup, request, fds, report, own, *not_for_it)
-            called("setns", own, NEWPID)
-            os.close(own)
+            self.pid = forked(init, setup, request, fds, report, namespace, *not_for_it)
+            called("setns", namespace, NEWPID)
+            os.close(namespace)
         else:
             self.pid = forked(program, setup, request, fds, report, *not_for_it)
         for fd in (*fds, report):
@@ -168,21 +168,21 @@ class ProgramRun:
                     os.kill(pid, signal.SIGKILL)
             try:
                 while True:
-                    found, _, usage = os.wait4(-1, os.WNOHANG)
-                    if not found:
+                    result, _, usage = os.wait4(-1, os.WNOHANG)
+                    if not result:
                         break
                     cpu += usage.ru_utime + usage.ru_stime
             except ChildProcessError:
                 pass
             time.sleep(0.0005)
-        said = os.read(self.results, 1 << 16)
+        data = os.read(self.results, 1 << 16)
         os.close(self.results)
-        found = {} if self.setup["namespaces"] else {"code": code}
-        if said:
-            found = json.loads(said.splitlines()[0])
+        result = {} if self.setup["namespaces"] else {"code": code}
+        if data:
+            result = json.loads(data.splitlines()[0])
         peak = max(self.peak, usage.ru_maxrss * 1024)
         cpu = max(self.cpu, cpu)  # the status of killed processes does not contain their CPU time
-        return {"code": None, "failed": "", **found, "cause": self.cause, "cpu": cpu, "peak": peak}
+        return {"code": None, "failed": "", **result, "cause": self.cause, "cpu": cpu, "peak": peak}
 
 
 def serve(control, setup):

@@ -62,11 +62,11 @@ def tried_twice(work: Callable[[], SandboxResult]) -> SandboxResult:
     return SandboxResult("infra_error", reason=reason)
 
 
-def check_words(kind: str, words: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_words(kind: str, words: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse arguments of a sandbox in a config that it does not have."""
     for word in words:
-        if word not in known:
-            raise ConfigError(unknown(word, list(known), f"{kind} sandbox"))
+        if word not in names:
+            raise ConfigError(unknown(word, list(names), f"{kind} sandbox"))
 
 
 def check_positive(kind: str, **values: float) -> None:
@@ -166,9 +166,9 @@ class FramedSession(ABC):
                 self._end(error.status if isinstance(error, SessionEnded) else "infra_error")
                 raise
             if "answer" not in reply:
-                said = reply.get("failed")
-                said = said[:1000] if isinstance(said, str) else "it failed"
-                raise AnswerError(said.encode("utf-8", "replace").decode())
+                message = reply.get("failed")
+                message = message[:1000] if isinstance(message, str) else "it failed"
+                raise AnswerError(message.encode("utf-8", "replace").decode())
             return reply["answer"]
 
     def _missing(self) -> int:

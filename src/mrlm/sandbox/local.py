@@ -138,8 +138,8 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
             worker.close()
 
 
-def _close_of(kept: weakref.ref[LocalSandbox]) -> None:
-    sandbox = kept()
+def _close_of(reference: weakref.ref[LocalSandbox]) -> None:
+    sandbox = reference()
     if sandbox is not None and sandbox._owner == os.getpid():
         sandbox.close()
 

@@ -78,10 +78,10 @@ def open_sandbox(
 
 
 def _read(isolation: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    given = {isolation: {}} if isinstance(isolation, str) else dict(isolation)
-    if len(given) != 1:
+    mapping = {isolation: {}} if isinstance(isolation, str) else dict(isolation)
+    if len(mapping) != 1:
         raise ConfigError(f"isolation must be one word with its arguments, not {isolation!r}")
-    ((word, options),) = given.items()
+    ((word, options),) = mapping.items()
     if word not in WORDS:
         raise ConfigError(unknown(str(word), list(WORDS), "isolation"))
     if not isinstance(options or {}, Mapping):
@@ -91,12 +91,12 @@ def _read(isolation: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def opened() -> list[dict[str, str]]:
     """The local sandboxes that this process has opened, for the log of a run."""
-    found = {}
+    entries = {}
     for sandbox in _opened.values():
         tier = sandbox.tier
-        kept = "not probed" if tier is TIER_C else "a canary did not escape"
-        found[tier.name] = {"name": tier.name, "tier": tier.letter, "probe": kept}
-    return list(found.values())
+        result = "not probed" if tier is TIER_C else "a canary did not escape"
+        entries[tier.name] = {"name": tier.name, "tier": tier.letter, "probe": result}
+    return list(entries.values())
 
 
 def _first_that_holds(isolation: str) -> LocalSandbox:
@@ -105,10 +105,10 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
             f"programs can be isolated on Linux only, not on {sys.platform}, so none is run; set "
             "isolation: docker, or remote with a server on Linux"
         )
-    wanted = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
+    tiers = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
     reasons = []
     python()  # where it is missing, no tier can be used
-    for tier in wanted:
+    for tier in tiers:
         sandbox = LocalSandbox(tier)
         try:
             broken = [] if tier is TIER_C else probe(sandbox)
@@ -146,7 +146,7 @@ def probe(sandbox: LocalSandbox) -> list[str]:
     with socket.create_server(("127.0.0.1", 0)) as port, socket.socket(socket.AF_UNIX) as local:
         local.bind("\0" + name)
         local.listen()
-        given = {
+        canary_args = {
             "file": str(canary),
             "folder": folder,
             "secret": secret,
@@ -156,7 +156,7 @@ def probe(sandbox: LocalSandbox) -> list[str]:
         }
         os.environ["MRLM_CANARY"] = secret
         try:
-            result = sandbox.run_now(f"GIVEN = {given!r}\n{CANARY}", limits=CANARY_LIMITS)
+            result = sandbox.run_now(f"GIVEN = {canary_args!r}\n{CANARY}", limits=CANARY_LIMITS)
             untouched = (
                 os.listdir(folder) == ["canary"] and canary.read_text(encoding="utf-8") == secret
             )
@@ -164,6 +164,6 @@ def probe(sandbox: LocalSandbox) -> list[str]:
             del os.environ["MRLM_CANARY"]
             shutil.rmtree(folder)
     if not result.ok:
-        said = result.reason or result.stderr.strip()[-500:] or result.status
-        raise SandboxError(f"{sandbox.name}: {said}")
+        message = result.reason or result.stderr.strip()[-500:] or result.status
+        raise SandboxError(f"{sandbox.name}: {message}")
     return json.loads(result.stdout) + ([] if untouched else ["changed a file of the host"])

@@ -107,8 +107,8 @@ def strangers() -> list[int]:
     """Unused user ids to run programs as root's delegates; none if this process is not root."""
     if os.getuid() != 0:
         return []
-    known = {entry.pw_uid for entry in pwd.getpwall()}
-    return [uid for uid in range(FIRST_UNUSED, FIRST_UNUSED + UNUSED) if uid not in known]
+    used_ids = {entry.pw_uid for entry in pwd.getpwall()}
+    return [uid for uid in range(FIRST_UNUSED, FIRST_UNUSED + UNUSED) if uid not in used_ids]
 
 
 SETPRIV = shutil.which("setpriv", path=os.defpath)
@@ -137,12 +137,12 @@ def python() -> str:
             f"programs cannot be isolated on {platform.system()}: the sandbox needs Linux; use "
             "isolation: docker, or isolation: remote with an executor that runs on Linux"
         )
-    own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    for found in (str(own), *(f"{folder}/python3" for folder in ("/usr/bin", "/usr/local/bin"))):
-        if os.access(found, os.X_OK) and (os.getuid() != 0 or _readable_by_all(Path(found))):
-            return found
+    current = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    for path in (str(current), *(f"{folder}/python3" for folder in ("/usr/bin", "/usr/local/bin"))):
+        if os.access(path, os.X_OK) and (os.getuid() != 0 or _readable_by_all(Path(path))):
+            return path
     raise SandboxUnavailableError(
-        f"no Python is readable by ordinary users ({own} is in a private folder): "
+        f"no Python is readable by ordinary users ({current} is in a private folder): "
         "apt-get install python3"
     )
 
@@ -156,7 +156,7 @@ def _trees_of(interpreter: str) -> list[str]:
     """Folders of a Python outside the system's own."""
     home = str(Path(interpreter).resolve().parent.parent)
     places = {home, str(Path(interpreter).parent.parent)}
-    return sorted(place for place in places if place not in ("/", "/usr"))
+    return sorted(folder for folder in places if folder not in ("/", "/usr"))
 
 
 def _bubblewrap() -> Sequence[str]:

@@ -104,10 +104,10 @@ class SandboxWorker:
         self.user: int | None = _stranger()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control: socket.socket = mine
-        with os.fdopen(os.memfd_create("mrlm-said"), "rb") as said:
+        with os.fdopen(os.memfd_create("mrlm-said"), "rb") as output:
             try:
                 with theirs:
-                    self.process: subprocess.Popen[Any] = self._started(theirs.fileno(), said)
+                    self.process: subprocess.Popen[Any] = self._started(theirs.fileno(), output)
             except (OSError, subprocess.SubprocessError) as error:
                 self.control.close()
                 raise SandboxError(f"{tier.name}: it cannot be started: {error}") from error
@@ -120,17 +120,17 @@ class SandboxWorker:
                     raise SandboxError(f"it did not start within {STARTING:.0f} s")
             except (OSError, SandboxError) as error:
                 self.close()
-                words = os.pread(said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
+                words = os.pread(output.fileno(), 2000, 0).decode("utf-8", "replace").strip()
                 raise SandboxError(f"{tier.name}: {words or error}") from error
 
-    def _started(self, control: int, said: IO[bytes]) -> subprocess.Popen[Any]:
+    def _started(self, control: int, output: IO[bytes]) -> subprocess.Popen[Any]:
         becoming, settings = as_user(self.user)
         with os.fdopen(held(booted()), "rb") as source:
             return subprocess.Popen(
                 [*becoming, *self.tier.command(source.fileno(), control)],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 pass_fds=(source.fileno(), control),
                 cwd="/",
                 env=environment(SCRATCH),
@@ -142,12 +142,12 @@ class SandboxWorker:
         """Processes that count towards a program's limit besides its own."""
         if self.tier.namespaces or self.user is not None:
             return 3
-        uid, found = os.getuid(), 0
+        uid, count = os.getuid(), 0
         for name in os.listdir("/proc"):
             with suppress(OSError):
                 if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
-                    found += len(os.listdir(f"/proc/{name}/task"))
-        return found + 3
+                    count += len(os.listdir(f"/proc/{name}/task"))
+        return count + 3
 
     def _tell(self, message: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -181,7 +181,7 @@ class SandboxWorker:
         session; its output is then discarded. Raises `SandboxError`: the worker is gone."""
         self.requests += 1
         folder = None if self.tier.namespaces else self._folder()
-        given = [held(program), held(packed(files))]
+        inputs = [held(program), held(packed(files))]
         (output, its_output), (errors, its_errors) = os.pipe(), os.pipe()
         for fd in (output, errors):  # the program may read from them too, before this process does
             os.set_blocking(fd, False)
@@ -193,12 +193,12 @@ class SandboxWorker:
         running = RunningProgram(output, errors, folder)
         try:
             outward = its_output if stdout is None else stdout
-            self._tell(request, (stdin, outward, its_errors, *given))
+            self._tell(request, (stdin, outward, its_errors, *inputs))
         except OSError as error:
             self.release(running)
             raise SandboxError(f"{self.tier.name}: the worker is gone: {error}") from error
         finally:
-            for fd in (*given, its_output, its_errors):
+            for fd in (*inputs, its_output, its_errors):
                 os.close(fd)
         return running
 
@@ -215,18 +215,18 @@ class SandboxWorker:
 
     def exited(self, wait: float) -> Exit | None:
         """The end of the program; `None` if it still runs after `wait` seconds."""
-        found = self._hear(wait)
-        return None if found is None else Exit(**found)
+        report = self._hear(wait)
+        return None if report is None else Exit(**report)
 
     def end(self, cause: str) -> Exit:
         """Kill the program and wait for its end. If that takes long, as with much memory on a busy
         machine, the worker is closed; the verdict is unaffected."""
         self.kill(cause)
-        found = self.exited(ENDING)
-        if found is None:
+        outcome = self.exited(ENDING)
+        if outcome is None:
             self.close()
             return Exit(cause=cause)
-        return found
+        return outcome
 
     def release(self, running: RunningProgram) -> None:
         """Remove the files and descriptors of a program; fails if its folder cannot be removed."""
@@ -283,9 +283,9 @@ def _watched(
             return worker.end("timeout")
         for fd, _ in poll.poll(left * 1000 + 1):
             if fd == worker.control.fileno():
-                found = worker.exited(0)
-                if found is not None:
-                    return found
+                outcome = worker.exited(0)
+                if outcome is not None:
+                    return outcome
             elif not _drained(fd, written, limits.output, once=True):
                 poll.unregister(fd)
         if sum(map(len, written.values())) >= limits.output:

@@ -122,17 +122,17 @@ def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
         ConfigError: one that is not a callback, or uses hooks that a run does not have; says what
             to use instead.
     """
-    return [_adapted(index, each) for index, each in enumerate(callbacks or ())]
+    return [_adapted(index, callback) for index, callback in enumerate(callbacks or ())]
 
 
-def _adapted(index: int, given: Any) -> Callback:
-    if isinstance(given, Callback):
-        return given
-    kind = given if isinstance(given, type) else type(given)
+def _adapted(index: int, callback: Any) -> Callback:
+    if isinstance(callback, Callback):
+        return callback
+    kind = callback if isinstance(callback, type) else type(callback)
     where = f"callbacks[{index}] ({kind.__name__})"
-    if isinstance(given, type):
+    if isinstance(callback, type):
         raise ConfigError(f"{where}: it is a class; give an object of it")
-    bases = {each.__name__: each for each in type(given).__mro__}
+    bases = {cls.__name__: cls for cls in type(callback).__mro__}
     for name, instead in INSTEAD.items():
         if name in bases:
             raise ConfigError(f"{where}: use {instead} instead (docs/callbacks.md)")
@@ -146,22 +146,22 @@ def _adapted(index: int, given: Any) -> Callback:
         for name in vars(base)
         if name.startswith("on_")
         and name not in (*HOOKS, "on_init_end")
-        and getattr(type(given), name) is not getattr(base, name)
+        and getattr(type(callback), name) is not getattr(base, name)
     ]
     if others:
         raise ConfigError(
             f"{where}: a run has no hook {', '.join(others)}; derive it from mrlm.Callback "
             f"(docs/callbacks.md), or keep to {', '.join(HOOKS)}"
         )
-    return AdaptedCallback(given)
+    return AdaptedCallback(callback)
 
 
 def _arguments(run: Run) -> SimpleNamespace:
     """The flat words of a run's config."""
     settings, section = run.config.resolved(), section_key(run.config.training.algorithm)
-    found: dict[str, Any] = {"output_dir": str(run.folder)}
+    words: dict[str, Any] = {"output_dir": str(run.folder)}
     for name, word in WORDS.items():
-        place, _, setting = word.path.partition(".")
-        owner = settings.get(section if place == "algorithm" else place)
-        found.setdefault(name, owner.get(setting) if isinstance(owner, Mapping) else None)
-    return SimpleNamespace(**found)
+        prefix, _, setting = word.path.partition(".")
+        owner = settings.get(section if prefix == "algorithm" else prefix)
+        words.setdefault(name, owner.get(setting) if isinstance(owner, Mapping) else None)
+    return SimpleNamespace(**words)

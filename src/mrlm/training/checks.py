@@ -109,7 +109,7 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
             f"all {len(written)} completions were cut at the token limit, and the algorithm leaves "
             "these out; raise generation.max_new_tokens"
         )
-    if masked == "truncated" and all(each.status == "truncated" for each in episodes):
+    if masked == "truncated" and all(item.status == "truncated" for item in episodes):
         return (
             f"all {len(episodes)} episodes were truncated, and the algorithm leaves these out; "
             "raise the limits of turns and tokens"
@@ -182,10 +182,10 @@ def raise_alarm(run: Run) -> None:
     Raises:
         CheckError: there is one.
     """
-    known = [alarm for alarm in run.peers.from_all(run.alarm) if alarm is not None]
-    if known:
+    alarms = [alarm for alarm in run.peers.from_all(run.alarm) if alarm is not None]
+    if alarms:
         raise CheckError(
-            f"doctor: {known[0]} (training.doctor=stop; checkpoint-{run.step} is saved, and "
+            f"doctor: {alarms[0]} (training.doctor=stop; checkpoint-{run.step} is saved, and "
             "training.doctor=warn continues from it)"
         )
 

@@ -41,8 +41,8 @@ def influence(policy: Policy, turn: Turn, without: Sequence[int]) -> float:
     both = [replace(turn, trained=True), replace(turn, prompt_ids=list(without), trained=True)]
     with policy.scoring():
         p, q = (
-            policy.logits(pack(merge([each]), pad_id=policy.pad_id, device=policy.device))
-            for each in both
+            policy.logits(pack(merge([variant]), pad_id=policy.pad_id, device=policy.device))
+            for variant in both
         )
         return float(ops.full_kl(p, q).mean())
 
@@ -50,27 +50,27 @@ def influence(policy: Policy, turn: Turn, without: Sequence[int]) -> float:
 def readers(episode: Episode, agent: str, index: int) -> list[Turn]:
     """The next turn of every other agent after a turn of `agent`."""
     turns = sorted(episode.turns, key=lambda turn: (turn.step, turn.order))
-    (own,) = (turn for turn in turns if (turn.agent, turn.index) == (agent, index))
-    found: dict[str, Turn] = {}
+    (sender,) = (turn for turn in turns if (turn.agent, turn.index) == (agent, index))
+    next_turns: dict[str, Turn] = {}
     for turn in turns:
-        if turn.agent != agent and (turn.step, turn.order) > (own.step, own.order):
-            found.setdefault(turn.agent, turn)
-    return list(found.values())
+        if turn.agent != agent and (turn.step, turn.order) > (sender.step, sender.order):
+            next_turns.setdefault(turn.agent, turn)
+    return list(next_turns.values())
 
 
 def influences(
-    heard: Episode,
+    episode: Episode,
     silent: Episode,
-    place: TurnPlace,
+    position: TurnPlace,
     past: Past,
     policies: Mapping[str, Policy],
 ) -> dict[str, float | None]:
     """The influence of a message on the next turn of every other agent.
 
     Args:
-        heard: the episode.
+        episode: the episode.
         silent: its branch in which the message is empty.
-        place: the turn of the message.
+        position: the turn of the message.
         past: the turns of the episode.
         policies: the policies with weights here.
 
@@ -78,19 +78,19 @@ def influences(
         Next agent -> the influence; `None` where its policy has no weights here, or it did not act
         in the branch.
     """
-    found: dict[str, float | None] = {}
+    by_agent: dict[str, float | None] = {}
     without = {(turn.agent, turn.index): turn for turn in silent.turns}
-    for turn in readers(heard, *place):
+    for turn in readers(episode, *position):
         other, was = without.get((turn.agent, turn.index)), past.get((turn.agent, turn.index))
         policy = policies.get(turn.policy)
         if other is None or was is None or policy is None or not other.prompt_ids:
-            found[turn.agent] = None
+            by_agent[turn.agent] = None
             continue
         recorded = replace(
             turn, prompt_ids=list(was.asked), completion_ids=was.completion.token_ids
         )
-        found[turn.agent] = influence(policy, recorded, other.prompt_ids)
-    return found
+        by_agent[turn.agent] = influence(policy, recorded, other.prompt_ids)
+    return by_agent
 
 
 # -- metrics of an evaluation ---------------------------------------------------------------------
@@ -107,14 +107,14 @@ async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
         groups: of the evaluation, played with the current policies.
     """
     count = run.config.evaluation.effects
-    episodes = [each for group in groups[:count] for each in group.valid[:1] if each.scored]
-    policies = {each.policy: each.weights_of for each in [*run.learners, *run.frozen]}
-    found: dict[str, list[float]] = {}
+    episodes = [item for group in groups[:count] for item in group.valid[:1] if item.scored]
+    policies = {item.policy: item.weights_of for item in [*run.learners, *run.frozen]}
+    by_name: dict[str, list[float]] = {}
     with span("evaluation"):
         for episode in episodes:
             for name, value in await _effects(run, episode, policies):
-                found.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+                by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in by_name.items()}
 
 
 async def _effects(
@@ -122,25 +122,27 @@ async def _effects(
 ) -> list[tuple[str, float]]:
     """Names and values of the metrics in one episode."""
     past = past_of(episode)
-    later = {place: [q for q in past if past[q].when > past[place].when] for place in past}
-    heard = [place for place in past if any(other[0] != place[0] for other in later[place])]
+    later = {position: [q for q in past if past[q].when > past[position].when] for position in past}
+    messages = [
+        position for position in past if any(other[0] != position[0] for other in later[position])
+    ]
     agents = list(dict.fromkeys(agent for agent, _ in past))
     scripts = [Script(agents=frozenset([agent]), how="text") for agent in agents]
-    scripts += [Script(turns=frozenset([place]), how="text") for place in heard]
+    scripts += [Script(turns=frozenset([position]), how="text") for position in messages]
     branches = await _branches(run, episode, past, run.engines).branches(scripts)
-    found = [
+    metrics = [
         (f"marginal/{agent}", episode.reward - branch.reward)
         for agent, branch in zip(agents, branches, strict=False)
         if not branch.failed and branch.scored
     ]
-    for place, branch in zip(heard, branches[len(agents) :], strict=True):
-        values = influences(episode, branch, place, past, policies)
-        found += [
-            (f"influence/{place[0]}/{other}", value)
+    for position, branch in zip(messages, branches[len(agents) :], strict=True):
+        values = influences(episode, branch, position, past, policies)
+        metrics += [
+            (f"influence/{position[0]}/{other}", value)
             for other, value in values.items()
             if value is not None
         ]
-    return found
+    return metrics
 
 
 def _branches(run: Run, episode: Episode, past: Past, engines: Mapping[str, Engine]) -> Branches:

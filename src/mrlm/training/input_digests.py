@@ -19,8 +19,8 @@ CHUNK = 1 << 20
 def note_inputs(config: ExperimentConfig, folder: Path) -> None:
     """Writes the paths and digests of the data of a run that begins in `folder`."""
     settings = config.resolved()
-    paths = {written(each, folder): os.path.abspath(each) for each in named_paths(settings)}
-    data = {written(each, folder): digest(Path(each)) for each in data_paths(settings)}
+    paths = {written(file, folder): os.path.abspath(file) for file in named_paths(settings)}
+    data = {written(file, folder): digest(Path(file)) for file in data_paths(settings)}
     write_json(folder / INPUTS, {"paths": paths, "data": data})
 
 
@@ -36,12 +36,14 @@ def check_inputs(folder: Path) -> None:
     file = folder / INPUTS
     if not file.is_file():
         return
-    known = known_paths(folder)
+    paths = known_paths(folder)
     for name, before in json.loads(file.read_text(encoding="utf-8"))["data"].items():
-        places = [place for place in (folder / name, Path(known[name])) if place.exists()]
+        places = [
+            candidate for candidate in (folder / name, Path(paths[name])) if candidate.exists()
+        ]
         if not places:
             raise ConfigError(
-                f"{folder}: its data set {known[name]!r} does not exist any more, nor does "
+                f"{folder}: its data set {paths[name]!r} does not exist any more, nor does "
                 f"{os.path.normpath(folder / name)!r}; restore it to resume"
             )
         now = digest(places[0])
@@ -56,13 +58,15 @@ def check_inputs(folder: Path) -> None:
 def digest(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of all files of a folder."""
     total = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    files = (
+        [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
+    )
     for file in files:
-        own = hashlib.sha256()
+        file_hash = hashlib.sha256()
         with file.open("rb") as opened:
             while chunk := opened.read(CHUNK):
-                own.update(chunk)
+                file_hash.update(chunk)
         if file is path:
-            return own.hexdigest()
-        total.update(f"{file.relative_to(path).as_posix()} {own.hexdigest()}\n".encode())
+            return file_hash.hexdigest()
+        total.update(f"{file.relative_to(path).as_posix()} {file_hash.hexdigest()}\n".encode())
     return total.hexdigest()

@@ -52,16 +52,16 @@ async def take(run: Run) -> tuple[list[Group], list[Group]]:
     groups = await run.source.take(count)
     if not refills:
         return groups, []
-    kept: list[Group] = []
+    selected: list[Group] = []
     dropped: list[Group] = []
     for refill in range(refills + 1):
         if refill:
-            groups = await run.source.take(count - len(kept))
+            groups = await run.source.take(count - len(selected))
         for group in groups:
-            (kept if keeps(run.algorithm, group) else dropped).append(group)
-        if len(kept) >= count:
+            (selected if keeps(run.algorithm, group) else dropped).append(group)
+        if len(selected) >= count:
             break
-    if not kept:
+    if not selected:
         log.warning(
             "step %d: none of %d groups (%d refills) has different rewards, so it trains nothing; "
             "use easier or harder tasks, or a larger group_size",
@@ -70,7 +70,7 @@ async def take(run: Run) -> tuple[list[Group], list[Group]]:
             refills,
         )
         return dropped[:count], dropped[count:]
-    return kept, dropped
+    return selected, dropped
 
 
 def show(run: Run, step: int, groups: Sequence[Group]) -> None:
@@ -95,15 +95,17 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
             for learner in run.learners:
                 run.updating = True
                 learner.renew_reference()
-        await asyncio.gather(*(each.annotate(groups, run.spec.columns) for each in run.learners))
+        await asyncio.gather(
+            *(trainee.annotate(groups, run.spec.columns) for trainee in run.learners)
+        )
     with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):
         valued: Updates = {}
         for critic in run.critics:
             run.updating = True
-            place = seed_of((seed, "critic", run.step, critic.name))
-            valued[critic.name] = critic.update(groups, algorithm, run.step, place)
+            critic_seed = seed_of((seed, "critic", run.step, critic.name))
+            valued[critic.name] = critic.update(groups, algorithm, run.step, critic_seed)
     with span("credit"), complete():
         refine(algorithm, groups, run.critics)
         explain_others(groups, type(algorithm).__name__)
@@ -150,14 +152,14 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
     learners = [] if algorithm.waiting else run.learners
     stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
     with span("update"):
-        for place, stage in enumerate(stages):
+        for index, stage in enumerate(stages):
             names = [learner.policy for learner in stage]
             samples = [algorithm.samples(groups, name) for name in names]
             seeds = [seed_of((seed, "update", run.step, name)) for name in names]
             jobs = list(zip(stage, samples, seeds, strict=True))
-            found = await run.placement.update(jobs, algorithm, run.step)
-            updates |= dict(zip(names, found, strict=True))
-            waiting = [learner for later in stages[place + 1 :] for learner in later]
+            metrics = await run.placement.update(jobs, algorithm, run.step)
+            updates |= dict(zip(names, metrics, strict=True))
+            waiting = [learner for later in stages[index + 1 :] for learner in later]
             with complete():
                 between |= await carry(algorithm, stage, waiting, groups)
     drift = taken(updates)
@@ -168,8 +170,8 @@ async def evaluate(run: Run) -> dict[str, float]:
     """Plays held-out tasks, and games against opponents; returns the metrics under `eval/`."""
     metrics, groups = await evaluate_groups(run)
     if run.config.evaluation.effects:
-        found = await effect_metrics(run, groups)
-        metrics |= {f"eval/{name}": value for name, value in found.items()}
+        effect_values = await effect_metrics(run, groups)
+        metrics |= {f"eval/{name}": value for name, value in effect_values.items()}
     run.log.episodes(run.step, groups, run.population.standing())
     show(run, run.step, groups)
     if run.evaluator is not None:
@@ -199,5 +201,5 @@ async def evaluate_groups(
             section.samples if samples is None else samples,
             section.greedy if greedy is None else greedy,
         )
-    found = episode_metrics(groups) | run.peers.add_numbers([api_metrics(run.engines)])[0]
-    return {f"eval/{name}": value for name, value in found.items()}, groups
+    metrics = episode_metrics(groups) | run.peers.add_numbers([api_metrics(run.engines)])[0]
+    return {f"eval/{name}": value for name, value in metrics.items()}, groups

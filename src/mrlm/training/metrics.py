@@ -20,8 +20,8 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     agent's; failed episodes are counted and otherwise left out. Greedy baselines, replays, and
     episodes that ended because a sibling continued are ignored. Missing rewards are in no mean; if
     there are any, `reward/missing` counts them, one per agent and episode."""
-    everything = [each for group in groups for each in group if each.replayed is None]
-    episodes = [each for each in everything if not each.greedy and not each.pruned]
+    everything = [item for group in groups for item in group if item.replayed is None]
+    episodes = [item for item in everything if not item.greedy and not item.pruned]
     valid = [episode for episode in episodes if not episode.failed]
     metrics = {
         "episodes/failed": _share([episode.failed for episode in episodes]),
@@ -53,16 +53,16 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["completion_length/cut"] = _share(stopped)
     metrics["turns/mean"] = len(turns) / len(valid)
     for agent in agents:
-        acted = [(each, each.rollouts[agent]) for each in valid if agent in each.rollouts]
-        known = [rollout.reward for each, rollout in acted if agent not in each.missing]
-        if known:
-            metrics[f"reward/{agent}/mean"] = float(np.mean(known))
-        own = (turn.completion_ids for _, rollout in acted for turn in rollout.turns)
-        lengths = [len(ids) for ids in own if ids]
+        acted = [(item, item.rollouts[agent]) for item in valid if agent in item.rollouts]
+        agent_rewards = [rollout.reward for item, rollout in acted if agent not in item.missing]
+        if agent_rewards:
+            metrics[f"reward/{agent}/mean"] = float(np.mean(agent_rewards))
+        completions = (turn.completion_ids for _, rollout in acted for turn in rollout.turns)
+        lengths = [len(ids) for ids in completions if ids]
         if lengths and len(agents) > 1:
             metrics[f"completion_length/{agent}/mean"] = sum(lengths) / len(lengths)
     for name in sorted({name for episode in valid for name in episode.metrics}):
-        metrics[f"reward/{name}"] = float(np.mean([each.metrics.get(name, 0.0) for each in valid]))
+        metrics[f"reward/{name}"] = float(np.mean([item.metrics.get(name, 0.0) for item in valid]))
     return metrics
 
 
@@ -116,8 +116,8 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
                 turns = [t for t in rollout.turns if t.trained and t.completion_ids]
                 if turns and not (episode.greedy or episode.pruned):
                     policies.setdefault(agent, turns[0].policy)
-                    found = tuple([tuple(turn.completion_ids) for turn in turns])
-                    rollouts.setdefault(agent, []).append(found)
+                    completions = tuple([tuple(turn.completion_ids) for turn in turns])
+                    rollouts.setdefault(agent, []).append(completions)
         for agent, several in rollouts.items():
             if len(several) > 1:
                 shares.setdefault(agent, []).append(len(set(several)) / len(several))
@@ -125,8 +125,10 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
         return {}
     rows = {"": set(shares)} | owners_of({agent: policies[agent] for agent in shares})
     return {
-        f"distinct_completions{suffix}": float(np.mean([x for a in sorted(own) for x in shares[a]]))
-        for suffix, own in rows.items()
+        f"distinct_completions{suffix}": float(
+            np.mean([x for a in sorted(agents) for x in shares[a]])
+        )
+        for suffix, agents in rows.items()
     }
 
 
@@ -151,8 +153,8 @@ def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
 
 def remote_engines(engines: Mapping[str, Engine]) -> dict[str, RemoteEngine]:
     """policy -> its engine, for policies behind an API."""
-    each = {id(engine): engine for engine in engines.values()}  # many policies may share one
-    remote = {key: engine for key, engine in each.items() if isinstance(engine, RemoteEngine)}
+    by_id = {id(engine): engine for engine in engines.values()}  # many policies may share one
+    remote = {key: engine for key, engine in by_id.items() if isinstance(engine, RemoteEngine)}
     return {name: remote[id(engine)] for name, engine in engines.items() if id(engine) in remote}
 
 
@@ -163,21 +165,21 @@ def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         return dict(next(iter(updates.values())))
     metrics: dict[str, float] = {}
     for name in sorted({name for update in updates.values() for name in update}):
-        known = {policy: update[name] for policy, update in updates.items() if name in update}
+        numbers = {policy: update[name] for policy, update in updates.items() if name in update}
         whole = np.max if name in PEAKS.values() else np.mean
-        metrics[name] = float(whole(list(known.values())))
-        metrics |= {f"{name}/{policy}": value for policy, value in known.items()}
+        metrics[name] = float(whole(list(numbers.values())))
+        metrics |= {f"{name}/{policy}": value for policy, value in numbers.items()}
     return metrics
 
 
 def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
     """agent -> the components of its rewards in an episode, by name."""
-    found: dict[str, dict[str, float]] = {}
+    sums: dict[str, dict[str, float]] = {}
     for turn in episode.turns:
-        known = found.setdefault(turn.agent, {})
+        agent_sums = sums.setdefault(turn.agent, {})
         for name, value in turn.components.items():
-            known[name] = known.get(name, 0.0) + value
-    return found
+            agent_sums[name] = agent_sums.get(name, 0.0) + value
+    return sums
 
 
 def _share(flags: Sequence[bool]) -> float:

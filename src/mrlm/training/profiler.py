@@ -67,7 +67,7 @@ class Profiler(Callback):
     def _cut(self) -> None:
         assert self._profile is not None
         seconds, counts = self._profile.take()
-        beside = {name: each.take() for name, each in self._profile.others.items()}
+        beside = {name: other.take() for name, other in self._profile.others.items()}
         for _, more in beside.values():
             for key, number in more.items():
                 counts[key] = counts.get(key, 0) + number
@@ -108,8 +108,8 @@ class Report:
         for mine, table in tables:
             for what, by in table.items():
                 for whose, number in by.items():
-                    known = mine.setdefault(what, {})
-                    known[whose] = known.get(whose, 0.0) + number
+                    totals = mine.setdefault(what, {})
+                    totals[whose] = totals.get(whose, 0.0) + number
 
     def __str__(self) -> str:
         if not self.steps:
@@ -148,7 +148,7 @@ class Report:
 
     def _parts(self, phase: str) -> str:
         """Shares of the owners of a phase, where there are several."""
-        of_models = [by for each, by in self.seconds.items() if each not in OF_PLAY]
+        of_models = [by for other, by in self.seconds.items() if other not in OF_PLAY]
         rivals = [self.seconds[phase]] if phase in OF_PLAY else of_models
         named = sorted((name, part) for name, part in self.seconds[phase].items() if name)
         if not named or len({name for by in rivals for name in by if name}) < 2:
@@ -188,10 +188,10 @@ class Report:
 
 
 def _nested(table: Mapping[tuple[str, str], float]) -> Table:
-    found: Table = {}
+    rows: Table = {}
     for (first, second), value in table.items():
-        found.setdefault(first, {})[second] = round(value, 6)
-    return found
+        rows.setdefault(first, {})[second] = round(value, 6)
+    return rows
 
 
 def _wait_of(run: Run) -> Callable[[], object] | None:

@@ -61,7 +61,9 @@ def count_at(folder: Path, step: int, recorded: int) -> int:
         recorded: their number when the checkpoint was written; the run may have returned to this
             very one since.
     """
-    return max([recorded, *(each.count for each in rollbacks(folder) if each.to == step)])
+    return max(
+        [recorded, *(rollback.count for rollback in rollbacks(folder) if rollback.to == step)]
+    )
 
 
 def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteError) -> Path:
@@ -85,30 +87,30 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
     if done >= allowed:
         used = f" (after {done} rollbacks, training.rollback={allowed})" if done else ""
         raise NonFiniteError(f"{error}{used}") from error
-    known = rollbacks(folder)
-    last = known[-1].to if known else None
-    for each in checkpoints(folder):
-        damage = verify(each)
+    history = rollbacks(folder)
+    last = history[-1].to if history else None
+    for checkpoint in checkpoints(folder):
+        damage = verify(checkpoint)
         if damage is not None:
-            log.warning("%s is damaged (%s); trying an older checkpoint", each, damage)
+            log.warning("%s is damaged (%s); trying an older checkpoint", checkpoint, damage)
             continue
-        state = read_state(each)
+        state = read_state(checkpoint)
         rows = [*state["learners"].values(), *state["critics"].values()]
         finite = all(row["nonfinite"] == 0 for row in rows)
-        if step_of(each) <= step and finite:
-            if step_of(each) != last or _recorded(state) >= done:
+        if step_of(checkpoint) <= step and finite:
+            if step_of(checkpoint) != last or _recorded(state) >= done:
                 break
-            log.warning("continuing from %s failed again; trying an older checkpoint", each)
+            log.warning("continuing from %s failed again; trying an older checkpoint", checkpoint)
     else:
         raise NonFiniteError(
             f"{error}; no {'other ' if done else ''}good checkpoint exists to go back to "
             "(training.save_steps sets how often one is written)"
         ) from error
-    found = Rollback(step, step_of(each), done + 1, str(error))
-    kept = [before for before in known if before.to < found.to]
-    write_json(folder / FILE, [asdict(entry) for entry in (*kept, found)])
-    _remove_abandoned(folder, found)
-    return each
+    rollback = Rollback(step, step_of(checkpoint), done + 1, str(error))
+    earlier = [before for before in history if before.to < rollback.to]
+    write_json(folder / FILE, [asdict(entry) for entry in (*earlier, rollback)])
+    _remove_abandoned(folder, rollback)
+    return checkpoint
 
 
 def settle(folder: Path, step: int | None = None) -> None:
@@ -119,27 +121,27 @@ def settle(folder: Path, step: int | None = None) -> None:
         step: of the checkpoint it is continued from, where that is given: rollbacks to a later one
             are not part of its course any more.
     """
-    known = rollbacks(folder)
-    if not known:
+    history = rollbacks(folder)
+    if not history:
         return
-    if step is not None and known[-1].to > step:
-        kept = [asdict(each) for each in known if each.to <= step]
-        write_json(folder / FILE, kept)
+    if step is not None and history[-1].to > step:
+        entries = [asdict(entry) for entry in history if entry.to <= step]
+        write_json(folder / FILE, entries)
     else:
-        _remove_abandoned(folder, known[-1])
+        _remove_abandoned(folder, history[-1])
 
 
 def _remove_abandoned(folder: Path, last: Rollback) -> None:
     """Removes the checkpoints of a course that the run has left."""
-    for each in checkpoints(folder):
-        if step_of(each) <= last.to:
+    for checkpoint in checkpoints(folder):
+        if step_of(checkpoint) <= last.to:
             continue
         try:
-            left = _recorded(read_state(each)) < last.count
+            left = _recorded(read_state(checkpoint)) < last.count
         except (OSError, ValueError, KeyError):  # damaged: never continued from
             left = True
         if left:
-            remove_folder(each)
+            remove_folder(checkpoint)
 
 
 def _recorded(state: dict[str, Any]) -> int:

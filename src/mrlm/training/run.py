@@ -183,8 +183,8 @@ class Run:
         """Sets the learning rate for a number of rollbacks."""
         self.rollbacks = rollbacks
         factor = self.config.training.rollback_factor**rollbacks
-        for each in (*self.learners, *self.critics):
-            each.settings.rate_factor = factor
+        for owner in (*self.learners, *self.critics):
+            owner.settings.rate_factor = factor
 
     @property
     def evaluates(self) -> bool:
@@ -201,7 +201,7 @@ class Run:
         """Whether a learner is in the middle of steps that are not finite, so that the state is
         not worth saving."""
         stepped = (*self.learners, *self.critics)
-        return self.config.training.rollback > 0 and any(each.nonfinite for each in stepped)
+        return self.config.training.rollback > 0 and any(owner.nonfinite for owner in stepped)
 
     def stop(self) -> None:
         """Ends the run after the current step."""

@@ -42,8 +42,8 @@ def saved_before(run: Run) -> Iterator[None]:
     except NonFiniteError:  # the run may go back to a checkpoint
         raise
     except Exception as error:
-        known = (run.folder / f"checkpoint-{run.step}").is_dir()
-        if run.step and begun and not (known or run.updating or run.failing) and run.saves_end:
+        exists = (run.folder / f"checkpoint-{run.step}").is_dir()
+        if run.step and begun and not (exists or run.updating or run.failing) and run.saves_end:
             save(run, begun)
             error.add_note(f"checkpoint-{run.step} is saved")
         raise
@@ -67,12 +67,12 @@ def save(run: Run, begun: Mapping[str, Any] | None = None) -> Path:
     }
     keep = run.config.training.save_total_limit
     with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
-        place = run.folder / f".checkpoint-{run.step}.tmp-shards"
+        shard_folder = run.folder / f".checkpoint-{run.step}.tmp-shards"
         shards = None
         if _cut(run):
             from mrlm.distributed.checkpoint import write_shards
 
-            shards = write_shards(place, run.learners, run.critics, run.peers)
+            shards = write_shards(shard_folder, run.learners, run.critics, run.peers)
         folder = run.peers.first(
             lambda: write_checkpoint(
                 run.folder, run.step, run.learners, parts, keep, run.critics, shards
@@ -100,9 +100,9 @@ def restore(run: Run, folder: Path) -> None:
     if "population" in state["parts"]:
         run.population.load_state_dict(state["parts"]["population"], folder.parent)
     remote = remote_engines(run.engines)
-    for name, known in state["parts"].get("api", {}).items():
+    for name, counters in state["parts"].get("api", {}).items():
         if name in remote:
-            remote[name].load_state_dict(known)
+            remote[name].load_state_dict(counters)
 
 
 def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:

@@ -126,8 +126,8 @@ def value_of(metrics: Mapping[str, float], name: str, where: str) -> float:
         ConfigError: it does not exist; names those that do.
     """
     if metrics.get(name) is None:
-        known = ", ".join(sorted(metrics))
-        raise ConfigError(f"{where}: the evaluation has no metric {name!r} (it has {known})")
+        names = ", ".join(sorted(metrics))
+        raise ConfigError(f"{where}: the evaluation has no metric {name!r} (it has {names})")
     return float(metrics[name])
 
 

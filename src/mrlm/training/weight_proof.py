@@ -88,16 +88,16 @@ async def prove(
     `exchange`."""
     if run.config.training.checks == "off":
         return
-    asked = _without(run, learners) if run.step % EVERY else learners
-    found = [gap for gap in await gaps(run, asked, groups) if gap.wrong] if asked else []
-    if found:
-        names = {gap.policy for gap in found}
+    subset = _without(run, learners) if run.step % EVERY else learners
+    mismatches = [gap for gap in await gaps(run, subset, groups) if gap.wrong] if subset else []
+    if mismatches:
+        names = {gap.policy for gap in mismatches}
         named = ", ".join(map(repr, sorted(names)))
         log.warning("the weights of policy %s did not arrive; loading them again", named)
-        again = [each for each in learners if each.policy in names]
+        again = [learner for learner in learners if learner.policy in names]
         await _load(run, again)
-        found = [gap for gap in await gaps(run, again, groups, attempt=1) if gap.wrong]
-    for gap in found:
+        mismatches = [gap for gap in await gaps(run, again, groups, attempt=1) if gap.wrong]
+    for gap in mismatches:
         report(
             run,
             f"check weights: the engine of policy {gap.policy!r} does not sample with the policy's "
@@ -110,9 +110,9 @@ async def prove(
 
 def _without(run: Run, learners: Sequence[Learner | Frozen]) -> list[Learner | Frozen]:
     """Those whose weights are not known to be in the engine, in all processes."""
-    known = [_known(run.engines[each.policy], each) for each in learners]
-    everywhere = [all(said) for said in zip(*run.peers.from_all(known), strict=True)]
-    return [each for each, sure in zip(learners, everywhere, strict=True) if not sure]
+    flags = [_known(run.engines[learner.policy], learner) for learner in learners]
+    everywhere = [all(votes) for votes in zip(*run.peers.from_all(flags), strict=True)]
+    return [learner for learner, sure in zip(learners, everywhere, strict=True) if not sure]
 
 
 def _known(engine: Engine, learner: Learner | Frozen) -> bool:
@@ -122,8 +122,10 @@ def _known(engine: Engine, learner: Learner | Frozen) -> bool:
 async def _load(run: Run, learners: Sequence[Learner | Frozen]) -> None:
     await asyncio.gather(
         *(
-            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
-            for each in learners
+            run.engines[learner.policy].load_weights(
+                learner.policy, learner.weights(), learner.version
+            )
+            for learner in learners
         )
     )
 
@@ -134,9 +136,11 @@ async def gaps(
     """Differences between engines and learners, for every engine that has weights, over all
     processes. Arguments as those of `exchange`; `attempt` counts earlier proofs of the same
     weights."""
-    limits = {each.policy: run.engines[each.policy].tolerance(each.policy) for each in learners}
-    proven = [each for each in learners if limits[each.policy] is not None]
-    asked: dict[int, tuple[Engine, list[Request]]] = {}
+    limits = {
+        member.policy: run.engines[member.policy].tolerance(member.policy) for member in learners
+    }
+    proven = [member for member in learners if limits[member.policy] is not None]
+    by_engine: dict[int, tuple[Engine, list[Request]]] = {}
     trained: dict[str, list[Turn]] = {}
     for turn in (turn for group in groups for episode in group.valid for turn in episode.turns):
         if turn.trained and turn.completion_ids:
@@ -144,14 +148,21 @@ async def gaps(
     for learner in proven:
         engine = run.engines[learner.policy]
         requests = _requests(run, learner, trained.get(learner.policy, []), attempt)
-        asked.setdefault(id(engine), (engine, []))[1].extend(requests)
-    said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
-    turns = [turn for found in run.peers.from_all(said) for several in found for turn in several]
+        by_engine.setdefault(id(engine), (engine, []))[1].extend(requests)
+    answers = await asyncio.gather(
+        *(_said(engine, requests) for engine, requests in by_engine.values())
+    )
+    turns = [
+        turn
+        for rank_answers in run.peers.from_all(answers)
+        for several in rank_answers
+        for turn in several
+    ]
     rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
     probed = [Group([Episode("proof", Task("proof"), rollouts, status="done")])]
     await asyncio.gather(*(learner.rescore(probed) for learner in proven))
     result: list[Gap] = []
-    for name in (each.policy for each in proven):
+    for name in (member.policy for member in proven):
         worst = np.max([_apart(turn) for turn in turns if turn.policy == name])
         result.append(Gap(name, float(worst), run.config.engine.tolerance or limits[name] or 0.0))
     return result
@@ -175,8 +186,8 @@ def _requests(
         else:
             size = len(learner.weights_of.tokenizer)
             ids = [rng.randrange(size) for _ in range(read)]
-        place = (*key[:3], f"{name}/{attempt}", number)
-        requests.append(Request(name, ids, sampling, seed_of(place), place))
+        request_key = (*key[:3], f"{name}/{attempt}", number)
+        requests.append(Request(name, ids, sampling, seed_of(request_key), request_key))
     return requests
 
 
@@ -187,7 +198,7 @@ async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
         copies = await engine.everywhere(requests)
     else:
         copies = [await engine.generate(requests)]
-    pairs = [pair for said in copies for pair in zip(requests, said, strict=True)]
+    pairs = [pair for completions in copies for pair in zip(requests, completions, strict=True)]
     return [
         Turn(q.policy, q.policy, q.prompt_ids, a.token_ids, a.logprobs, sampling=q.sampling)
         for q, a in pairs
@@ -196,5 +207,5 @@ async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
 
 def _apart(turn: Turn) -> float:
     """Largest difference of the log-probs of engine and learner."""
-    theirs, ours = (as_column(each, len(turn)) for each in (turn.logprobs, turn.new_logprobs))
+    theirs, ours = (as_column(column, len(turn)) for column in (turn.logprobs, turn.new_logprobs))
     return float(np.abs(theirs - ours).max())

@@ -38,14 +38,16 @@ class Conference:
 
     def tell(self, name: str, messages: Iterable[Message]) -> None:
         """Append completions to an agent's conversation; its own remain its own messages."""
-        known = self.seen[name]
+        conversation = self.seen[name]
         for message in messages:
             if message.agent == name:
-                if not any(each.turn is message.turn for each in known):
-                    known.append(message)
+                if not any(earlier.turn is message.turn for earlier in conversation):
+                    conversation.append(message)
                 continue
             text = self.template.replace("{agent}", message.agent or "")
-            known.append(Message(text.replace("{answer}", message.content), agent=message.agent))
+            conversation.append(
+                Message(text.replace("{answer}", message.content), agent=message.agent)
+            )
 
     async def say(self, name: str) -> Message:
         """Sample a completion of one agent and append it to that agent's conversation."""

@@ -52,7 +52,7 @@ class Malt(Workflow):
             await env.finish({name: message}, share="team")
             return
         copies = env.fork(self.branches)
-        await asyncio.gather(*(self._grow(each, [*seen, message], later) for each in copies))
+        await asyncio.gather(*(self._grow(branch, [*seen, message], later) for branch in copies))
 
 
 PLUGIN = Malt

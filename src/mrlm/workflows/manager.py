@@ -56,14 +56,14 @@ class Manager(ConferringTeam):
 
 def parts_of(plan: str, names: Sequence[str]) -> dict[str, str]:
     """Agent -> text of its lines `name: ...` of a plan, in the order of `names`."""
-    found: dict[str, list[str]] = {}
-    known = {name.casefold(): name for name in names}
+    parts: dict[str, list[str]] = {}
+    folded_names = {name.casefold(): name for name in names}
     for line in plan.splitlines():
         head, colon, part = line.partition(":")
-        name = known.get(head.lstrip(_BULLET).rstrip(_MARKED).casefold())
+        name = folded_names.get(head.lstrip(_BULLET).rstrip(_MARKED).casefold())
         if colon and name and part.strip():
-            found.setdefault(name, []).append(part.strip())
-    return {name: "\n".join(found[name]) for name in names if name in found}
+            parts.setdefault(name, []).append(part.strip())
+    return {name: "\n".join(parts[name]) for name in names if name in parts}
 
 
 PLUGIN = Manager

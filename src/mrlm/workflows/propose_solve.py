@@ -82,8 +82,10 @@ class ProposeSolve(ConferringTeam):
                 await env.reset(posed)
             except ConfigError as error:
                 posed = str(error)
-        given = posed if isinstance(posed, Task) else None
-        rewards = [await self._attempt(solver, env, given, share) for _ in range(self.attempts)]
+        posed_task = posed if isinstance(posed, Task) else None
+        rewards = [
+            await self._attempt(solver, env, posed_task, share) for _ in range(self.attempts)
+        ]
         if isinstance(posed, Task):
             rate = sum(value >= self.solved for value in rewards) / len(rewards)
             env.pay(proposer.name, 1 - abs(2 * rate - 1), "learnable")
@@ -97,20 +99,20 @@ class ProposeSolve(ConferringTeam):
     ) -> float:
         """Let the solver play the environment from its start; returns its total reward."""
         _, results = await play_alone(solver, env, self.max_turns, task=posed, share=share)
-        rewards = [each for result in results for each in result.rewards.values()]
-        return sum(validated_reward(each, self.title).value for each in rewards)
+        rewards = [reward for result in results for reward in result.rewards.values()]
+        return sum(validated_reward(reward, self.title).value for reward in rewards)
 
     def _checked(self, task: Task, text: str) -> Task | str:
         checker = self.checker or read_posed
         if isinstance(checker, str):
             checker = registry.load("workflows", checker)
-        found = checker(task, text)
-        if not isinstance(found, Task | str):
+        result = checker(task, text)
+        if not isinstance(result, Task | str):
             raise ConfigError(
-                f"{self.title}: the checker returned {type(found).__name__}; return the Task to "
+                f"{self.title}: the checker returned {type(result).__name__}; return the Task to "
                 "be solved, or a str with the reason of refusal"
             )
-        return found
+        return result
 
 
 def read_posed(task: Task, text: str) -> Task | str:
@@ -121,8 +123,8 @@ def read_posed(task: Task, text: str) -> Task | str:
     problem = re.sub(r"\Aproblem\s*:", "", "\n".join(lines).strip(), flags=re.IGNORECASE).strip()
     if not (problem and answer):
         return "there is no `Problem: ...` with an `Answer: ...` on the last line"
-    own = " ".join("\n".join(message.content for message in task.prompt).split()).casefold()
-    if " ".join(problem.split()).casefold() in own:
+    prompt_text = " ".join("\n".join(message.content for message in task.prompt).split()).casefold()
+    if " ".join(problem.split()).casefold() in prompt_text:
         return "it is the question that was shown"
     info = {"question": problem}
     return Task(f"{task.id}/posed", [Message(problem)], answer, task.seed, info)

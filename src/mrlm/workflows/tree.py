@@ -90,7 +90,7 @@ class Tree(Turns):
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         await env.reset()
         first = TreeState(env, {name: [] for name in agents}, self.dialogue(env))
-        await self._grow(task, env, [first.forked(each) for each in env.open()])
+        await self._grow(task, env, [first.forked(child) for child in env.open()])
         env.hand_over()
 
     async def _grow(self, task: Task, root: EpisodeRunner, states: Sequence[TreeState]) -> None:
@@ -119,7 +119,7 @@ class Tree(Turns):
 
     def _followed(self, scored: list[EpisodeRunner]) -> list[EpisodeRunner]:
         """Environments of the answers to one state that are continued; empty if none is."""
-        rewards = [each.episode.step_rewards[-1] for each in scored]
+        rewards = [runner.episode.step_rewards[-1] for runner in scored]
         limit = self.termination_threshold
         if not scored or (limit is not None and sum(rewards) / len(rewards) > limit):
             return []

@@ -78,8 +78,8 @@ class Turns(Workflow):
         check_choices(self, f"workflow {type(self).__module__.rsplit('.', 1)[-1]}")
         if self.max_turns is not None and self.max_turns < 1:
             raise ConfigError(f"workflow: max_turns={self.max_turns} must be at least 1")
-        given = self.external_transition
-        self._transition = None if given is None else Transition(given)
+        transition = self.external_transition
+        self._transition = None if transition is None else Transition(transition)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         limit, dialogue = self.limit(env), self.dialogue(env)
@@ -117,7 +117,7 @@ class Turns(Workflow):
     ) -> StepResult:
         """Let all agents with an observation act concurrently, record their answers, and step the
         environment."""
-        going = {n: each for n, each in env.result.observations.items() if not each.done}
+        going = {n: obs for n, obs in env.result.observations.items() if not obs.done}
         for name, observation in going.items():
             hear(seen[name], observation)
             if dialogue is not None:
@@ -141,13 +141,13 @@ class Turns(Workflow):
             return
         prompt = "\n".join(message.content for message in task.prompt)
         async with env.working():
-            found = await self._transition(dialogue, prompt, task.id)
+            prompts = await self._transition(dialogue, prompt, task.id)
         where = f"{self._transition.where}, task {task.id!r}"
         mode = self.transition_mode
-        written = {name: observed(row_messages(o, where), mode) for name, o in found.items()}
+        written = {name: observed(row_messages(o, where), mode) for name, o in prompts.items()}
         env.result.observations = {
-            name: written.get(name, each) if not each.done else each
-            for name, each in env.result.observations.items()
+            name: written.get(name, observation) if not observation.done else observation
+            for name, observation in env.result.observations.items()
         }
 
 

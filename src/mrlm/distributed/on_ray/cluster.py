@@ -177,7 +177,7 @@ def _check_there(pools: Sequence[ActorPool]) -> None:
     """Refuse pools that exceed even an idle cluster."""
     ray = import_ray()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    whole, wanted = Counter(ray.cluster_resources()), Counter[str]()
+    whole, total = Counter(ray.cluster_resources()), Counter[str]()
     for pool in pools:
         if not any(_fits(pool.resources, node) for node in nodes):
             most = {kind: max(n.get(kind, 0.0) for n in nodes) for kind in pool.resources}
@@ -185,8 +185,8 @@ def _check_there(pools: Sequence[ActorPool]) -> None:
                 f"{pool.key} requires {_written(pool.resources)} on one node, and the cluster has "
                 f"no such node (at most {_written(most)}); request less, or add a node"
             )
-        wanted.update(pool.resources)
-    for kind, amount in wanted.items():
+        total.update(pool.resources)
+    for kind, amount in total.items():
         if amount > whole[kind] + 1e-6:
             keys = ", ".join(pool.key for pool in pools if kind in pool.resources)
             raise ConfigError(
@@ -195,8 +195,8 @@ def _check_there(pools: Sequence[ActorPool]) -> None:
             )
 
 
-def _fits(wanted: Mapping[str, float], node: Mapping[str, float]) -> bool:
-    return all(node.get(kind, 0.0) >= amount for kind, amount in wanted.items())
+def _fits(resources: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    return all(node.get(kind, 0.0) >= amount for kind, amount in resources.items())
 
 
 def _written(resources: Mapping[str, float]) -> str:

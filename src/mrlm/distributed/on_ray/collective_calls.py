@@ -69,7 +69,7 @@ class WorkerGroup(WorkerSlot):
         if method not in TOGETHER:
             return super().send(method, *arguments, answers=answers)
         ray = import_ray()
-        shared = [ray.put(each) for each in arguments]  # put into the object store once
+        shared = [ray.put(argument) for argument in arguments]  # put into the object store once
         return [WorkerSlot.send(post, method, *shared) for post in self.members]
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -97,12 +97,12 @@ class WorkerGroup(WorkerSlot):
         if not failed:
             return ray.get(references)
         ready, waiting = ray.wait(references, num_returns=len(references), timeout=GRACE)
-        errors = [self._error(references.index(each), each) for each in ready]
-        self._give_up([each for each in errors if each is not None], stuck=bool(waiting))
+        errors = [self._error(references.index(item), item) for item in ready]
+        self._give_up([item for item in errors if item is not None], stuck=bool(waiting))
 
-    def _error(self, place: int, reference: Any) -> Exception | None:
+    def _error(self, rank: int, reference: Any) -> Exception | None:
         try:
-            WorkerSlot.collect(self.members[place], reference)
+            WorkerSlot.collect(self.members[rank], reference)
         except Exception as error:
             return error
         return None

@@ -44,7 +44,7 @@ class RayEngine:
         """One completion per request, in order; the groups run in parallel. With `worker`, each
         group sends all of its requests to the worker of that index."""
         groups = [self.groups[request.policy] for request in requests]
-        return await _divided(requests, groups, lambda group, own: group.generate(own, worker))
+        return await _divided(requests, groups, lambda group, part: group.generate(part, worker))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         await self.groups[policy].load_weights(policy, weights, version)
@@ -87,14 +87,15 @@ class EngineGroup:
         """One completion per request, in order, from the worker of its key, or a given one."""
         count = len(self.posts)
         numbers = [
-            place_of(each.key, count) if worker is None else worker % count for each in requests
+            place_of(request.key, count) if worker is None else worker % count
+            for request in requests
         ]
         return await _divided(requests, numbers, self._sample)
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         """Load the weights of a policy in every worker; they are put into the object store once."""
-        for asked in self._asked:
-            asked.clear()
+        for batches in self._asked:
+            batches.clear()
         if self.trains:
             await self.posts[0].ask("take", policy, None, version)
             return
@@ -104,8 +105,8 @@ class EngineGroup:
 
     def forget(self) -> None:
         self._given.clear()
-        for asked in self._asked:
-            asked.clear()
+        for batches in self._asked:
+            batches.clear()
 
     async def _give(self, number: int, policy: str) -> None:
         reference, version = self._given[policy]
@@ -117,14 +118,14 @@ class EngineGroup:
     async def _sample(self, number: int, requests: list[Request]) -> list[Completion]:
         while True:
             try:
-                said = await self.posts[number].ask("generate", requests)
+                completions = await self.posts[number].ask("generate", requests)
             except WorkerLost as lost:
                 if self.trains:
                     raise
                 await self._replace(number, lost)
                 continue
             self._asked[number].append(requests)
-            return said
+            return completions
 
     async def _replace(self, number: int, lost: WorkerLost) -> None:
         """Replace a lost worker, and restore its state, unless the weights are lost too."""
@@ -144,16 +145,16 @@ async def _divided(
 ) -> list[Completion]:
     """One completion per request, in order; those of equal `whose` are generated together."""
     places: dict[T, list[int]] = {}
-    for place, owner in enumerate(whose):
-        places.setdefault(owner, []).append(place)
-    found: dict[int, Completion] = {}
+    for index, owner in enumerate(whose):
+        places.setdefault(owner, []).append(index)
+    by_index: dict[int, Completion] = {}
 
     async def at(owner: T, chosen: list[int]) -> None:
-        said = await generate(owner, [requests[place] for place in chosen])
-        found.update(zip(chosen, said, strict=True))
+        completions = await generate(owner, [requests[index] for index in chosen])
+        by_index.update(zip(chosen, completions, strict=True))
 
     await asyncio.gather(*(at(owner, chosen) for owner, chosen in places.items()))
-    return [found[place] for place in range(len(requests))]
+    return [by_index[index] for index in range(len(requests))]
 
 
 def place_of(key: Key, workers: int) -> int:

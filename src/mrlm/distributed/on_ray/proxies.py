@@ -45,13 +45,13 @@ class RemotePolicy:
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does. Raises `CheckError`: the workers that
         train it together hold different weights."""
-        found = [post.ask_now("fingerprint", self.name) for post in self._post.members]
-        if not all(np.allclose(found[0], other, rtol=1e-6) for other in found[1:]):
+        fingerprints = [post.ask_now("fingerprint", self.name) for post in self._post.members]
+        if not all(np.allclose(fingerprints[0], other, rtol=1e-6) for other in fingerprints[1:]):
             raise CheckError(
                 f"check weights: the workers that train policy {self.name!r} hold different "
                 "weights. Do all nodes have the same versions?"
             )
-        return found[0]
+        return fingerprints[0]
 
     def save(self, folder: Path) -> None:
         unpack_into(self._post.ask_now("save", self.name, "policy"), folder)

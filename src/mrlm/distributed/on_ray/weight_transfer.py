@@ -31,30 +31,30 @@ Written = list[tuple[int, dict[str, Any]]]
 
 def packed(tensors: Mapping[str, Tensor]) -> Packed:
     """Encode tensors of any device and type as bytes."""
-    found: Packed = {}
+    arrays: Packed = {}
     for name, tensor in tensors.items():
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         kind = str(tensor.dtype).removeprefix("torch.")
-        found[name] = kind, tuple(tensor.shape), flat.view(torch.uint8).numpy()
-    return found
+        arrays[name] = kind, tuple(tensor.shape), flat.view(torch.uint8).numpy()
+    return arrays
 
 
 def unpacked(tensors: Packed) -> dict[str, Tensor]:
     """Inverse of `packed`, on the CPU; copies, as shared memory must not be written."""
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, (kind, shape, data) in tensors.items():
         tensor = torch.empty(shape, dtype=getattr(torch, kind))
         if data.size:
             tensor.view(-1).view(torch.uint8).numpy()[:] = data
-        found[name] = tensor
-    return found
+        result[name] = tensor
+    return result
 
 
 @torch.no_grad()
-def load_into(own: Mapping[str, Tensor], tensors: Packed) -> None:
+def load_into(targets: Mapping[str, Tensor], tensors: Packed) -> None:
     """Overwrite tensors with those of the same names."""
     for name, tensor in unpacked(tensors).items():
-        own[name].copy_(tensor)
+        targets[name].copy_(tensor)
 
 
 def boxed(thing: Any, what: str) -> bytes:
@@ -79,8 +79,8 @@ def opened(box: bytes) -> Any:
 
 def files_of(fill: Callable[[Path], object]) -> FolderFiles:
     """The files of a folder that `fill` writes."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         fill(folder)
         return read_folder(folder)
 
@@ -101,9 +101,9 @@ def unpack_into(files: FolderFiles, folder: Path) -> None:
 
 def with_folder(files: FolderFiles, use: Callable[[Path], object]) -> None:
     """Call `use` with a temporary folder that holds the files."""
-    with tempfile.TemporaryDirectory() as place:
-        unpack_into(files, Path(place))
-        use(Path(place))
+    with tempfile.TemporaryDirectory() as name:
+        unpack_into(files, Path(name))
+        use(Path(name))
 
 
 def turns_of(groups: Sequence[Group]) -> Iterator[Turn]:
@@ -116,21 +116,21 @@ def written(groups: Sequence[Group], write: Callable[[], object]) -> Written:
     turns = list(turns_of(groups))
     before = [[getattr(turn, name) for name in COLUMNS] for turn in turns]
     write()
-    found: Written = []
-    for number, (turn, known) in enumerate(zip(turns, before, strict=True)):
+    changes: Written = []
+    for number, (turn, values) in enumerate(zip(turns, before, strict=True)):
         new = {
             name: getattr(turn, name)
-            for name, old in zip(COLUMNS, known, strict=True)
+            for name, old in zip(COLUMNS, values, strict=True)
             if getattr(turn, name) is not old
         }
         if new:
-            found.append((number, new))
-    return found
+            changes.append((number, new))
+    return changes
 
 
-def write_on(groups: Sequence[Group], found: Written) -> None:
+def write_on(groups: Sequence[Group], changes: Written) -> None:
     """Set the columns on their turns."""
     turns = list(turns_of(groups))
-    for number, columns in found:
+    for number, columns in changes:
         for name, values in columns.items():
             setattr(turns[number], name, values)

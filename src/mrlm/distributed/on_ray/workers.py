@@ -114,7 +114,7 @@ class RayWorker:
         """Create the learners; returns the names of those with a critic of their own."""
         made = self.recipe.learners(self.policies, job, self.peers)
         self.learners = {learner.policy: learner for learner in made}
-        self.critics = {each.policy: each.critic for each in made if each.critic is not None}
+        self.critics = {owner.policy: owner.critic for owner in made if owner.critic is not None}
         self.peers.spread(weights_of([*self.policies.values()], [*self.critics.values()]))
         return list(self.critics)
 
@@ -143,7 +143,7 @@ class RayWorker:
         with profiling() as profile:
             metrics = asyncio.run(update_together(whole, algorithm, step))
         counts = [(what, whose, number) for (what, whose), number in profile.take()[1].items()]
-        return metrics, [(each.version, each.nonfinite) for each, _, _ in whole], counts
+        return metrics, [(learner.version, learner.nonfinite) for learner, _, _ in whole], counts
 
     def problems(
         self,

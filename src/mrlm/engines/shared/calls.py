@@ -47,8 +47,8 @@ class TokenUsage:
 
     def add(self, counts: object) -> tuple[int, int] | None:
         """Add the token counts of an answer, in the server's format; `None` if it has none."""
-        found = counts if isinstance(counts, Mapping) else {}
-        read, written = (found.get(f"{kind}_tokens") for kind in ("prompt", "completion"))
+        fields = counts if isinstance(counts, Mapping) else {}
+        read, written = (fields.get(f"{kind}_tokens") for kind in ("prompt", "completion"))
         if not (isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0):
             self.unmetered += 1
             return None
@@ -111,18 +111,18 @@ class LoopClients(Generic[C]):
 def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
     """The exception that a refusal means, from a server that samples for a trained policy. `kind`
     is the server software, `where` the URL, and `fix` what to do if the route does not exist."""
-    said = one_line(reply.text)
-    text = f"{where} answers {reply.status_code}: {said}"
+    message = one_line(reply.text)
+    text = f"{where} answers {reply.status_code}: {message}"
     if reply.status_code in (401, 403):
         return EndpointError(f"{text}; check engine.api_key_env and what the server allows")
     if reply.status_code == 404:
-        unknown = any(sign in said for sign in UNKNOWN)
+        unknown = any(sign in message for sign in UNKNOWN)
         return Missing(text) if unknown else EndpointError(f"{text}; {fix}")
-    if reply.status_code == 400 and "not loaded" in said:
+    if reply.status_code == 400 and "not loaded" in message:
         return Missing(text)
     if reply.status_code in PASSING or reply.status_code >= 500:
         return Passing(text, retry_after(reply.headers.get("retry-after")))
-    if any(sign in said.lower() for sign in TOO_LONG):
+    if any(sign in message.lower() for sign in TOO_LONG):
         return EngineError(f"{text}; start the {kind} server with a longer context")
     return EngineError(text)
 
@@ -156,8 +156,8 @@ def signed(seed: int) -> int:
 
 def cut(text: str, stop: Sequence[str]) -> str:
     """A text up to the first of its stop strings."""
-    found = [text.find(each) for each in stop if each in text]
-    return text[: min(found)] if found else text
+    positions = [text.find(mark) for mark in stop if mark in text]
+    return text[: min(positions)] if positions else text
 
 
 def secret(variable: str | None, section: str = "engine") -> str | None:

@@ -16,18 +16,18 @@ def as_sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
     call's id; any others as text, which servers accept."""
     sent: list[dict[str, Any]] = []
     ids: list[str] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role is Role.TOOL and ids:
             sent.append({"role": "tool", "content": message.content, "tool_call_id": ids.pop(0)})
             continue
-        own = message.role in (Role.SYSTEM, Role.ASSISTANT)
-        entry: dict[str, Any] = {"role": str(message.role) if own else "user"}
+        keeps_role = message.role in (Role.SYSTEM, Role.ASSISTANT)
+        entry: dict[str, Any] = {"role": str(message.role) if keeps_role else "user"}
         entry["content"] = message.content
-        calls = [_call(each, f"call_{place}_{n}") for n, each in enumerate(message.tool_calls)]
-        results = takewhile(lambda each: each.role is Role.TOOL, messages[place + 1 :])
+        calls = [_call(item, f"call_{index}_{n}") for n, item in enumerate(message.tool_calls)]
+        results = takewhile(lambda item: item.role is Role.TOOL, messages[index + 1 :])
         if calls and len(list(results)) >= len(calls):
             entry["tool_calls"] = calls
-            ids = [each["id"] for each in calls]
+            ids = [item["id"] for item in calls]
         elif calls:
             entry["content"] = "\n".join([*filter(None, [message.content]), *map(_text, calls)])
         sent.append(entry)
@@ -53,7 +53,7 @@ def answer_of(message: Mapping[str, Any], title: str) -> str | None:
         )
     parts = [content] if content else []
     try:
-        text = "\n".join([*parts, *(_text(_call(each, "")) for each in calls)])
+        text = "\n".join([*parts, *(_text(_call(call, "")) for call in calls)])
         text.encode()
     except UnicodeEncodeError:
         raise EngineError(f"{title}: the reply has half of a surrogate pair, no text") from None

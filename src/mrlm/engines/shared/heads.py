@@ -33,21 +33,21 @@ def write_head(folder: Path) -> None:
             f"{folder} has no weight 'model.embed_tokens.weight' that could be sent to the server "
             "as its output head; train a model with an untied head"
         )
-    with safe_open(file, "pt") as found:
-        tensor = found.get_tensor(name)
+    with safe_open(file, "pt") as weights_file:
+        tensor = weights_file.get_tensor(name)
     save_file({HEAD: tensor}, folder / "lm_head.safetensors", metadata={"format": "pt"})
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        known = json.loads(index.read_text(encoding="utf-8"))
-        known["weight_map"][HEAD] = "lm_head.safetensors"
-        index.write_text(json.dumps(known), encoding="utf-8")
+        content = json.loads(index.read_text(encoding="utf-8"))
+        content["weight_map"][HEAD] = "lm_head.safetensors"
+        index.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _file_of(folder: Path, weight: str) -> Path | None:
     from safetensors import safe_open
 
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as found:
-            if weight in found.keys():  # noqa: SIM118  (not a mapping)
+        with safe_open(file, "pt") as weights_file:
+            if weight in weights_file.keys():  # noqa: SIM118  (not a mapping)
                 return file
     return None

@@ -56,9 +56,9 @@ class Draft:
     def _says_stop(self) -> bool:
         """Whether a stop string has appeared; the text is cut before it."""
         stop, decode = self.request.sampling.stop, self.policy.chat.decode
-        window = max(STOP_WINDOW, *(len(each.encode()) + 4 for each in stop))
+        window = max(STOP_WINDOW, *(len(mark.encode()) + 4 for mark in stop))
         tail = decode(self.token_ids[-window:])
-        if not any(each in tail for each in stop):
+        if not any(mark in tail for mark in stop):
             return False
         self.text = cut(decode(self.token_ids), stop)
         return True
@@ -68,19 +68,19 @@ class Columns:
     """The sampling parameters of the rows of a batch, one column each."""
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
-        kinds = {id(each): each for each in sampling}
-        places = {kind: place for place, kind in enumerate(kinds)}
-        numbers = [places[id(each)] for each in sampling]
+        kinds = {id(params): params for params in sampling}
+        places = {kind: index for index, kind in enumerate(kinds)}
+        numbers = [places[id(params)] for params in sampling]
         rows = torch.tensor(numbers, dtype=torch.long, device=device)
         sampling = [*kinds.values()]
 
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float32, device=device)[rows]
 
-        greedy = [each.greedy for each in sampling]
+        greedy = [params.greedy for params in sampling]
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
-        self.plain: bool = all(each.greedy or each.temperature == 1.0 for each in sampling)
-        self.truncates: bool = any(each.truncates for each in sampling)
+        self.plain: bool = all(params.greedy or params.temperature == 1.0 for params in sampling)
+        self.truncates: bool = any(params.truncates for params in sampling)
         self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
         self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
         self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
@@ -144,9 +144,9 @@ def sample_in_blocks(
     chosen = weights.gather(1, block[..., None].expand(rows, 1, width))[:, 0]
     inside = chosen.cumsum(-1, dtype=double_dtype(logits.device))
     whole = inside[:, -1:]
-    place = (targets - before) * (whole / (cumulative.gather(1, block) - before))
-    place = torch.minimum(place, whole * below)
-    tokens = block * width + torch.searchsorted(inside, place, right=True)
+    position = (targets - before) * (whole / (cumulative.gather(1, block) - before))
+    position = torch.minimum(position, whole * below)
+    tokens = block * width + torch.searchsorted(inside, position, right=True)
     if greedy is not None:
         tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
     logprobs = double(flat.gather(1, tokens)).log() - total.log()

@@ -105,7 +105,7 @@ class ServerEngine(PolicyEngine, ABC):
                 f"engine.servers.{strange[0]}: this run has no policy with weights of that name; "
                 f"its policies: {', '.join(self.policies)}"
             )
-        found: dict[str, str] = {}
+        urls: dict[str, str] = {}
         whole: dict[str, str] = {}
         for name, policy in self.policies.items():
             url = servers.get(name, base_url)
@@ -119,14 +119,14 @@ class ServerEngine(PolicyEngine, ABC):
                 raise ConfigError(
                     f"engine.{key}={url!r} is not the address of a server; write http://host:port"
                 )
-            found[name] = url = url.rstrip("/").removesuffix("/v1")
+            urls[name] = url = url.rstrip("/").removesuffix("/v1")
             if policy.adapter is None and whole.setdefault(url, name) != name:
                 raise ConfigError(
                     f"policies {whole[url]!r} and {name!r} are whole models, and the server at "
                     f"{url} holds only one; give them LoRA adapters, or separate servers with "
                     "engine.servers"
                 )
-        return found
+        return urls
 
     # -- the engine's interface --------------------------------------------------------------------
 
@@ -301,8 +301,8 @@ class ServerEngine(PolicyEngine, ABC):
                     self._placed.pop(name, None)  # it may have been restarted without them
             if not self.wakes_twice:
                 self.asleep.discard(url)
-            said = one_line(error) or type(error).__name__
-            raise Passing(f"no connection to {url}: {said}") from None
+            reason = one_line(error) or type(error).__name__
+            raise Passing(f"no connection to {url}: {reason}") from None
         if reply.is_success:
             try:
                 return reply.json()

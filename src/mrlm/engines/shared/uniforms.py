@@ -22,10 +22,10 @@ def uniforms_of(requests: Sequence[Request], width: int) -> np.ndarray:
     seeds = [request.seed for request in requests]
     if len(seeds) >= FEWEST and width <= LONGEST:
         return _together(np.array(seeds, dtype=np.uint64), width)
-    found = np.empty((len(seeds), width))
-    for row, seed in zip(found, seeds, strict=True):
+    uniforms = np.empty((len(seeds), width))
+    for row, seed in zip(uniforms, seeds, strict=True):
         np.random.Generator(np.random.Philox(seed)).random(out=row)
-    return found
+    return uniforms
 
 
 def _together(seeds: np.ndarray, width: int) -> np.ndarray:
@@ -67,8 +67,8 @@ def _keys(seeds: np.ndarray) -> np.ndarray:
 
 def _hashed(words: np.ndarray, constants: np.ndarray) -> np.ndarray:
     """A hash of each of n words (n, N), or of one (N,) n times, with n + 1 constants."""
-    found = (words ^ constants[:-1]) * constants[1:]
-    return found ^ found >> 16
+    mixed = (words ^ constants[:-1]) * constants[1:]
+    return mixed ^ mixed >> 16
 
 
 def _column(numbers: Sequence[int], kind: type[np.unsignedinteger]) -> np.ndarray:

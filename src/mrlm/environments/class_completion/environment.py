@@ -131,44 +131,44 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         judge = partial(self._bench.judge, self._problem, limits=self.limits)
         return await worth(self._problem, self._division, codes, judge)
 
-    def share(self, found: CompletionScore, place: int) -> float:
-        return found.share(place)
+    def share(self, score: CompletionScore, index: int) -> float:
+        return score.share(index)
 
-    def feedback_text(self, mode: Mode, found: CompletionScore) -> str:
-        return feedback_text(mode, self._problem, found)
+    def feedback_text(self, mode: Mode, score: CompletionScore) -> str:
+        return feedback_text(mode, self._problem, score)
 
     def shown(self) -> list[str]:
         return [_listed(names) for names in self._division]
 
     def render(self, agent: str | None = None) -> Html | None:
         """The methods with their writers, and the tests of the last class; not for the agents."""
-        found = self._score
+        score = self._score
         if agent is not None or self._problem is None:
             return None
         rows = []
         for writer, names in zip(self.writers, self._division, strict=True):
             for name in names:
                 word, kind = "", ""
-                if found is not None:
-                    there = found.parses and name not in found.missing
+                if score is not None:
+                    there = score.parses and name not in score.missing
                     word, kind = ("valid", "good") if there else ("missing or not valid", "bad")
-                    word += ", also of others" * (name in found.foreign)
+                    word += ", also of others" * (name in score.foreign)
                 rows.append((writer, name, (word, kind)))
         drawn = table(rows, ("writer", "method", ""))
-        return stacked(drawn, "" if found is None else self._results(found))
+        return stacked(drawn, "" if score is None else self._results(score))
 
-    def _results(self, found: CompletionScore) -> Html:
+    def _results(self, score: CompletionScore) -> Html:
         """The results of the visible test cases, and the number of all that pass."""
-        verdicts = {tuple(case): verdict for case, verdict in found.judged}
+        verdicts = {tuple(case): verdict for case, verdict in score.judged}
         rows = []
         for case in self._problem.cases[: len(self._problem.samples)]:
             if (verdict := verdicts.get(tuple(case))) is not None:
                 kind = "good" if verdict.passed else "bad"
                 word = "passes" if verdict.passed else f"fails ({verdict.kind})"
                 rows.append((".".join(case), (word, kind)))
-        count = f"{found.passed} of {len(found.judged)} tests pass, hidden ones included"
+        count = f"{score.passed} of {len(score.judged)} tests pass, hidden ones included"
         drawn = table(rows, ("visible test", "")) if rows else ""
-        return stacked(drawn, count if found.judged else "no test was run")
+        return stacked(drawn, count if score.judged else "no test was run")
 
     def state(self) -> str:
         who = [

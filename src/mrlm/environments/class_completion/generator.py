@@ -29,7 +29,7 @@ def row(seed: str, split: Split) -> dict[str, Any]:
     """A row. Held-out rows never occur in training, for any seed."""
     rng = random.Random(f"class_completion/{split}/{seed}")
     plan, k = first_of(
-        split, lambda: _numbered(rng), lambda found: f"{found[0]['about']} {found[1]}"
+        split, lambda: _numbered(rng), lambda sample: f"{sample[0]['about']} {sample[1]}"
     )
     return _row(plan, k, rng)
 
@@ -44,12 +44,12 @@ def _row(plan: dict[str, Any], k: int, rng: random.Random) -> dict[str, Any]:
     about = plan["about"].format(k=k)
     doc = f'    """\n    {about}\n    """\n'
     init = textwrap.indent(plan["init"].format(k=k), "    ")
-    asked, honest, infos, tests = [], [], [], []
+    stubs, honest, infos, tests = [], [], [], []
     for method in plan["methods"]:
         head = f"def {method['name']}({method['params']}):\n"
         text = f'{head}    """{method["asked"].format(k=k)}"""'
         code = head + textwrap.indent(method["code"].format(k=k), "    ")
-        asked.append(textwrap.indent(text, "    "))
+        stubs.append(textwrap.indent(text, "    "))
         honest.append(textwrap.indent(code, "    "))
         infos.append({
             "method_name": method["name"],
@@ -72,7 +72,7 @@ def _row(plan: dict[str, Any], k: int, rng: random.Random) -> dict[str, Any]:
         tests.append(info["test_code"])
     return {
         "task_id": f"{name}_{k}",
-        "skeleton": f"class {name}:\n{doc}\n{init}\n\n" + "\n\n".join(asked) + "\n",
+        "skeleton": f"class {name}:\n{doc}\n{init}\n\n" + "\n\n".join(stubs) + "\n",
         "test": "import unittest\n\n" + "\n\n".join(tests) + "\n",
         "solution_code": solution,
         "import_statement": [],
@@ -95,10 +95,10 @@ def _case(
     scripts = method["scripts"]
     script = scripts[number % len(scripts)].format(**drawn, k=k, C=name)
     *lines, last = [f"it = {name}()", *script.split("; ")]
-    known = dict(space)
-    exec(compile("\n".join(lines), "<test>", "exec", dont_inherit=True), known)
+    namespace = dict(space)
+    exec(compile("\n".join(lines), "<test>", "exec", dont_inherit=True), namespace)
     try:
-        value = eval(compile(last, "<test>", "eval", dont_inherit=True), known)
+        value = eval(compile(last, "<test>", "eval", dont_inherit=True), namespace)
     except ValueError:
         closing = [f"with self.assertRaises(ValueError):\n    {last}"]
     else:

@@ -39,11 +39,11 @@ def divided(
     Raises:
         ConfigError: the names do not match the methods of the class.
     """
-    given = problem.division if problem.division is not None else by
-    if not isinstance(given, str):
-        return _listed(problem, num_writers, given)
+    choice = problem.division if problem.division is not None else by
+    if not isinstance(choice, str):
+        return _listed(problem, num_writers, choice)
     ranks = _depths(problem.methods)
-    if given == "parameters":
+    if choice == "parameters":
         ranks = {method.name: method.params % 1_000 for method in problem.methods}
     ordered = sorted(problem.methods, key=lambda method: ranks[method.name])
     names, parts = [method.name for method in ordered], []
@@ -56,15 +56,15 @@ def divided(
 
 
 def _listed(
-    problem: ClassProblem, num_writers: int, given: Sequence[Sequence[str]]
+    problem: ClassProblem, num_writers: int, division: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    parts = [[part] if isinstance(part, str) else list(part) for part in given]
+    parts = [[part] if isinstance(part, str) else list(part) for part in division]
     flat = sorted(name for part in parts for name in part)
-    known = sorted(method.name for method in problem.methods)
-    if len(parts) != num_writers or flat != known or not all(parts):
+    names = sorted(method.name for method in problem.methods)
+    if len(parts) != num_writers or flat != names or not all(parts):
         raise ConfigError(
             f"class {problem.name}: the division {parts} must give each of {num_writers} writers "
-            f"some of the methods {', '.join(known)}, and each method to one writer"
+            f"some of the methods {', '.join(names)}, and each method to one writer"
         )
     return parts
 
@@ -75,8 +75,8 @@ def _depths(methods: Sequence[Method]) -> dict[str, int]:
     needs: Mapping[str, Sequence[str]] = {method.name: method.needs for method in methods}
 
     def depth(name: str, above: frozenset[str]) -> int:
-        below = [each for each in needs.get(name, ()) if each in needs and each not in above]
-        return max((1 + depth(each, above | {each}) for each in below), default=0)
+        below = [need for need in needs.get(name, ()) if need in needs and need not in above]
+        return max((1 + depth(need, above | {need}) for need in below), default=0)
 
     return {name: depth(name, frozenset({name})) for name in needs}
 
@@ -108,12 +108,12 @@ def read(code: str, problem: ClassProblem) -> SubmittedCode | None:
         tree = parsed(f"class {problem.name}:\n    {code.lstrip()}")
     if tree is None:
         return None
-    part, asked = SubmittedCode(), {method.name for method in problem.methods}
+    part, names = SubmittedCode(), {method.name for method in problem.methods}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == problem.name:
             part.methods |= functions(node)
             part.attributes += [n for n in node.body if isinstance(n, ast.Assign | ast.AnnAssign)]
-        elif isinstance(node, FunctionNode) and (node.name in asked or _is_method(node)):
+        elif isinstance(node, FunctionNode) and (node.name in names or _is_method(node)):
             part.methods[node.name] = node
         elif isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef, FunctionNode, ast.Assign)):
             part.before.append(node)
@@ -175,14 +175,14 @@ def honest(problem: ClassProblem, division: Sequence[Sequence[str]]) -> list[str
     whole = class_in(tree, problem.name)
     if tree is None or whole is None:
         return None
-    asked = {name for names in division for name in names}
+    all_names = {name for names in division for name in names}
     written = functions(whole)
     codes = []
-    for place, names in enumerate(division):
+    for index, names in enumerate(division):
         body: list[ast.stmt] = [written[name] for name in names if name in written]
         before: list[ast.stmt] = []
-        if place == 0:
-            extra = [n for name, n in written.items() if name not in asked | {"__init__"}]
+        if index == 0:
+            extra = [n for name, n in written.items() if name not in all_names | {"__init__"}]
             body = [*(n for n in whole.body if isinstance(n, ast.Assign)), *extra, *body]
             before = [n for n in tree.body if n is not whole]
         part = ast.ClassDef(problem.name, [], [], body or [ast.Pass()], [])

@@ -77,7 +77,7 @@ class ClassProblem:
     def of(cls, record: Any, where: str) -> ClassProblem:
         """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
-            methods = [Method(**each) for each in record["methods"]]
+            methods = [Method(**method) for method in record["methods"]]
             return cls(**{**record, "methods": methods})
         except (TypeError, KeyError) as error:
             raise ConfigError(f"{where} is not a class problem: {error!r}") from error
@@ -90,8 +90,10 @@ class ClassProblem:
     @property
     def question(self) -> str:
         """The prompt for all writers: the skeleton and the visible cases."""
-        shown = [f"This must hold:\n{sample}" for sample in self.samples]
-        return "\n".join([f"Complete the class `{self.name}`.\n\n{self.skeleton.strip()}", *shown])
+        examples = [f"This must hold:\n{sample}" for sample in self.samples]
+        return "\n".join(
+            [f"Complete the class `{self.name}`.\n\n{self.skeleton.strip()}", *examples]
+        )
 
 
 def converted(row: Row, where: str, num_writers: int, num_visible: int, max_tests: int) -> Row:
@@ -116,7 +118,7 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
         )
     imports = _items(row.get("import_statement") or [], f"{where}, column 'import_statement'")
     cases, sources = _cases(row, where, max_tests)
-    given = row.get(DIVISION)
+    raw_division = row.get(DIVISION)
     problem = ClassProblem(
         name=name,
         skeleton=str(row["skeleton"]),
@@ -128,7 +130,9 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
         samples=["\n".join(map(ast.unparse, node.body)) for node in sources[:num_visible]],
         solution=solution,
         sure=bool(row.get("sure")),
-        division=None if given is None else _items(given, f"{where}, column {DIVISION!r}"),
+        division=None
+        if raw_division is None
+        else _items(raw_division, f"{where}, column {DIVISION!r}"),
     )
     return row | {"prompt": problem.question, PROBLEM: problem.record()}
 
@@ -141,7 +145,9 @@ def class_in(tree: ast.Module | None, name: str) -> ast.ClassDef | None:
 
 def functions(node: ast.ClassDef) -> dict[str, FunctionNode]:
     """The methods of a class by name."""
-    return {each.name: each for each in node.body if isinstance(each, FunctionNode)}
+    return {
+        statement.name: statement for statement in node.body if isinstance(statement, FunctionNode)
+    }
 
 
 def num_params(node: FunctionNode) -> int:
@@ -154,13 +160,13 @@ def num_params(node: FunctionNode) -> int:
 def is_empty(node: FunctionNode) -> bool:
     """Whether a function body is empty: only a docstring, `pass`, `return None`, or a
     `NotImplementedError`."""
-    for each in node.body:
-        constant = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
-        none = isinstance(each, ast.Return) and (
-            each.value is None or ast.unparse(each.value) == "None"
+    for statement in node.body:
+        constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        none = isinstance(statement, ast.Return) and (
+            statement.value is None or ast.unparse(statement.value) == "None"
         )
-        later = isinstance(each, ast.Raise) and "NotImplemented" in ast.unparse(each)
-        if not (constant or none or later or isinstance(each, ast.Pass)):
+        later = isinstance(statement, ast.Raise) and "NotImplemented" in ast.unparse(statement)
+        if not (constant or none or later or isinstance(statement, ast.Pass)):
             return False
     return True
 
@@ -170,8 +176,8 @@ def is_empty(node: FunctionNode) -> bool:
 
 def _class(text: str, name: str, where: str) -> ast.ClassDef:
     tree = parsed(text)
-    if found := class_in(tree, name):
-        return found
+    if definition := class_in(tree, name):
+        return definition
     what = "not valid Python" if tree is None else f"class {name!r} is not defined"
     raise DataError(f"{where}: {what}")
 
@@ -180,16 +186,16 @@ def _methods(
     row: Row, skeleton: ast.ClassDef, honest: ast.ClassDef | None, where: str
 ) -> list[Method]:
     infos = _items(row["methods_info"], f"{where}, column 'methods_info'")
-    asked, written = functions(skeleton), functions(honest) if honest else {}
-    found: dict[str, Method] = {}
+    stubs, written = functions(skeleton), functions(honest) if honest else {}
+    methods: dict[str, Method] = {}
     for info in infos:
         name = info.get("method_name") if isinstance(info, dict) else None
-        if name not in asked:
+        if name not in stubs:
             raise DataError(f"{where}, column 'methods_info': the skeleton has no method {name!r}")
         needs = (info.get("dependencies") or {}).get("method_dependencies") or []
         empty = name in written and is_empty(written[name])
-        found[name] = Method(name, num_params(asked[name]), [str(each) for each in needs], empty)
-    return list(found.values())
+        methods[name] = Method(name, num_params(stubs[name]), [str(need) for need in needs], empty)
+    return list(methods.values())
 
 
 def _cases(row: Row, where: str, max_tests: int) -> tuple[list[list[str]], list[FunctionNode]]:
@@ -198,31 +204,33 @@ def _cases(row: Row, where: str, max_tests: int) -> tuple[list[list[str]], list[
     if tree is None:
         raise DataError(f"{where}, column 'test': not valid Python")
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    wanted = _items(row.get("test_classes") or [], f"{where}, column 'test_classes'")
-    found = [
+    names = _items(row.get("test_classes") or [], f"{where}, column 'test_classes'")
+    cases = [
         (group.name, name, node)
         for group in classes
-        if group.name in wanted or not wanted
+        if group.name in names or not names
         for name, node in functions(group).items()
         if name.startswith("test")
     ]
-    if len(found) < 2:
+    if len(cases) < 2:
         raise DataError(
-            f"{where}, column 'test': {len(found)} tests found; at least two are needed"
+            f"{where}, column 'test': {len(cases)} tests found; at least two are needed"
         )
-    count = min(len(found), max_tests)
-    used = [found[place * len(found) // count] for place in range(count)]
+    count = min(len(cases), max_tests)
+    used = [cases[index * len(cases) // count] for index in range(count)]
     return [[group, name] for group, name, _ in used], [node for _, _, node in used[:-1]]
 
 
 def _constructor(row: Row, skeleton: ast.ClassDef, name: str) -> str:
     """The beginning of the class: from the column, or from the skeleton."""
-    given = str(row.get("class_constructor") or "")
-    for text in (given, f"{given.rstrip()}\n    pass"):
+    column = str(row.get("class_constructor") or "")
+    for text in (column, f"{column.rstrip()}\n    pass"):
         if class_in(parsed(text), name):
             return text
-    kept = [n for n in skeleton.body if not isinstance(n, FunctionNode) or n.name == "__init__"]
-    body: list[ast.stmt] = kept or [ast.Pass()]
+    statements = [
+        n for n in skeleton.body if not isinstance(n, FunctionNode) or n.name == "__init__"
+    ]
+    body: list[ast.stmt] = statements or [ast.Pass()]
     bare = ast.ClassDef(name, skeleton.bases, skeleton.keywords, body, skeleton.decorator_list)
     bare.type_params = []  # type: ignore[attr-defined]
     return ast.unparse(ast.fix_missing_locations(bare))

@@ -45,9 +45,9 @@ class CompletionScore(ProgramScore):
         whole = bool(self.judged) and self.passed == len(self.judged)
         return whole and not self.missing and not self.foreign
 
-    def share(self, place: int) -> float:
+    def share(self, index: int) -> float:
         """The reward of one writer: for the tests, and for its own methods."""
-        return self.paid["tests"] + self.own[place] if self.parses else 0.0
+        return self.paid["tests"] + self.own[index] if self.parses else 0.0
 
 
 async def worth(
@@ -63,58 +63,58 @@ async def worth(
     Args:
         judge: runs a class, and returns a verdict for each usable test case.
     """
-    found = CompletionScore(own=[0.0] * len(division))
+    score = CompletionScore(own=[0.0] * len(division))
     parts = [part for part in (read(code, problem) for code in codes) if part is not None]
     text = merged(problem, parts, division) if len(parts) == len(codes) else None
     if text is None:
-        return found
-    found.parses = True
+        return score
+    score.parses = True
     total = len(problem.methods)
     foreign = overlaps(parts, division)
-    asked = {method.name: method for method in problem.methods}
-    for place, (part, names) in enumerate(zip(parts, division, strict=True)):
-        missing = [n for n in names if not is_valid(asked[n], part.methods.get(n))]
-        found.missing += missing
-        own = VALID * (len(names) - len(missing)) / len(names)
-        found.own[place] = own - len(foreign[place]) / total
-    found.foreign = sorted(set().union(*foreign))
-    found.paid["valid"] = VALID * (total - len(found.missing)) / total
-    found.paid["overlap"] = 0.0 - len(found.foreign) / total
-    if len(found.missing) < total:
-        found.judged = await judge(text)
-        found.paid["tests"] = TESTS * found.passed / len(found.judged)
-    return found
+    method_of = {method.name: method for method in problem.methods}
+    for index, (part, names) in enumerate(zip(parts, division, strict=True)):
+        missing = [n for n in names if not is_valid(method_of[n], part.methods.get(n))]
+        score.missing += missing
+        validity = VALID * (len(names) - len(missing)) / len(names)
+        score.own[index] = validity - len(foreign[index]) / total
+    score.foreign = sorted(set().union(*foreign))
+    score.paid["valid"] = VALID * (total - len(score.missing)) / total
+    score.paid["overlap"] = 0.0 - len(score.foreign) / total
+    if len(score.missing) < total:
+        score.judged = await judge(text)
+        score.paid["tests"] = TESTS * score.passed / len(score.judged)
+    return score
 
 
-def feedback_text(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
+def feedback_text(mode: Mode, problem: ClassProblem, score: CompletionScore) -> str:
     """Feedback of a mode on an unfinished class; empty for `expert`. Hidden tests contribute only a
     number."""
-    number = len(found.judged)
-    count = f"{found.passed} of {number} tests pass." if number else "The class was not tested."
+    number = len(score.judged)
+    count = f"{score.passed} of {number} tests pass." if number else "The class was not tested."
     if mode == "count":
         return count
     if mode == "graded":
-        return "\n".join([*_structure(found), grade_of(found.passed, number)])
+        return "\n".join([*_structure(score), grade_of(score.passed, number)])
     if mode == "tests":
-        return "\n".join([*_structure(found), *_visible(problem, found), count])
+        return "\n".join([*_structure(score), *_visible(problem, score), count])
     return ""
 
 
-def _structure(found: CompletionScore) -> list[str]:
-    if not found.parses:
+def _structure(score: CompletionScore) -> list[str]:
+    if not score.parses:
         return ["The class is not valid Python."]
     lines = []
-    if found.missing:
-        names = ", ".join(found.missing)
+    if score.missing:
+        names = ", ".join(score.missing)
         lines.append(f"Not there, empty, or with other parameters than asked for: {names}.")
-    if found.foreign:
-        lines.append(f"Written by somebody who should not: {', '.join(found.foreign)}.")
+    if score.foreign:
+        lines.append(f"Written by somebody who should not: {', '.join(score.foreign)}.")
     return lines
 
 
-def _visible(problem: ClassProblem, found: CompletionScore) -> list[str]:
+def _visible(problem: ClassProblem, score: CompletionScore) -> list[str]:
     lines = []
-    verdicts = {tuple(case): verdict for case, verdict in found.judged}
+    verdicts = {tuple(case): verdict for case, verdict in score.judged}
     for case, sample in zip(problem.cases, problem.samples, strict=False):
         verdict = verdicts.get(tuple(case))
         if verdict is not None and not verdict.passed:

@@ -131,8 +131,8 @@ class CodeExecutionEnvironment(QuestionEnvironment):
 
     def _task_of(self, name: str, problem: CodeProblem, seed: int, info: Mapping[str, Any]) -> Task:
         prompt = f"{problem.question}\n{self.instruction}".strip()
-        known = {"family": problem.family, "difficulty": problem.difficulty}
-        more = {**info, **known, PROBLEM: problem.record()}
+        labels = {"family": problem.family, "difficulty": problem.difficulty}
+        more = {**info, **labels, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
 
     def prover(self) -> Self:
@@ -150,19 +150,19 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         reason = refusal(code)
         self._verdicts = []
         if reason:
-            found, words = UNUSABLE, f"The code was not run: {reason}."
+            scores, words = UNUSABLE, f"The code was not run: {reason}."
         else:
             program, offset = self._problem.program(code)
             verdicts = await self._bench.test(self._problem, program, self.limits)
-            found, self._verdicts = worth(verdicts), verdicts
+            scores, self._verdicts = worth(verdicts), verdicts
             words = "All tests pass."
-            if not found["all_passed"]:
+            if not scores["all_passed"]:
                 words = await self._told(verdicts, program, offset)
         self._attempts += 1
-        over = bool(found["all_passed"]) or self._attempts >= self.max_attempts
+        over = bool(scores["all_passed"]) or self._attempts >= self.max_attempts
         if not over:
             words += f"\n{self.again}"
-        return self.answered(words, self._reward(found), over)
+        return self.answered(words, self._reward(scores), over)
 
     async def _told(self, verdicts: Sequence[GradingVerdict], program: str, offset: int) -> str:
         """Feedback for a wrong answer."""
@@ -173,12 +173,12 @@ class CodeExecutionEnvironment(QuestionEnvironment):
                 return feedback(problem.of_examples, seen, offset)
         return feedback(problem, verdicts, offset)
 
-    def _reward(self, found: Mapping[str, float]) -> Reward:
+    def _reward(self, scores: Mapping[str, float]) -> Reward:
         """The change of the score and of all components since the previous attempt."""
-        gained = {name: value - self._paid.get(name, 0.0) for name, value in found.items()}
-        self._paid = dict(found)
+        gained = {name: value - self._paid.get(name, 0.0) for name, value in scores.items()}
+        self._paid = dict(scores)
         components = {name: gained[name] for name in COMPONENTS} | {"attempt": 1.0}
-        return Reward(gained["value"], components, {"answer": dict(found)})
+        return Reward(gained["value"], components, {"answer": dict(scores)})
 
     def render(self, agent: str | None = None) -> Html | None:
         """The last answer's results in the visible tests, and the number of hidden ones that it
@@ -195,13 +195,13 @@ class CodeExecutionEnvironment(QuestionEnvironment):
 
 
 def _generator(
-    given: CodeProblemGenerator | Mapping[str, Any], seed: int | None
+    setting: CodeProblemGenerator | Mapping[str, Any], seed: int | None
 ) -> CodeProblemGenerator:
-    if isinstance(given, CodeProblemGenerator):
+    if isinstance(setting, CodeProblemGenerator):
         if seed is not None:
             raise ConfigError("seed: set it in the generator, or remove generator")
-        return given
-    arguments = dict(given)
+        return setting
+    arguments = dict(setting)
     if seed is not None:
         if "seed" in arguments:
             raise ConfigError("seed is also set in the generator; remove one of them")

@@ -56,11 +56,11 @@ MAKERS: dict[str, Callable[..., Any]] = {
 
 def _with_key(rng: random.Random, v: Values) -> Args:
     """A table that contains the key `k` half of the time."""
-    found = table(rng)
-    found.pop(v["k"], None)
+    mapping = table(rng)
+    mapping.pop(v["k"], None)
     if rng.random() < 0.5:
-        found[v["k"]] = rng.randint(0, 20)
-    return (found,)
+        mapping[v["k"]] = rng.randint(0, 20)
+    return (mapping,)
 
 
 def _tree(rng: random.Random, v: Values) -> Args:
@@ -108,25 +108,25 @@ def _maze(rng: random.Random, v: Values) -> Args:
 
 
 def _sorted_list(rng: random.Random, v: Values) -> Args:
-    found = sorted(set(ints(rng, -20, 40, 3, 9)))
-    return (found, rng.choice(found) if rng.random() < 0.6 else rng.randint(-20, 40))
+    numbers = sorted(set(ints(rng, -20, 40, 3, 9)))
+    return (numbers, rng.choice(numbers) if rng.random() < 0.6 else rng.randint(-20, 40))
 
 
 def _cell(rng: random.Random, v: Values) -> Args:
-    found, k = grid(rng), v["k"]
-    return (found, k + rng.randrange(len(found)), k + rng.randrange(len(found[0])))
+    cells, k = grid(rng), v["k"]
+    return (cells, k + rng.randrange(len(cells)), k + rng.randrange(len(cells[0])))
 
 
 def _mirrored(rng: random.Random, v: Values) -> Args:
     half = letters(rng, "abc", 1, 3)
     text = half + half[::-1] if rng.random() < 0.5 else half + letters(rng, "abc", 1, 3)
-    place = rng.randrange(len(text))
-    return ((text[:place] + v["k"] + text[place:].upper()),)
+    index = rng.randrange(len(text))
+    return ((text[:index] + v["k"] + text[index:].upper()),)
 
 
 def _capitals(rng: random.Random, v: Values) -> Args:
-    found = words(rng, v["k"], most=4)
-    return ("".join(char.upper() if rng.random() < 0.3 else char for char in found),)
+    text = words(rng, v["k"], most=4)
+    return ("".join(char.upper() if rng.random() < 0.3 else char for char in text),)
 
 
 def _count_words(rng: random.Random, v: Values) -> Args:
@@ -175,7 +175,7 @@ def _sampler(args: str | Sequence[Mapping[str, Any]]) -> Callable[[random.Random
     """The named sampler, or one that makes each argument by itself."""
     if isinstance(args, str):
         return SAMPLERS[args]
-    made = [(MAKERS[name], settings) for each in args for name, settings in each.items()]
+    made = [(MAKERS[name], settings) for entry in args for name, settings in entry.items()]
     return lambda rng, v: tuple(maker(rng, *settings) for maker, settings in made)
 
 

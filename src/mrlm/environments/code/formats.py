@@ -86,10 +86,10 @@ def _examples(stub: str, entry: str) -> list[str]:
             for node in ast.parse(stub).body
             if isinstance(node, ast.FunctionDef) and node.name == entry
         ]
-        found = doctest.DocTestParser().get_examples("\n".join(docstrings))
+        examples = doctest.DocTestParser().get_examples("\n".join(docstrings))
     except (SyntaxError, ValueError):  # not a complete function, or not in doctest format
         return asserts
-    for example in found:
+    for example in examples:
         call, value = example.source.strip(), example.want.strip()
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             ast.literal_eval(value)
@@ -230,5 +230,5 @@ def _first_solution(row: Row) -> str | None:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return None
-    found = value[0] if isinstance(value, list) and value else None
-    return found if isinstance(found, str) else None
+    solution = value[0] if isinstance(value, list) and value else None
+    return solution if isinstance(solution, str) else None

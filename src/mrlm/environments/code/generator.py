@@ -101,9 +101,9 @@ def _selected(
 ) -> dict[str, list[ProgramTemplate]]:
     """The templates to sample from, by family; families without any are left out."""
     if names is not None:
-        known = [template.name for group in FAMILIES.values() for template in group]
-        wanted = chosen(names, known, "templates")
-        picked = {f: [t for t in group if t.name in wanted] for f, group in FAMILIES.items()}
+        all_names = [template.name for group in FAMILIES.values() for template in group]
+        chosen_names = chosen(names, all_names, "templates")
+        picked = {f: [t for t in group if t.name in chosen_names] for f, group in FAMILIES.items()}
     else:
         low, high = bounds
         picked = {f: [t for t in FAMILIES[f] if low <= t.level <= high] for f in families}

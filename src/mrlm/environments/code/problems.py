@@ -64,14 +64,14 @@ class CodeProblem:
     @property
     def of_examples(self) -> CodeProblem:
         """The same problem with its examples as tests."""
-        shown = len(self.examples)
-        return replace(self, kind="asserts", tests=self.examples, visible=shown, examples=())
+        count = len(self.examples)
+        return replace(self, kind="asserts", tests=self.examples, visible=count, examples=())
 
     @property
     def question(self) -> str:
         """The prompt: the text and the visible tests."""
-        shown = [shown_test(self, test) for test in self.tests[: self.visible]]
-        return "\n".join([self.text, *shown])
+        lines = [shown_test(self, test) for test in self.tests[: self.visible]]
+        return "\n".join([self.text, *lines])
 
     def program(self, code: str) -> tuple[str, int]:
         """The program to run for an answer, and the number of its lines before the answer."""

@@ -48,14 +48,14 @@ def feedback(problem: CodeProblem, verdicts: Sequence[GradingVerdict], offset: i
         verdicts: one per test, in their order.
         offset: number of lines of the program before the answer.
     """
-    shown = list(zip(problem.tests, verdicts, strict=False))[: problem.visible]
-    failed = next(((test, verdict) for test, verdict in shown if not verdict.passed), None)
+    visible_tests = list(zip(problem.tests, verdicts, strict=False))[: problem.visible]
+    failed = next(((test, verdict) for test, verdict in visible_tests if not verdict.passed), None)
     if failed is not None:
         test, verdict = failed
         shown_failure = _cut(shown_test(problem, test))
         return f"This test does not pass:\n{shown_failure}\n{_happened(verdict, offset)}"
     hidden = next(v for v in verdicts[problem.visible :] if not v.passed)
-    tests = "All the tests shown pass, but" if shown else "The tests are hidden, and"
+    tests = "All the tests shown pass, but" if visible_tests else "The tests are hidden, and"
     return f"{tests} the program {HIDDEN[hidden.kind]} in a test that is not shown."
 
 
@@ -63,17 +63,17 @@ def test_board(problem: CodeProblem, verdicts: Sequence[GradingVerdict]) -> Html
     """The visible tests with what is expected and what an answer gives, and the number of hidden
     tests that pass."""
     rows = []
-    for place, test in enumerate(problem.tests[: problem.visible]):
-        verdict = verdicts[place] if place < len(verdicts) else None
+    for index, test in enumerate(problem.tests[: problem.visible]):
+        verdict = verdicts[index] if index < len(verdicts) else None
         got = result = ""
         if verdict is not None:
             got = verdict.got or (verdict.error if _CLASS.fullmatch(verdict.error) else "")
             result = "passes" if verdict.passed else f"fails ({verdict.kind})"
         kind = "" if verdict is None else "good" if verdict.passed else "bad"
         calls = problem.kind == "calls"
-        shown = shown_call(problem.entry, test[0]) if calls else shown_test(problem, test)
+        text = shown_call(problem.entry, test[0]) if calls else shown_test(problem, test)
         expected = repr(test[1]) if calls else ""
-        rows.append((_cut(shown), _cut(expected), _cut(got), (result, kind)))
+        rows.append((_cut(text), _cut(expected), _cut(got), (result, kind)))
     hidden = verdicts[problem.visible :]
     passed = sum(verdict.passed for verdict in hidden)
     count = f"hidden tests: {passed} of {len(hidden)} pass" if hidden else ""
@@ -88,9 +88,9 @@ def _happened(verdict: GradingVerdict, offset: int) -> str:
         return "It takes too long."
     name = verdict.error if _CLASS.fullmatch(verdict.error) else "an error"
     line = verdict.line - offset if verdict.line is not None else 0
-    place = f" in line {line}" if line > 0 else ""
+    where = f" in line {line}" if line > 0 else ""
     what = "cannot be run:" if verdict.kind == "refused" else "raises"
-    return f"It {what} {name}{place}."
+    return f"It {what} {name}{where}."
 
 
 def _cut(text: str) -> str:

@@ -65,10 +65,10 @@ class ProgramTemplate:
     edges: Sequence[Args] = ()
 
     def draw(
-        self, rng: random.Random, num_calls: int, wanted: Callable[[str], bool] = bool
+        self, rng: random.Random, num_calls: int, accepted: Callable[[str], bool] = bool
     ) -> Drawn | None:
         """A problem with `num_calls` calls, the `edges` never among the first two; `None` if its
-        text is not `wanted`, or the sampled values yield too few calls or a trivial problem."""
+        text is not `accepted`, or the sampled values yield too few calls or a trivial problem."""
         values = {name: rng.choice(options) for name, options in self.draws.items()}
         names: list[str] = []
         for pool in self.takes:
@@ -76,7 +76,7 @@ class ProgramTemplate:
         entry = rng.choice(self.called)
         words = {"f": entry, **dict(zip(PLACES, names, strict=False)), **values}
         text = Text(self.text).substitute(words)
-        if not wanted(text):
+        if not accepted(text):
             return None
         signature = f"{entry}({', '.join(names)})"
         body = textwrap.indent(Text(textwrap.dedent(self.body).strip()).substitute(words), "    ")
@@ -115,7 +115,7 @@ def _is_lazy(calls: Sequence[tuple[Args, Any]]) -> bool:
         return True
     columns = zip(*(map(repr, args) for args, _ in calls), strict=True)
     return any(
-        sum(given != result for given, result in zip(column, results, strict=True)) < needed
+        sum(argument != result for argument, result in zip(column, results, strict=True)) < needed
         for column in columns
     )
 

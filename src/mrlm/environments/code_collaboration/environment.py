@@ -115,10 +115,10 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
             prompt = [Message(CodeProblem.of(row[PROBLEM], name).question)]
             return Task(name, prompt, row.get(CODES), seed, others(row))
         key = f"{self.seed}/{seed}"
-        found, codes = generated(key, split, self.num_visible, self.num_hidden)
+        problem, codes = generated(key, split, self.num_visible, self.num_hidden)
         answer = codes if len(codes) == len(self.writers) else None
         name = f"code_collaboration-{self.seed}-{split}-{seed}"
-        return Task(name, [Message(found.question)], answer, seed, {PROBLEM: found.record()})
+        return Task(name, [Message(problem.question)], answer, seed, {PROBLEM: problem.record()})
 
     def prover(self) -> Self:
         twin = self.spawn()
@@ -143,11 +143,11 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         test = partial(self._bench.test, self._problem, limits=self.limits)
         return await worth(self._problem, self.names, codes, test)
 
-    def share(self, found: CollaborationScore, place: int) -> float:
-        return found.share(place if place < len(self.names) else None)
+    def share(self, score: CollaborationScore, index: int) -> float:
+        return score.share(index if index < len(self.names) else None)
 
-    def feedback_text(self, mode: Mode, found: CollaborationScore) -> str:
-        return feedback_text(mode, self._problem, self.names, found)
+    def feedback_text(self, mode: Mode, score: CollaborationScore) -> str:
+        return feedback_text(mode, self._problem, self.names, score)
 
     def shown(self) -> list[str]:
         return [f"`{name}`" for name in [*self.names, self._problem.entry]]
@@ -157,18 +157,18 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         agents."""
         if agent is not None or self._problem is None:
             return None
-        found = self._score
-        if found is None:
+        score = self._score
+        if score is None:
             return test_board(self._problem, [])
         rows = []
-        for writer, name, own in zip(self.writers, self.names, found.of_aux, strict=False):
-            use = "ignored" if own["ignored"] else "used" if own["called"] else "not called"
-            use = use if own["aux"] else "missing"
+        for writer, name, stats in zip(self.writers, self.names, score.of_aux, strict=False):
+            use = "ignored" if stats["ignored"] else "used" if stats["called"] else "not called"
+            use = use if stats["aux"] else "missing"
             rows.append((writer, name, (use, "good" if use == "used" else "bad")))
-        written, kind = ("written", "good") if found.paid["main"] else ("missing", "bad")
+        written, kind = ("written", "good") if score.paid["main"] else ("missing", "bad")
         rows.append((self.writers[-1], self._problem.entry, (written, kind)))
         drawn = table(rows, ("writer", "function", ""))
-        return stacked(drawn, test_board(self._problem, found.verdicts))
+        return stacked(drawn, test_board(self._problem, score.verdicts))
 
     def solution(self) -> list[str] | None:
         return self._task.answer
@@ -177,10 +177,10 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
 def _converted(row: Row, where: str, num_visible: int, max_tests: int, count: int) -> Row:
     """A row with its problem, which must have a function to test. Raises `DataError`: the row has
     no such function or an unknown form, or `codes` does not match the number of writers."""
-    found = converted(row, where, num_visible, max_tests)
-    if not found[PROBLEM]["entry"]:
+    result = converted(row, where, num_visible, max_tests)
+    if not result[PROBLEM]["entry"]:
         raise DataError(f"{where}: its tests run a whole program; tests of a function are needed")
     codes = row.get(CODES)
     if codes is not None and (isinstance(codes, str) or len(codes) != count):
         raise DataError(f"{where}, column 'codes': expected {count} texts, one per writer")
-    return found
+    return result

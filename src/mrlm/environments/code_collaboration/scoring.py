@@ -44,13 +44,13 @@ class CollaborationScore(ProgramScore):
         """Whether all tests pass."""
         return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
 
-    def share(self, place: int | None) -> float:
-        """The reward of one writer: the last one if `place` is `None`, else an earlier one, which
+    def share(self, index: int | None) -> float:
+        """The reward of one writer: the last one if `index` is `None`, else an earlier one, which
         gets the part of its own function instead of all functions."""
-        if place is None:
+        if index is None:
             return self.value - self.paid["aux"]
         common = self.paid["parses"] + self.paid["tests"]
-        return common + len(self.of_aux) * sum(self.of_aux[place].values())
+        return common + len(self.of_aux) * sum(self.of_aux[index].values())
 
 
 async def worth(
@@ -62,70 +62,70 @@ async def worth(
         names: names of the functions of all writers but the last.
         test: runs a program, and returns a verdict for each test of the problem.
     """
-    found = CollaborationScore(
+    score = CollaborationScore(
         of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names]
     )
     main, before = problem.program(codes[-1]) if not refusal(codes[-1]) else ("", 0)
     texts = [*("" if refusal(code) else code for code in codes[:-1]), main]
     trees = [parsed(text) for text in texts]
     there = [function(tree, name) is not None for tree, name in zip(trees, names, strict=False)]
-    for place in (place for place, exists in enumerate(there) if exists):
-        found.of_aux[place]["aux"] = AUX / len(names)
-    found.paid["aux"] = AUX * sum(there) / len(names)
+    for index in (index for index, exists in enumerate(there) if exists):
+        score.of_aux[index]["aux"] = AUX / len(names)
+    score.paid["aux"] = AUX * sum(there) / len(names)
     entry = function(trees[-1], problem.entry)
     if entry is None:
-        return found
-    found.paid["main"] = MAIN
+        return score
+    score.paid["main"] = MAIN
     whole = [tree for tree in trees if tree is not None]
     if len(whole) < len(trees):
-        return found
-    found.paid["parses"] = PARSES
-    found.verdicts = await test("\n\n".join(texts))
-    found.offset = before + sum(text.count("\n") + 2 for text in texts[:-1])
-    passed = sum(verdict.passed for verdict in found.verdicts)
-    found.paid["tests"] = TESTS * passed / len(found.verdicts)
+        return score
+    score.paid["parses"] = PARSES
+    score.verdicts = await test("\n\n".join(texts))
+    score.offset = before + sum(text.count("\n") + 2 for text in texts[:-1])
+    passed = sum(verdict.passed for verdict in score.verdicts)
+    score.paid["tests"] = TESTS * passed / len(score.verdicts)
     if not passed:
-        return found
+        return score
     callable_names = reached(whole, problem.entry)
-    for place, name in enumerate(names):
-        foreign = any(binds(tree, name) for n, tree in enumerate(whole) if n != place)
-        if there[place] and name in callable_names and not foreign:
-            await _use(found, place, names, texts, test)
-    found.paid["called"] = sum(each["called"] for each in found.of_aux)
-    found.paid["ignored"] = sum(each["ignored"] for each in found.of_aux)
-    if found.paid["called"] and not is_thin(entry, names):
-        found.paid["whole"] = WHOLE * (
-            not await _replaced(found, problem.entry, names, texts, test)
+    for index, name in enumerate(names):
+        foreign = any(binds(tree, name) for n, tree in enumerate(whole) if n != index)
+        if there[index] and name in callable_names and not foreign:
+            await _use(score, index, names, texts, test)
+    score.paid["called"] = sum(stats["called"] for stats in score.of_aux)
+    score.paid["ignored"] = sum(stats["ignored"] for stats in score.of_aux)
+    if score.paid["called"] and not is_thin(entry, names):
+        score.paid["whole"] = WHOLE * (
+            not await _replaced(score, problem.entry, names, texts, test)
         )
-    return found
+    return score
 
 
 async def _use(
-    found: CollaborationScore, place: int, names: Sequence[str], texts: Sequence[str], test: Tester
+    score: CollaborationScore, index: int, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> None:
     """Determine whether a function is called during the tests, and whether its result is used."""
 
     async def matters(body: str) -> bool:
         other = list(texts)
-        other[place] += f"\n\n\ndef {names[place]}(*args, **kwargs):\n    {body}\n"
-        return _fewer(found.verdicts, await test("\n\n".join(other)))
+        other[index] += f"\n\n\ndef {names[index]}(*args, **kwargs):\n    {body}\n"
+        return _fewer(score.verdicts, await test("\n\n".join(other)))
 
     used = False
     for body in STAND_INS:
         used = used or await matters(body)
     if used or await matters(BROKEN):
-        found.of_aux[place]["called"] = CALLED / len(names)
-        found.of_aux[place]["ignored"] = 0.0 if used else IGNORED / len(names)
+        score.of_aux[index]["called"] = CALLED / len(names)
+        score.of_aux[index]["ignored"] = 0.0 if used else IGNORED / len(names)
 
 
 async def _replaced(
-    found: CollaborationScore, entry: str, names: Sequence[str], texts: Sequence[str], test: Tester
+    score: CollaborationScore, entry: str, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> bool:
     """Whether one of the other functions alone passes all tests that the whole program passes."""
-    for place, name in enumerate(names):
-        if found.of_aux[place]["called"]:
+    for index, name in enumerate(names):
+        if score.of_aux[index]["called"]:
             alone = "\n\n".join([*texts, f"{entry} = {name}\n"])
-            if not _fewer(found.verdicts, await test(alone)):
+            if not _fewer(score.verdicts, await test(alone)):
                 return True
     return False
 
@@ -136,49 +136,49 @@ def _fewer(before: Sequence[GradingVerdict], after: Sequence[GradingVerdict]) ->
 
 
 def feedback_text(
-    mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore
+    mode: Mode, problem: CodeProblem, names: Sequence[str], score: CollaborationScore
 ) -> str:
     """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
-    passed, number = sum(verdict.passed for verdict in found.verdicts), len(found.verdicts)
+    passed, number = sum(verdict.passed for verdict in score.verdicts), len(score.verdicts)
     lines: list[str] = []
     if mode == "count":
         count = f"{passed} of {number} tests pass."
         lines = [count if number else "The program could not be tested."]
     elif mode in ("graded", "tests"):
-        lines = _structure(problem, names, found)
+        lines = _structure(problem, names, score)
     if mode == "graded" and number:
         lines.append(grade_of(passed, number))
     if mode == "tests":
-        lines += _tests(problem, found)
+        lines += _tests(problem, score)
     return "\n".join(lines)
 
 
-def _structure(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
+def _structure(problem: CodeProblem, names: Sequence[str], score: CollaborationScore) -> list[str]:
     """Structural defects, as far as the structure was analysed."""
     lines = [
         f"There is no function {name} that returns a value."
-        for name, each in zip(names, found.of_aux, strict=True)
-        if not each["aux"]
+        for name, stats in zip(names, score.of_aux, strict=True)
+        if not stats["aux"]
     ]
-    if not found.paid["main"]:
+    if not score.paid["main"]:
         return [*lines, f"There is no function {problem.entry} that returns a value."]
-    if not found.paid["parses"]:
+    if not score.paid["parses"]:
         return [*lines, "The program is not valid Python."]
-    if found.paid["tests"]:
-        for name, each in zip(names, found.of_aux, strict=True):
-            if each["aux"] and not each["called"]:
+    if score.paid["tests"]:
+        for name, stats in zip(names, score.of_aux, strict=True):
+            if stats["aux"] and not stats["called"]:
                 lines.append(f"{problem.entry} does not need {name}.")
-            if each["ignored"]:
+            if stats["ignored"]:
                 lines.append(f"What {name} returns is not used.")
     return lines
 
 
-def _tests(problem: CodeProblem, found: CollaborationScore) -> list[str]:
-    if not found.verdicts:
+def _tests(problem: CodeProblem, score: CollaborationScore) -> list[str]:
+    if not score.verdicts:
         return []
     lines = []
     if problem.kind != "check":
-        for number, verdict in enumerate(found.verdicts[: problem.visible], start=1):
+        for number, verdict in enumerate(score.verdicts[: problem.visible], start=1):
             word = "passes" if verdict.passed else f"fails ({verdict.kind})"
             lines.append(f"Test {number} {word}.")
-    return [*lines, first_failure(problem, found.verdicts, found.offset)]
+    return [*lines, first_failure(problem, score.verdicts, score.offset)]

@@ -33,13 +33,13 @@ def function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
     """The function finally bound to a name, if it can return a value."""
     if tree is None:
         return None
-    found = [node for node in tree.body if isinstance(node, _FUNCTIONS) and node.name == name]
-    last = found[-1] if found else None
+    definitions = [node for node in tree.body if isinstance(node, _FUNCTIONS) and node.name == name]
+    last = definitions[-1] if definitions else None
     if not isinstance(last, ast.FunctionDef):
         return None
     values = [node.value for node in _own(last) if isinstance(node, ast.Return)]
-    said = [v for v in values if v and not (isinstance(v, ast.Constant) and v.value is None)]
-    return last if said else None
+    returns = [v for v in values if v and not (isinstance(v, ast.Constant) and v.value is None)]
+    return last if returns else None
 
 
 def binds(tree: ast.Module | None, name: str) -> bool:
@@ -66,13 +66,13 @@ def reached(trees: Sequence[ast.Module], entry: str) -> set[str]:
     defined: dict[str, ast.AST] = {}
     for tree in trees:
         defined |= {node.name: node for node in tree.body if isinstance(node, _FUNCTIONS)}
-    waiting, found = [entry], set()
+    waiting, names = [entry], set()
     while waiting:
         node = defined.get(waiting.pop())
-        for called in _calls(node) - found if node is not None else ():
-            found.add(called)
+        for called in _calls(node) - names if node is not None else ():
+            names.add(called)
             waiting.append(called)
-    return found
+    return names
 
 
 def is_thin(entry: ast.FunctionDef, others: Sequence[str]) -> bool:
@@ -87,16 +87,16 @@ def is_thin(entry: ast.FunctionDef, others: Sequence[str]) -> bool:
 
 
 def _calls(node: ast.AST) -> set[str]:
-    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    calls = (child for child in ast.walk(node) if isinstance(child, ast.Call))
     return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
 def _own(node: ast.AST) -> list[ast.AST]:
     """The nodes of a function without those of nested functions and classes."""
-    found, waiting = [], list(ast.iter_child_nodes(node))
+    nodes, waiting = [], list(ast.iter_child_nodes(node))
     while waiting:
-        each = waiting.pop()
-        if not isinstance(each, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            found.append(each)
-            waiting += ast.iter_child_nodes(each)
-    return found
+        child = waiting.pop()
+        if not isinstance(child, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            nodes.append(child)
+            waiting += ast.iter_child_nodes(child)
+    return nodes

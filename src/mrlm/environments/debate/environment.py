@@ -120,10 +120,10 @@ class DebateEnvironment(RowTasks):
         self.draw_sides: bool = (
             set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
         )
-        given = judge if judge is not None else "truth" if reward == "truth" else "rules"
-        self.judge: Judge = judge_of(given)
+        judge_setting = judge if judge is not None else "truth" if reward == "truth" else "rules"
+        self.judge: Judge = judge_of(judge_setting)
         self._opponents = _opponents(opponents or {}, self.debaters)
-        live = [each for each in self.debaters if each not in self._opponents]
+        live = [debater for debater in self.debaters if debater not in self._opponents]
         if not live:
             raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
@@ -153,14 +153,14 @@ class DebateEnvironment(RowTasks):
         task = task or self.task(seed or 0)
         if "claim" not in task.info:
             raise ConfigError(f"debate: task {task.id!r} has no 'claim' in its info")
-        known = {key: task.info.get(key) for key in ("truth", "answer")}
-        topic = Topic(task.info["claim"], task.info.get("points") or {}, **known)
+        truths = {key: task.info.get(key) for key in ("truth", "answer")}
+        topic = Topic(task.info["claim"], task.info.get("points") or {}, **truths)
         self._begin(topic, task.seed if seed is None else seed, task.id)
         return self._advance()
 
     def step(self, actions: dict[str, Message]) -> Any:
         if self._queue:
-            self._speak({each: _text(actions, each) for each in self._queue[0]})
+            self._speak({debater: _text(actions, debater) for debater in self._queue[0]})
             return self._advance()
         for agent, hearing in self._hearings.items():
             if not hearing.over and not hearing.answer(_text(actions, agent)):
@@ -169,8 +169,8 @@ class DebateEnvironment(RowTasks):
 
     def state(self) -> str:
         sides = [f"{debater}: {side}" for debater, side in self._sides.items()]
-        said = [f"{each.debater} said: {each.text}" for each in self._speeches]
-        return "\n".join([self._topic.claim, *sides, *said])
+        lines = [f"{speech.debater} said: {speech.text}" for speech in self._speeches]
+        return "\n".join([self._topic.claim, *sides, *lines])
 
     def render(self, agent: str | None = None) -> Html | None:
         """The speeches by side, and the verdict; not for the agents."""
@@ -181,8 +181,8 @@ class DebateEnvironment(RowTasks):
             cells = rows.setdefault(speech.moment, [str(speech.moment + 1), "", ""])
             side = self._sides[speech.debater]
             name = "" if speech.debater == side else f"{speech.debater}: "
-            text, place = name + shortened(speech.text, LONGEST_DRAWN), 1 + SIDES.index(side)
-            cells[place] = f"{cells[place]}\n{text}".strip()
+            text, column = name + shortened(speech.text, LONGEST_DRAWN), 1 + SIDES.index(side)
+            cells[column] = f"{cells[column]}\n{text}".strip()
         drawn = table(rows.values(), ("", *SIDES)) if rows else ""
         return stacked(self._topic.claim, *self._outcome(), drawn)
 
@@ -211,7 +211,7 @@ class DebateEnvironment(RowTasks):
         order = list(self.debaters)
         if self.draw_sides:
             random.Random(f"debate/{name}/{seed}").shuffle(order)
-        drawn: dict[str, Side] = {each: SIDES[i % 2] for i, each in enumerate(order)}
+        drawn: dict[str, Side] = {speaker: SIDES[i % 2] for i, speaker in enumerate(order)}
         self._sides: dict[str, Side] = {debater: drawn[debater] for debater in self.debaters}
         self._topic = topic
         pro, con = ([d for d in self.debaters if drawn[d] == side] for side in SIDES)
@@ -232,7 +232,11 @@ class DebateEnvironment(RowTasks):
 
     def _speak(self, speeches: Mapping[str, str]) -> None:
         """Add the speeches of the next speakers, including scripted opponents."""
-        texts = {each: self._scripted(each) for each in self._queue[0] if each in self._opponents}
+        texts = {
+            speaker: self._scripted(speaker)
+            for speaker in self._queue[0]
+            if speaker in self._opponents
+        }
         for debater in self._queue.pop(0):
             text = texts.get(debater, speeches.get(debater, ""))
             self._speeches.append(Speech(debater, self._moment, text))
@@ -240,23 +244,23 @@ class DebateEnvironment(RowTasks):
 
     def _advance(self) -> Any:
         """The next observations, or the rewards after the last judge's answer."""
-        while self._queue and all(each in self._opponents for each in self._queue[0]):
+        while self._queue and all(speaker in self._opponents for speaker in self._queue[0]):
             self._speak({})
         if self._queue:
-            speakers = [each for each in self._queue[0] if each not in self._opponents]
-            return StepResult({each: self._seen_by(each) for each in speakers})
+            speakers = [speaker for speaker in self._queue[0] if speaker not in self._opponents]
+            return StepResult({speaker: self._seen_by(speaker) for speaker in speakers})
         if not self._hearings:
             judges = self.judge.by_agent
             self._hearings = {agent: Hearing(judge, self.debate) for agent, judge in judges.items()}
-        asked = {
+        questions = {
             agent: Observation([hearing.question()], info={"new_conversation": hearing.opens})
             for agent, hearing in self._hearings.items()
             if not hearing.over
         }
-        if asked:
-            return StepResult(asked)
-        heard = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
-        verdict = self.judge.decide(self.debate, heard)
+        if questions:
+            return StepResult(questions)
+        agent_verdicts = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
+        verdict = self.judge.decide(self.debate, agent_verdicts)
         if isinstance(verdict, DebateVerdict):
             return self._rewarded(verdict)
 
@@ -272,7 +276,7 @@ class DebateEnvironment(RowTasks):
         for reward in rewards.values():
             if self._hearings:
                 reward.components["unread_verdicts"] = unread
-        mine = {each: reward for each, reward in rewards.items() if each in self.agents}
+        mine = {debater: reward for debater, reward in rewards.items() if debater in self.agents}
         return StepResult(rewards=mine, done=True, info={"winner": verdict.winner})
 
     def _seen_by(self, debater: str) -> Observation:
@@ -306,8 +310,8 @@ class DebateEnvironment(RowTasks):
 
     def _honest(self, debater: str) -> str | None:
         side = self._sides[debater]
-        place = self.debate.of(side).index(debater)
-        return honest(self._topic, side, self._turns_of(debater), place, self.prompts)
+        position = self.debate.of(side).index(debater)
+        return honest(self._topic, side, self._turns_of(debater), position, self.prompts)
 
     def _turns_of(self, debater: str) -> int:
         return sum(speech.debater == debater for speech in self._speeches)
@@ -328,31 +332,31 @@ class DebateEnvironment(RowTasks):
         return "\n".join(f"{label}: {scores[label]}" for label in "AB")
 
 
-def judge_of(given: Any) -> Judge:
+def judge_of(judge: Any) -> Judge:
     """A judge.
 
     Args:
-        given: a judge; `rules`, `truth`, `llm` (the agent `judge`) or a mapping with such a `kind`
+        judge: a judge; `rules`, `truth`, `llm` (the agent `judge`) or a mapping with such a `kind`
             and the judge's arguments; a list of these, which is a panel (the same as
             `kind: majority` with `judges`); a function or an `LLMEnvironment` to call.
 
     Raises:
         ConfigError: it is none of these, or has arguments that the judge does not accept.
     """
-    if isinstance(given, Judge):
-        return given
-    if isinstance(given, list | tuple):
-        return MajorityJudge([judge_of(each) for each in given])
-    if isinstance(given, LLMEnvironment) or callable(given):
-        return LLMJudge(ask=given)
-    if not isinstance(given, str | Mapping):
-        raise ConfigError(f"judge={given!r} is not a judge; name one of {', '.join(KINDS)}")
-    arguments: dict[str, Any] = {"kind": given} if isinstance(given, str) else dict(given)
+    if isinstance(judge, Judge):
+        return judge
+    if isinstance(judge, list | tuple):
+        return MajorityJudge([judge_of(member) for member in judge])
+    if isinstance(judge, LLMEnvironment) or callable(judge):
+        return LLMJudge(ask=judge)
+    if not isinstance(judge, str | Mapping):
+        raise ConfigError(f"judge={judge!r} is not a judge; name one of {', '.join(KINDS)}")
+    arguments: dict[str, Any] = {"kind": judge} if isinstance(judge, str) else dict(judge)
     kind = arguments.pop("kind", None)
     if kind not in KINDS:
         raise ConfigError(unknown(str(kind), list(KINDS), "judge.kind"))
     if kind == "majority":
-        arguments["judges"] = [judge_of(each) for each in arguments.get("judges") or ()]
+        arguments["judges"] = [judge_of(member) for member in arguments.get("judges") or ()]
     if kind == "llm" and not {"agent", "ask"} & set(arguments):
         arguments["agent"] = "judge"
     return built(KINDS[kind], arguments, f"judge {kind!r}")
@@ -362,14 +366,14 @@ def _text(actions: Mapping[str, Message], agent: str) -> str:
     return stated_by(actions, agent)
 
 
-def _opponents(given: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, Any]:
-    for name, script in given.items():
+def _opponents(scripts: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, Any]:
+    for name, script in scripts.items():
         if name not in debaters:
             raise ConfigError(f"opponents.{name}: the debaters are {', '.join(debaters)}")
         listed = isinstance(script, list | tuple) and script
-        texts = listed and all(isinstance(each, str) for each in script)
+        texts = listed and all(isinstance(text, str) for text in script)
         if script != "expert" and not callable(script) and not texts:
             raise ConfigError(
                 f"opponents.{name} must be 'expert', a list of texts or a function, not {script!r}"
             )
-    return dict(given)
+    return dict(scripts)

@@ -76,7 +76,7 @@ class Judge(SharedByCopies):
         return {}
 
     def decide(
-        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+        self, debate: DebateRecord, agent_verdicts: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
         """The verdict, or a coroutine of it."""
         raise NotImplementedError
@@ -103,7 +103,9 @@ class TruthJudge(Judge):
     """A judge by the known answer alone: a debater scores 1 if its last speech states it, else 0.
     The quality of its arguments does not matter."""
 
-    def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
+    def decide(
+        self, debate: DebateRecord, agent_verdicts: Mapping[str, DebateVerdict]
+    ) -> DebateVerdict:
         """The verdict by the debaters' last speeches. Raises `ConfigError`: the topic has no known
         answer."""
         if not debate.topic.known:
@@ -112,7 +114,7 @@ class TruthJudge(Judge):
                 "need topics with a truth or an answer"
             )
         last = {speech.debater: speech.text for speech in debate.speeches}
-        right = {each: float(debate.topic.says(last.get(each, ""))) for each in debate.sides}
+        right = {name: float(debate.topic.says(last.get(name, ""))) for name in debate.sides}
         return scored(debate, right)
 
 
@@ -139,14 +141,14 @@ class MajorityJudge(Judge):
     @property
     def by_agent(self) -> Mapping[str, Any]:
         """The judging agents of all judges."""
-        return {agent: judge for each in self.judges for agent, judge in each.by_agent.items()}
+        return {agent: judge for member in self.judges for agent, judge in member.by_agent.items()}
 
     async def decide(
-        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+        self, debate: DebateRecord, agent_verdicts: Mapping[str, DebateVerdict]
     ) -> DebateVerdict:
         verdicts = []
         for judge in self.judges:
-            verdict = judge.decide(debate, heard)
+            verdict = judge.decide(debate, agent_verdicts)
             verdicts.append(verdict if isinstance(verdict, DebateVerdict) else await verdict)
         valid = [verdict for verdict in verdicts if verdict.winner is not None]
         if not valid:
@@ -163,16 +165,16 @@ class MajorityJudge(Judge):
         return DebateVerdict(winner, scores, _means([verdict.parts for verdict in valid]))
 
 
-def _means(given: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+def _means(judge_parts: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """The mean of every part, over the judges that have it."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for parts in given:
+    part_values: dict[str, dict[str, list[float]]] = {}
+    for parts in judge_parts:
         for debater, named in parts.items():
             for name, value in named.items():
-                found.setdefault(debater, {}).setdefault(name, []).append(value)
+                part_values.setdefault(debater, {}).setdefault(name, []).append(value)
     return {
         debater: {name: sum(values) / len(values) for name, values in named.items()}
-        for debater, named in found.items()
+        for debater, named in part_values.items()
     }
 
 
@@ -222,7 +224,7 @@ def _values(debate: DebateRecord, verdict: DebateVerdict, kind: Pay) -> dict[str
 def _shared(debate: DebateRecord, values: dict[str, float], share: Share) -> dict[str, float]:
     groups = [list(values)] if share == "team" else [debate.of(side) for side in SIDES]
     return {
-        debater: sum(values[each] for each in group) / len(group)
+        debater: sum(values[member] for member in group) / len(group)
         for group in groups
         for debater in group
     }

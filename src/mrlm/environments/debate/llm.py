@@ -104,9 +104,9 @@ class LLMJudge(Judge):
         return (1 + self.swap) * (1 + self.retries)
 
     def decide(
-        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+        self, debate: DebateRecord, agent_verdicts: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        return self._asked(debate) if self.agent is None else heard[self.agent]
+        return self._asked(debate) if self.agent is None else agent_verdicts[self.agent]
 
     async def _asked(self, debate: DebateRecord) -> DebateVerdict:
         hearing, conversation = Hearing(self, debate), list[Message]()
@@ -122,15 +122,15 @@ class LLMJudge(Judge):
         `None` if it has none, or a score that is not from 0 to 10."""
         if self.mode == "winner":
             for line in reply_lines(text):
-                if found := _WINNER.fullmatch(line):
-                    name = next(part for part in found.groups() if part is not None).lower()
+                if match := _WINNER.fullmatch(line):
+                    name = next(part for part in match.groups() if part is not None).lower()
                     better = {"a": (1.0, 0.0), "b": (0.0, 1.0)}.get(name, (0.5, 0.5))
                     return dict(zip(order, better, strict=True))
             return None
         scores: dict[str, float | None] = {}
         for line in reply_lines(text):
-            if (found := _SCORE.fullmatch(line)) and found[1].lower() not in scores:
-                scores[found[1].lower()] = score_of(found[2])
+            if (match := _SCORE.fullmatch(line)) and match[1].lower() not in scores:
+                scores[match[1].lower()] = score_of(match[2])
         first, second = scores.get("a"), scores.get("b")
         return (
             None
@@ -143,8 +143,10 @@ class LLMJudge(Judge):
         blocks = []
         for label, side in zip("AB", order, strict=True):
             stands = "for" if side == "pro" else "against"
-            said = [each for each in debate.speeches if debate.sides[each.debater] == side]
-            speeches = [f"{n}.\n{quoted(each.text)}" for n, each in enumerate(said, 1)]
+            side_speeches = [
+                speech for speech in debate.speeches if debate.sides[speech.debater] == side
+            ]
+            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(side_speeches, 1)]
             blocks.append("\n".join([f"Speaker {label}, {stands} it, said:", *speeches]))
         topic = f"The debate was about:\n{quoted(debate.topic.claim)}"
         return "\n\n".join([self.instruction, topic, *blocks, ASKED[self.mode]])
@@ -196,11 +198,11 @@ class Hearing:
         """The verdict from all answers; void if one of them could not be parsed."""
         if self._void or not self._ballots:
             return DebateVerdict(None)
-        total = {side: sum(each[side] for each in self._ballots) for side in SIDES}
+        total = {side: sum(ballot[side] for ballot in self._ballots) for side in SIDES}
         winner: Winner = "draw"
         if abs(total["pro"] - total["con"]) > 1e-9:
             winner = "pro" if total["pro"] > total["con"] else "con"
-        leads = [each["pro"] - each["con"] for each in self._ballots]
+        leads = [ballot["pro"] - ballot["con"] for ballot in self._ballots]
         if self._judge.mode == "winner" and min(leads) <= 0 <= max(leads):
             winner = "draw"
         count = len(self._ballots)

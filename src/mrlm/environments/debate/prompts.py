@@ -26,8 +26,10 @@ def opening(topic: Topic, side: Side, rounds: int, style: Style) -> str:
         stands = "for" if side == "pro" else "against"
         lines.append(f"You are {side.upper()}: you speak {stands} it.")
     if topic.known:
-        wanted = "true or Answer: false" if topic.truth is not None else "<your answer>"
-        lines.append(f"End each speech with what you believe yourself, on a line: Answer: {wanted}")
+        answer_format = "true or Answer: false" if topic.truth is not None else "<your answer>"
+        lines.append(
+            f"End each speech with what you believe yourself, on a line: Answer: {answer_format}"
+        )
     lines.append(f"You have {rounds} speech{'es' if rounds > 1 else ''}. Give the first one now.")
     return "\n".join(lines)
 
@@ -39,22 +41,22 @@ def between(speech: Speech, side: Side, style: Style) -> str:
     return f"{speech.debater} ({side.upper()}) said:\n{speech.text}"
 
 
-def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str | None:
+def honest(topic: Topic, side: Side, turn: int, position: int, style: Style) -> str | None:
     """The expert's speech: the key points of its side, with their grounds, and the truth if it is
     known. `None` without key points or a known truth.
 
     Args:
         turn: number of its previous speeches.
-        place: number of debaters of its side before it.
+        position: number of debaters of its side before it.
     """
     points = topic.points.get(side, ())
     if topic.known and style == "short":
         return topic.solution
-    said = []
+    parts = []
     if points:
-        frames = FRAMES[(turn + place) % len(FRAMES)]
-        chosen = [points[(i + place) % len(points)] for i in range(len(frames))]
-        said = [frame.format(point) for frame, point in zip(frames, chosen, strict=True)]
+        frames = FRAMES[(turn + position) % len(FRAMES)]
+        chosen = [points[(i + position) % len(points)] for i in range(len(frames))]
+        parts = [frame.format(point) for frame, point in zip(frames, chosen, strict=True)]
     if topic.known:
-        said.append(f"\nAnswer: {topic.solution}")
-    return " ".join(said).strip() or None
+        parts.append(f"\nAnswer: {topic.solution}")
+    return " ".join(parts).strip() or None

@@ -75,12 +75,12 @@ class Sentence:
 
 def sentences(text: str) -> list[Sentence]:
     """The sentences of a text."""
-    found = []
+    result = []
     for piece in re.split(r"(?<=[.!?])\s|\n", text[:MAX_TEXT].lower())[:MAX_SENTENCES]:
         words = tuple(_WORD.findall(piece))
         if words:
-            found.append(Sentence(piece, words, stems(words)))
-    return found
+            result.append(Sentence(piece, words, stems(words)))
+    return result
 
 
 def stems(words: Iterable[str]) -> frozenset[str]:
@@ -96,27 +96,29 @@ def _stem(word: str) -> str:
     return word
 
 
-def new_sentences(text: str, known: Sequence[Sentence]) -> list[Sentence]:
-    """The plausible sentences of a text that are not in `known`, each of them once."""
+def new_sentences(text: str, earlier: Sequence[Sentence]) -> list[Sentence]:
+    """The plausible sentences of a text that are not in `earlier`, each of them once."""
     fresh: list[Sentence] = []
     for sentence in sentences(text):
-        if sentence.speaks and not any(sentence.like(each) for each in (*known, *fresh)):
+        if sentence.speaks and not any(sentence.like(other) for other in (*earlier, *fresh)):
             fresh.append(sentence)
     return fresh
 
 
-def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -> dict[str, float]:
+def argument(
+    text: str, about: frozenset[str], earlier: Sequence[Sentence] = ()
+) -> dict[str, float]:
     """Scores of a speech by name, each from 0 to 1.
 
     Args:
         about: stems of the topic and its key points.
-        known: earlier sentences, which score nothing.
+        earlier: earlier sentences, which score nothing.
 
     Returns:
         `length`, `evidence`, `reasoning`, `structure`, `relevance`, and `argument`, their mean by
         `WEIGHTS`.
     """
-    fresh = new_sentences(text, known)
+    fresh = new_sentences(text, earlier)
     different = len({word for sentence in fresh for word in sentence.words})
     spent = len(_WORD.findall(text[: 10 * MAX_TEXT]))
     long = max(0.0, min(1.0, 2.0 - spent / TOO_MANY))
@@ -138,7 +140,7 @@ def _markers(fresh: Sequence[Sentence], phrases: re.Pattern[str]) -> int:
     """Number of sentences with a phrase not used before; one phrase of each sentence counts."""
     used: set[str] = set()
     for sentence in fresh:
-        new = [each for each in phrases.findall(sentence.text) if each not in used]
+        new = [phrase for phrase in phrases.findall(sentence.text) if phrase not in used]
         used.update(new[:1])
     return len(used)
 
@@ -164,7 +166,9 @@ class RuleBasedJudge(Judge):
         at_least("margin", margin, 0)
         self.margin = margin
 
-    def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
+    def decide(
+        self, debate: DebateRecord, agent_verdicts: Mapping[str, DebateVerdict]
+    ) -> DebateVerdict:
         parts = score_debate(debate)
         scores = {debater: named.pop("score") for debater, named in parts.items()}
         return scored(debate, scores, parts, self.margin)
@@ -179,18 +183,20 @@ def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
     steady: dict[str, list[float]] = {debater: [] for debater in debate.sides}
     touched: dict[str, set[int]] = {debater: set() for debater in debate.sides}
     for together in _at_once(debate.speeches):
-        said: list[Sentence] = []
+        round_sentences: list[Sentence] = []
         for speech in together:
             side = debate.sides[speech.debater]
             fresh = new_sentences(speech.text, earlier)
             worth[speech.debater].append(argument(speech.text, about, earlier)["argument"])
             other = "con" if side == "pro" else "pro"
-            own, others = (_touched(fresh, points[each]) for each in (side, other))
-            touched[speech.debater] |= own
-            steady[speech.debater].append(_consistent(speech.text, fresh, len(own), len(others)))
-            said += sentences(speech.text)
-        earlier += said
-    found = {}
+            own_points, others = (_touched(fresh, points[party]) for party in (side, other))
+            touched[speech.debater] |= own_points
+            steady[speech.debater].append(
+                _consistent(speech.text, fresh, len(own_points), len(others))
+            )
+            round_sentences += sentences(speech.text)
+        earlier += round_sentences
+    scores = {}
     for debater, side in debate.sides.items():
         parts = {
             "argument": sum(worth[debater]) / debate.rounds,
@@ -202,8 +208,8 @@ def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
             score += COVERAGE * parts["coverage"]
         else:
             score /= ARGUMENTS + CONSISTENCY
-        found[debater] = parts | {"score": score}
-    return found
+        scores[debater] = parts | {"score": score}
+    return scores
 
 
 def _at_once(speeches: Sequence[Speech]) -> list[list[Speech]]:
@@ -217,22 +223,22 @@ def _at_once(speeches: Sequence[Speech]) -> list[list[Speech]]:
 
 def _touched(fresh: Sequence[Sentence], points: Sequence[frozenset[str]]) -> set[int]:
     """Key points of which a sentence contains at least half the words; one per sentence counts."""
-    found: set[int] = set()
+    indices: set[int] = set()
     for sentence in fresh:
         shares = [
             (len(point & sentence.stems) / len(point), -index)
             for index, point in enumerate(points)
-            if point and index not in found
+            if point and index not in indices
         ]
         if shares and max(shares)[0] >= 0.5:
-            found.add(-max(shares)[1])
-    return found
+            indices.add(-max(shares)[1])
+    return indices
 
 
-def _consistent(text: str, fresh: Sequence[Sentence], own: int, others: int) -> float:
+def _consistent(text: str, fresh: Sequence[Sentence], own_count: int, others: int) -> float:
     if not fresh or _CONCEDES.search(" ".join(text[:MAX_TEXT].lower().split())):
         return 0.0
-    return 0.5 if others > own else 1.0
+    return 0.5 if others > own_count else 1.0
 
 
 def _words(text: str) -> list[str]:

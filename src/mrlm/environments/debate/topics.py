@@ -60,11 +60,11 @@ class Topic:
     def says(self, text: str) -> bool:
         """Whether a message states only the right answer: after `Answer:`, or as the whole message.
         A list of guesses, or two different answers, is wrong."""
-        said = only_answer(text)
-        if said is None:
+        answer = only_answer(text)
+        if answer is None:
             return False
-        same = _NUMBER.findall(said) == _NUMBER.findall(self.solution)
-        return same and exact_match(said, [self.solution]) > 0
+        same = _NUMBER.findall(answer) == _NUMBER.findall(self.solution)
+        return same and exact_match(answer, [self.solution]) > 0
 
     def admits(self, answer: str) -> bool:
         """Whether an answer has the form of the right one: true or false for a claim, a number for
@@ -77,14 +77,14 @@ class Topic:
 
     def info(self) -> JSON:
         """The topic as columns of a task."""
-        return asdict(self) | {"points": {side: list(each) for side, each in self.points.items()}}
+        return asdict(self) | {"points": {side: list(texts) for side, texts in self.points.items()}}
 
 
 def only_answer(text: str) -> str | None:
     """The only answer that a message states, in lower case; `None` if it states two different
     ones."""
-    found = {" ".join(each.split()).strip(" .!*").casefold() for each in _stated(text)}
-    return found.pop() if len(found) == 1 else None
+    answers = {" ".join(answer.split()).strip(" .!*").casefold() for answer in _stated(text)}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _stated(text: str) -> list[str]:
@@ -182,11 +182,11 @@ def motions() -> list[Row]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def topics_of(given: Any, truth: bool, seed: int, *rows: Any) -> Topics:
+def topics_of(topics: Any, truth: bool, seed: int, *rows: Any) -> Topics:
     """Topics from a user's setting.
 
     Args:
-        given: `None` (arithmetic claims if `truth` is required, else the built-in motions),
+        topics: `None` (arithmetic claims if `truth` is required, else the built-in motions),
             `motions`, `arithmetic`, a mapping with `kind: arithmetic` and its arguments, an object
             with `count` and `topic`, a list of claims as plain strings, or rows.
         truth: whether a known truth is required.
@@ -196,25 +196,29 @@ def topics_of(given: Any, truth: bool, seed: int, *rows: Any) -> Topics:
     Raises:
         ConfigError: unknown arguments.
     """
-    if given is None:
-        given = "arithmetic" if truth else "motions"
-    if given == "motions":
+    if topics is None:
+        topics = "arithmetic" if truth else "motions"
+    if topics == "motions":
         return RowTopics(motions(), seed=seed)
-    if given == "arithmetic":
+    if topics == "arithmetic":
         return Arithmetic(seed=seed)
-    if isinstance(given, Mapping):
-        arguments = dict(given)
+    if isinstance(topics, Mapping):
+        arguments = dict(topics)
         if arguments.pop("kind", None) != "arithmetic":
             raise ConfigError(
-                f"topics={dict(given)!r}: a mapping needs kind: arithmetic (with max_number, "
+                f"topics={dict(topics)!r}: a mapping needs kind: arithmetic (with max_number, "
                 "operations, seed)"
             )
         return built(Arithmetic, {"seed": seed, **arguments}, "topics: arithmetic")
-    if isinstance(given, Topics):
-        return given
-    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
-        given = [{"claim": claim} for claim in given]
-    return RowTopics(given, *rows, seed=seed)
+    if isinstance(topics, Topics):
+        return topics
+    if (
+        isinstance(topics, list | tuple)
+        and topics
+        and all(isinstance(text, str) for text in topics)
+    ):
+        topics = [{"claim": claim} for claim in topics]
+    return RowTopics(topics, *rows, seed=seed)
 
 
 def _converted(row: Row, where: str, seed: int) -> Row:
@@ -224,32 +228,32 @@ def _converted(row: Row, where: str, seed: int) -> Row:
 
 def _topic(row: Row, where: str, seed: int) -> Topic:
     claim = next((row[name] for name in ("claim", "topic", "motion") if row.get(name)), None)
-    asked = next((row[name] for name in ("question", "prompt") if row.get(name)), None)
+    question = next((row[name] for name in ("question", "prompt") if row.get(name)), None)
     points = {side: _listed(row.get(side), f"{where}, column {side!r}") for side in SIDES}
     if isinstance(claim, str):
         return Topic(claim.strip(), points, _truth(row.get("truth"), where))
     answer = row.get("answer")
-    if not isinstance(asked, str) or answer is None or not str(answer).strip():
+    if not isinstance(question, str) or answer is None or not str(answer).strip():
         raise DataError(f"{where}: a topic needs a column claim, or question and answer")
     right = str(answer).strip()
     wrong = _listed(row.get("wrong"), f"{where}, column 'wrong'")
     if not wrong:
-        return Topic(asked.strip(), points, answer=right)
-    drawn = hashlib.blake2b(f"{seed}/{asked}".encode(), digest_size=4).digest()
+        return Topic(question.strip(), points, answer=right)
+    drawn = hashlib.blake2b(f"{seed}/{question}".encode(), digest_size=4).digest()
     truth = drawn[0] < 128
     stated = right if truth else wrong[drawn[1] % len(wrong)]
-    return Topic(f"{asked.strip()} The answer is: {stated}", points, truth)
+    return Topic(f"{question.strip()} The answer is: {stated}", points, truth)
 
 
 def _listed(value: Any, where: str) -> tuple[str, ...]:
     values = () if value is None else (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(each, str) and each.strip() for each in values):
+    if not all(isinstance(text, str) and text.strip() for text in values):
         raise DataError(f"{where}: expected a text or a list of texts, not {value!r}")
     return values
 
 
 def _truth(value: Any, where: str) -> bool | None:
-    known = {"true": True, "false": False, "none": None}
-    if str(value).casefold() not in known:
+    values = {"true": True, "false": False, "none": None}
+    if str(value).casefold() not in values:
         raise DataError(f"{where}, column 'truth': expected true or false, not {value!r}")
-    return known[str(value).casefold()]
+    return values[str(value).casefold()]

@@ -15,13 +15,13 @@ def chosen(table: Table, role: int) -> Move:
     player who has nothing to play; discards a useless card, or the oldest one it knows nothing
     about; gives a hint that makes no one play.
     """
-    own = table.hands[role]
-    options = [possible(table, role, held, role) for held in own]
+    hand = table.hands[role]
+    options = [possible(table, role, held, role) for held in hand]
     for slot, cards in enumerate(options):
         if all(map(table.playable, cards)):
             return Move("play", slot)
     for slot, cards in enumerate(options):
-        if own[slot].pointed and any(map(table.playable, cards)):
+        if hand[slot].pointed and any(map(table.playable, cards)):
             return Move("play", slot)
     hints = [move for move in table.legal(role) if move.kind == "hint"]
     useful = [move for move in hints if _points_well(table, role, move)]
@@ -31,7 +31,7 @@ def chosen(table: Table, role: int) -> Move:
         for slot, cards in enumerate(options):
             if all(map(table.useless, cards)):
                 return Move("discard", slot)
-        unknown = [slot for slot, held in enumerate(own) if held.known == _nothing(table)]
+        unknown = [slot for slot, held in enumerate(hand) if held.known == _nothing(table)]
         return Move("discard", unknown[0] if unknown else 0)
     harmless = [move for move in hints if not would_play(table, role, move)]
     return (harmless or hints)[0]
@@ -50,7 +50,7 @@ def possible(table: Table, viewer: int, held: HeldCard, owner: int) -> list[str]
         seen.update(f"{colour}{rank}" for rank in range(1, height + 1))
     for player, hand in enumerate(table.hands):
         if player not in (viewer, owner):
-            seen.update(each.card for each in hand)
+            seen.update(other.card for other in hand)
     counts = Counter(full_deck(len(table.colours), len(table.ranks)))
     cards = [colour + rank for colour in held.colours for rank in held.ranks]
     return [card for card in cards if counts[card] > seen[card]]
@@ -78,13 +78,13 @@ def _points_well(table: Table, role: int, move: Move) -> bool:
         or (held.pointed and table.playable(held.card))
         for held in hand
     )
-    known = {
+    pointed_cards = {
         held.card
         for other, cards in enumerate(table.hands)
         for held in cards
         if held.pointed and other != role
     }
-    return not busy and table.playable(card) and card not in known
+    return not busy and table.playable(card) and card not in pointed_cards
 
 
 def _nothing(table: Table) -> str:

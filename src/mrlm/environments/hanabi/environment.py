@@ -101,7 +101,7 @@ class HanabiEnvironment(TurnGame):
         at_most("players", players, len(NAMES))
         self.roles: tuple[str, ...] = NAMES[:players]
         super().__init__(agents, teaches, style)
-        found = level_settings(
+        values = level_settings(
             LEVELS, level, colours=colours, ranks=ranks, hand=hand, tokens=tokens, lives=lives
         )
         for name, least, most in (
@@ -111,25 +111,25 @@ class HanabiEnvironment(TurnGame):
             ("tokens", 1, 8),
             ("lives", 1, 5),
         ):
-            at_least(name, found[name], least, whole=True)
-            at_most(name, found[name], most)
+            at_least(name, values[name], least, whole=True)
+            at_most(name, values[name], most)
         one_of("crash", crash, ("zero", "keep"))
         at_least("forgiven", forgiven, 0, whole=True)
         self.players_count = players
-        self.settings = found
+        self.settings = values
         self.crash: Literal["zero", "keep"] = crash
         self.illegal: float = penalty("illegal", illegal)
         self.forgiven = forgiven
         self.seed = seed
-        self.deck: list[str] = full_deck(found["colours"], found["ranks"])
-        left = len(self.deck) - players * found["hand"]
+        self.deck: list[str] = full_deck(values["colours"], values["ranks"])
+        left = len(self.deck) - players * values["hand"]
         if left < 1:
             raise ConfigError(
                 f"a pile of {len(self.deck)} cards leaves none after {players} hands of "
-                f"{found['hand']}; set a smaller hand, or more colours or ranks"
+                f"{values['hand']}; set a smaller hand, or more colours or ranks"
             )
         turns = left + players  # moves that draw a card or are among the last ones
-        self.max_turns: int | None = 2 * turns + found["tokens"] + players * (forgiven + 1)
+        self.max_turns: int | None = 2 * turns + values["tokens"] + players * (forgiven + 1)
         self._game = self._dealt(self.deck)
         self._erred = [0] * players
         self._log: list[tuple[int, str, str]] = []
@@ -279,17 +279,19 @@ class HanabiEnvironment(TurnGame):
         if self.style == "short":
             stacks = "".join(str(height) for height in table.stacks.values())
             hands = [f"{held.card}:{held.known}" for o in others for held in table.hands[o]]
-            own = [held.known for held in table.hands[role]]
+            own_cards = [held.known for held in table.hands[role]]
             counts = [f"h{table.tokens}", f"l{table.lives}", f"d{len(table.deck)}"]
-            return " ".join([*(s[1] for s in since), stacks, *counts, *hands, *own]) + "?"
+            return " ".join([*(s[1] for s in since), stacks, *counts, *hands, *own_cards]) + "?"
         lines = [self._counts(table)]
         for other in others:
             cards = [
-                f"{named(each.card)} (knows: {clue(table, each)})" for each in table.hands[other]
+                f"{named(item.card)} (knows: {clue(table, item)})" for item in table.hands[other]
             ]
             lines.append(f"{self.agents[other]} holds: {'; '.join(cards)}.")
-        own = [f"{slot}: {clue(table, held)}" for slot, held in enumerate(table.hands[role], 1)]
-        lines.append(f"What you know of your cards: {'; '.join(own)}.")
+        own_cards = [
+            f"{slot}: {clue(table, held)}" for slot, held in enumerate(table.hands[role], 1)
+        ]
+        lines.append(f"What you know of your cards: {'; '.join(own_cards)}.")
         if since:
             moves = "; ".join(f"{self.agents[who]}: {event}" for who, _, event in since)
             lines.append(f"Since your last turn: {moves}.")
@@ -309,10 +311,10 @@ class HanabiEnvironment(TurnGame):
         table = self._game
         hands = " ".join("".join(held.card for held in hand) for hand in table.hands)
         mover = "over" if self.mover is None else self.roles[self.mover]
-        known = " ".join("".join(held.known for held in hand) for hand in table.hands)
+        clues = " ".join("".join(held.known for held in hand) for hand in table.hands)
         stacks = "".join(str(height) for height in table.stacks.values())
         counts = f"h{table.tokens} l{table.lives} d{len(table.deck)}"
-        return f"{stacks} {counts} {hands} {known} {mover}"
+        return f"{stacks} {counts} {hands} {clues} {mover}"
 
     def render(self, agent: str | None = None) -> Html:
         """The stacks, all hands with what their players know, and the last move; an agent does not
@@ -329,11 +331,11 @@ class HanabiEnvironment(TurnGame):
         hands: list[list[Cell]] = []
         for player, cards in enumerate(state.hands):
             mark = "move" if player == self.mover else ""
-            shown: list[Cell] = [
-                ("?", "dim") if player == role else (each.card, self._class(each)) for each in cards
+            cells: list[Cell] = [
+                ("?", "dim") if player == role else (held.card, self._class(held)) for held in cards
             ]
-            hands.append([(self.agents[player], mark), *shown])
-            hands.append([("knows", "dim"), *((clue(state, each), "dim") for each in cards)])
+            hands.append([(self.agents[player], mark), *cells])
+            hands.append([("knows", "dim"), *((clue(state, held), "dim") for held in cards)])
         last = ""
         if self._log:
             who, _, event = self._log[-1]

@@ -186,8 +186,8 @@ def same_list(
 
 def letter(text: str) -> str | None:
     """The letter of a choice that a cleaned text names; `None` if it names none."""
-    found = LETTER.fullmatch(text)
-    return found and (found["inside"] or found["marked"] or found["alone"])
+    match = LETTER.fullmatch(text)
+    return match and (match["inside"] or match["marked"] or match["alone"])
 
 
 def relation(text: str) -> tuple[str, str, Fraction] | None:

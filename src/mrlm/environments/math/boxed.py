@@ -66,10 +66,12 @@ class BoxedReward:
         return [self._one(rollout, gold) for rollout, gold in zip(rollouts, golds, strict=True)]
 
     def _one(self, rollout: Rollout, gold: str) -> float:
-        said = [stated_text(m) for m in rollout.messages if m.role is Role.ASSISTANT]
-        said = said or [stated_text(turn.message) for turn in rollout.turns]
-        if not said:
+        replies = [stated_text(m) for m in rollout.messages if m.role is Role.ASSISTANT]
+        replies = replies or [stated_text(turn.message) for turn in rollout.turns]
+        if not replies:
             return self.rewards[None]
-        asked = [m.content for m in rollout.messages if m.role is Role.USER]
-        answer = stated(said[-1]) if self.plain else boxed(said[-1])
-        return self.rewards[verify(answer, gold, question="\n".join(asked), timeout=self.timeout)]
+        questions = [m.content for m in rollout.messages if m.role is Role.USER]
+        answer = stated(replies[-1]) if self.plain else boxed(replies[-1])
+        return self.rewards[
+            verify(answer, gold, question="\n".join(questions), timeout=self.timeout)
+        ]

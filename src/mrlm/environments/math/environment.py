@@ -121,21 +121,21 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
             problem = self.generator.problem(seed, split)
-            kept = ("question", "difficulty", "family", "solution")
-            info = {name: getattr(problem, name) for name in kept}
+            names = ("question", "difficulty", "family", "solution")
+            info = {name: getattr(problem, name) for name in names}
             prompt = [Message(self._asked(problem.question))]
             name = f"math-{self.generator.seed}-{split}-{seed}"
             return Task(name, prompt, problem.answer, seed, info)
-        found = self._table.question(seed, split)
-        asked = Message(self._asked(found.text), found.messages[-1].role)
-        prompt = [*found.messages[:-1], asked]
-        golds = golds_of(found.gold)
+        row = self._table.question(seed, split)
+        last_message = Message(self._asked(row.text), row.messages[-1].role)
+        prompt = [*row.messages[:-1], last_message]
+        golds = golds_of(row.gold)
         answer = golds[0] if len(golds) == 1 else golds
-        return Task(f"math-{split}-{found.index}", prompt, answer, seed, found.info)
+        return Task(f"math-{split}-{row.index}", prompt, answer, seed, row.info)
 
     def _asked(self, question: str) -> str:
-        wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
-        return f"{question}\n{wanted}".strip()
+        suffix = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
+        return f"{question}\n{suffix}".strip()
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = stated_text(next(iter(actions.values())))
@@ -160,8 +160,10 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            shown = correct and shows_working(before_answer(text, self.answers), self.question)
-            components["reasoning"] = REASONED * shown
+            has_working = correct and shows_working(
+                before_answer(text, self.answers), self.question
+            )
+            components["reasoning"] = REASONED * has_working
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
 
@@ -205,8 +207,12 @@ def shows_working(text: str, question: str) -> bool:
         return any(checked) and False not in checked
     words = re.findall(r"[a-z]{2,}", text[-20_000:].lower())
     distinct = set(words)
-    asked = set(re.findall(r"[a-z]{2,}", question.lower()))
-    return len(distinct) >= 12 and len(distinct) > len(words) / 3 and len(distinct & asked) >= 2
+    question_words = set(re.findall(r"[a-z]{2,}", question.lower()))
+    return (
+        len(distinct) >= 12
+        and len(distinct) > len(words) / 3
+        and len(distinct & question_words) >= 2
+    )
 
 
 def _holds(left: str, right: str) -> bool | None:

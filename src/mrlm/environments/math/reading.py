@@ -77,30 +77,30 @@ def stated(text: str, answers: Answers = "any") -> str | None:
     lower = text.lower()
     announced = any(word in lower for word in ("answer", "therefore", "####"))
     for start, part in _anchored(lines) if announced else ():
-        found = _answer_in(part)
-        if found is not None and _last_of(lines, start):
-            return found
-    return next((found for line in reversed(lines) if (found := _answer_in(line))), None)
+        answer = _answer_in(part)
+        if answer is not None and _last_of(lines, start):
+            return answer
+    return next((answer for line in reversed(lines) if (answer := _answer_in(line))), None)
 
 
 def _anchored(lines: Sequence[str]) -> list[tuple[int, str]]:
     """Lines that announce the answer and the text after the announcement, or the line after it;
     last first."""
-    found = []
-    for place, line in enumerate(lines):
+    anchors = []
+    for index, line in enumerate(lines):
         matches = [*_ANCHOR.finditer(line)]
         if matches:
-            found.append((place, matches[-1][1]))
-        elif _OPEN.search(line) and place + 1 < len(lines):
-            found.append((place + 1, lines[place + 1]))
-    return found[::-1]
+            anchors.append((index, matches[-1][1]))
+        elif _OPEN.search(line) and index + 1 < len(lines):
+            anchors.append((index + 1, lines[index + 1]))
+    return anchors[::-1]
 
 
-def _last_of(lines: Sequence[str], place: int) -> bool:
+def _last_of(lines: Sequence[str], index: int) -> bool:
     """Whether an announcement is final: another one than "the answer is" may be a step, and is one
     if numbers follow on later lines."""
-    strong = _FINAL.search(lines[place]) or (place and _OPEN.search(lines[place - 1]))
-    return bool(strong) or not any(_answer_in(line) for line in lines[place + 1 :])
+    strong = _FINAL.search(lines[index]) or (index and _OPEN.search(lines[index - 1]))
+    return bool(strong) or not any(_answer_in(line) for line in lines[index + 1 :])
 
 
 def unmarked(line: str, item: bool = True) -> str:
@@ -133,11 +133,11 @@ def _answer_in(part: str) -> str | None:
 def before_answer(text: str, answers: Answers = "any") -> str:
     """The part of a completion before its final answer."""
     answer = stated(text, answers)
-    place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if place < 0 and answer is not None:
+    position = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if position < 0 and answer is not None:
         anchors = [match.start() for match in _ANCHOR.finditer(text)]
-        place = anchors[-1] if anchors else text.rfind(answer)
-    return text[:place] if place > 0 else ""
+        position = anchors[-1] if anchors else text.rfind(answer)
+    return text[:position] if position > 0 else ""
 
 
 def gold_of(value: Any) -> str:
@@ -158,7 +158,7 @@ def _gold_of(text: str) -> str:
 def golds_of(value: Any) -> list[str]:
     """The accepted answers in an answer column: a list has several."""
     many = value if isinstance(value, list | tuple) else [value]
-    return [gold_of(each) for each in many if each is not None and str(each).strip()]
+    return [gold_of(item) for item in many if item is not None and str(item).strip()]
 
 
 def problem_of(value: Any) -> str:

@@ -50,11 +50,11 @@ class Unit:
 def split(text: str) -> tuple[str, Unit | None]:
     """A cleaned text without the unit at its end, and the unit; `None` if there is none."""
     glued = _GLUED.search(text)
-    found = glued or _END.search(text)
-    if found is None:
+    match = glued or _END.search(text)
+    if match is None:
         return text, None
-    words = found[0] if glued else (found["text"] or found["bare"] or "") + (found["power"] or "")
-    return text[: found.start()], read(words.strip())
+    words = match[0] if glued else (match["text"] or match["bare"] or "") + (match["power"] or "")
+    return text[: match.start()], read(words.strip())
 
 
 def read(words: str) -> Unit:
@@ -62,23 +62,23 @@ def read(words: str) -> Unit:
     without a dimension if the text begins with none, or contains another one later."""
     tokens = _WORDS.findall(words)
     powers: dict[str, int] = {}
-    factor, place, sign = Fraction(1), 0, 1
-    while place < len(tokens):
-        power = _POWERS.get(tokens[place].lower(), 1)
-        place += power > 1
-        known = _named(tokens[place]) if place < len(tokens) else None
-        if known is None:
+    factor, index, sign = Fraction(1), 0, 1
+    while index < len(tokens):
+        power = _POWERS.get(tokens[index].lower(), 1)
+        index += power > 1
+        unit = _named(tokens[index]) if index < len(tokens) else None
+        if unit is None:
             return Unit(words)
-        place += 1
-        if place < len(tokens) and tokens[place][0] in "^²³":
-            power = 2 if "2" in tokens[place] or "²" in tokens[place] else 3
-            place += 1
-        factor *= known[1] ** (sign * power)
-        powers[known[0]] = powers.get(known[0], 0) + sign * power
-        if place == len(tokens) or tokens[place].lower() not in ("per", "/"):
+        index += 1
+        if index < len(tokens) and tokens[index][0] in "^²³":
+            power = 2 if "2" in tokens[index] or "²" in tokens[index] else 3
+            index += 1
+        factor *= unit[1] ** (sign * power)
+        powers[unit[0]] = powers.get(unit[0], 0) + sign * power
+        if index == len(tokens) or tokens[index].lower() not in ("per", "/"):
             break
-        place, sign = place + 1, -1
-    rest = [token for token in tokens[place:] if token != "in" and _named(token)]
+        index, sign = index + 1, -1
+    rest = [token for token in tokens[index:] if token != "in" and _named(token)]
     if rest:
         return Unit(words)
     return Unit(words, factor, frozenset((name, power) for name, power in powers.items() if power))
@@ -95,8 +95,8 @@ def factor(answer: Unit | None, gold: Unit | None) -> Fraction | None:
 
 
 def _named(token: str) -> tuple[str, Fraction] | None:
-    known = _KNOWN.get(token)
-    if known is None and len(token) > 2:
+    unit = _KNOWN.get(token)
+    if unit is None and len(token) > 2:
         lower = token.lower()
-        known = _KNOWN.get(lower) or _KNOWN.get(lower.removesuffix("s"))
-    return known
+        unit = _KNOWN.get(lower) or _KNOWN.get(lower.removesuffix("s"))
+    return unit

@@ -101,21 +101,21 @@ def verify(
     """
     if answer is None or not answer.strip() or answers.costly(answer):
         return None
-    said, wanted = answers.cleaned(answer), answers.cleaned(gold)
-    if not said:
+    stated, expected = answers.cleaned(answer), answers.cleaned(gold)
+    if not stated:
         return None
-    if "".join(said.split()) == "".join(wanted.split()):
+    if "".join(stated.split()) == "".join(expected.split()):
         return True
-    if len(wanted) == 1 and answers.letter(wanted):
-        return answers.letter(said) == wanted
-    if question and answers.repeats(said, question):
+    if len(expected) == 1 and answers.letter(expected):
+        return answers.letter(stated) == expected
+    if question and answers.repeats(stated, question):
         return False
-    decided = _decided(said, wanted, bool(_PERCENT.search(question)))
+    decided = _decided(stated, expected, bool(_PERCENT.search(question)))
     if decided is not None:
         return decided
-    if units.factor(units.split(said)[1], units.split(wanted)[1]) != 1:
+    if units.factor(units.split(stated)[1], units.split(expected)[1]) != 1:
         return False
-    reply = _shared.compare(said, wanted, timeout)
+    reply = _shared.compare(stated, expected, timeout)
     if reply == "gold":
         log.debug(
             "the gold answer %r cannot be read as mathematics; only the same text counts", gold
@@ -123,23 +123,23 @@ def verify(
     return {"right": True, "wrong": False, "gold": False}.get(reply)
 
 
-def _decided(said: str, wanted: str, percents: bool) -> bool | None:
+def _decided(stated: str, expected: str, percents: bool) -> bool | None:
     """The verdict without computer algebra; `None` if it is needed."""
-    gold = answers.number(wanted)
+    gold = answers.number(expected)
     if gold is not None:
-        answer = answers.number(said)
+        answer = answers.number(stated)
         if answer is None:  # a calculation that ends in the answer: 3 + 4 = 7
-            answer = answers.number(_EQUALS.split(said)[-1].strip())
+            answer = answers.number(_EQUALS.split(stated)[-1].strip())
         if answer is not None:
             return answers.same_number(answer, gold, percents)
-        return False if answers.unworked(said) else None
-    if answers.approximates(said, wanted):
+        return False if answers.unworked(stated) else None
+    if answers.approximates(stated, expected):
         return False
-    plain = "\\" not in said and said[0] not in "([{"
-    items = answers.several(wanted)
-    if items is not None and (plain or answers.several(said) is not None):
-        return answers.same_list(answers.several(said), items)
-    condition = answers.relation(wanted)
-    if condition is not None and (plain or any(sign in said for sign in "<>")):
-        return answers.relation(said) == condition
+    plain = "\\" not in stated and stated[0] not in "([{"
+    items = answers.several(expected)
+    if items is not None and (plain or answers.several(stated) is not None):
+        return answers.same_list(answers.several(stated), items)
+    condition = answers.relation(expected)
+    if condition is not None and (plain or any(sign in stated for sign in "<>")):
+        return answers.relation(stated) == condition
     return None

@@ -75,13 +75,13 @@ def serve() -> None:
         )
 
     def verdict(answer: str, gold: str) -> str:
-        wanted = read(gold)
-        if not wanted:
+        gold_expr = read(gold)
+        if not gold_expr:
             return "gold"
-        said = read(answer)
-        if not said:
+        answer_expr = read(answer)
+        if not answer_expr:
             return "unparseable"
-        return "right" if verify(wanted, said, timeout_seconds=None) else "wrong"
+        return "right" if verify(gold_expr, answer_expr, timeout_seconds=None) else "wrong"
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         allow(request["seconds"])

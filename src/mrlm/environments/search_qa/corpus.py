@@ -55,17 +55,17 @@ def documents() -> tuple[Document, ...]:
 @cache
 def questions(split: Split, hops: tuple[int, ...]) -> tuple[Question, ...]:
     """Questions of one or two hops, of one split, in a fixed order."""
-    found = [each for each in _made()[1][split] if len(each.hops) in hops]
-    random.Random(f"questions {split} {hops}").shuffle(found)
-    return tuple(found)
+    selected = [question for question in _made()[1][split] if len(question.hops) in hops]
+    random.Random(f"questions {split} {hops}").shuffle(selected)
+    return tuple(selected)
 
 
 def _words(rng: random.Random) -> Iterator[str]:
-    known: set[str] = set()
+    seen: set[str] = set()
     while True:
         name = "".join(rng.choice(parts.split(",")) for parts in _LAND["names"])
-        if name not in known:
-            known.add(name)
+        if name not in seen:
+            seen.add(name)
             yield name
 
 
@@ -76,21 +76,21 @@ def _made() -> tuple[tuple[Document, ...], dict[Split, list[Question]]]:
     things: dict[str, list[_Thing]] = {}
     for kind, count in _LAND["counts"].items():
         things[kind] = []
-        for place in range(count):
+        for index in range(count):
             name = f"{next(names)} {next(names)}" if kind == "person" else next(names)
-            things[kind].append(_Thing(kind, name, place % HELD_OUT == 0))
+            things[kind].append(_Thing(kind, name, index % HELD_OUT == 0))
     for kind, target in _LAND["links"].items():
-        for each in things[kind]:
-            near = [one for one in things[target] if one.held_out == each.held_out]
-            each.link = rng.choice(near)
-    everything = [each for many in things.values() for each in many]
-    for each in everything:
-        each.year = rng.randint(1100, 1980)
-    asked: dict[Split, list[Question]] = {"train": [], "eval": []}
-    for each in everything:
-        asked["eval" if each.held_out else "train"] += _questions(each)
-    texts = (Document(_LAND["texts"][each.kind].format(each), each.name) for each in everything)
-    return tuple(texts), asked
+        for thing in things[kind]:
+            near = [one for one in things[target] if one.held_out == thing.held_out]
+            thing.link = rng.choice(near)
+    everything = [thing for many in things.values() for thing in many]
+    for thing in everything:
+        thing.year = rng.randint(1100, 1980)
+    by_split: dict[Split, list[Question]] = {"train": [], "eval": []}
+    for thing in everything:
+        by_split["eval" if thing.held_out else "train"] += _questions(thing)
+    texts = (Document(_LAND["texts"][thing.kind].format(thing), thing.name) for thing in everything)
+    return tuple(texts), by_split
 
 
 def _questions(thing: _Thing) -> Iterator[Question]:

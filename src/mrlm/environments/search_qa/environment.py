@@ -131,8 +131,8 @@ class SearchQAEnvironment(RowTasks):
                 raise ConfigError(f"models: {ENGINE!r} is the search engine; rename the model")
             self.experts[ENGINE] = Expert(ENGINE, "", about="a search engine")
         self.router = router
-        asked = (each.agent for each in self.experts.values() if each.agent)
-        self.agents: tuple[str, ...] = (router, *asked)
+        expert_agents = (expert.agent for expert in self.experts.values() if expert.agent)
+        self.agents: tuple[str, ...] = (router, *expert_agents)
         if len(set(self.agents)) < len(self.agents):
             raise ConfigError(f"models: the agent {router!r} is the router; rename one of them")
         self.rounds = max_turns
@@ -156,16 +156,16 @@ class SearchQAEnvironment(RowTasks):
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
-            found = self._table.question(seed, split)
-            index, text, info = found.index, found.text, found.info
-            gold = accepted_answers(found.gold)
+            row = self._table.question(seed, split)
+            index, text, info = row.index, row.text, row.info
+            gold = accepted_answers(row.gold)
         else:
-            asked = corpus.questions(split, self.hops)
-            index = seed % len(asked)
-            one = asked[index]
+            pool = corpus.questions(split, self.hops)
+            index = seed % len(pool)
+            one = pool[index]
             text, gold = one.text, [one.answer]
             info = {"question": text, "hops": [list(hop) for hop in one.hops]}
-        about = {name: each.about for name, each in self.experts.items()}
+        about = {name: expert.about for name, expert in self.experts.items()}
         opening = Message(instructions(text, about or None, self.rounds, self.prompts))
         return Task(f"search-{split}-{index}", [opening], gold, seed, info)
 
@@ -195,8 +195,8 @@ class SearchQAEnvironment(RowTasks):
     @property
     def transcript(self) -> str:
         """The whole text from the router's first token on."""
-        shown = (*self._shown, *[""] * (len(self._said) - len(self._shown)))
-        return "".join(a + b for a, b in zip(self._said, shown, strict=True))
+        observations = (*self._shown, *[""] * (len(self._said) - len(self._shown)))
+        return "".join(a + b for a, b in zip(self._said, observations, strict=True))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         if self._asked is not None:
@@ -210,10 +210,10 @@ class SearchQAEnvironment(RowTasks):
             return self._paid()
         if action is None:
             return self._shows("")
-        found = route(body, list(self.experts) or None)
-        if found is None:
+        query = route(body, list(self.experts) or None)
+        if query is None:
             return self._shows(information(None, self.max_observation))
-        name, question = found
+        name, question = query
         self._routes += 1
         expert = self.experts.get(name)
         if expert is None or not expert.agent:
@@ -231,9 +231,9 @@ class SearchQAEnvironment(RowTasks):
 
     def _searched(self, question: str) -> str:
         assert self.search is not None
-        found = self.search.search(question, self.topk)
-        lines = (f"{n}. {one.title}: {one.text}" for n, one in enumerate(found, 1))
-        return information("\n".join(lines) if found else None, self.max_observation)
+        documents = self.search.search(question, self.topk)
+        lines = (f"{n}. {one.title}: {one.text}" for n, one in enumerate(documents, 1))
+        return information("\n".join(lines) if documents else None, self.max_observation)
 
     def _shows(self, text: str) -> StepResult:
         self._shown = (*self._shown, text)
@@ -241,16 +241,16 @@ class SearchQAEnvironment(RowTasks):
 
     def _paid(self) -> StepResult:
         text, names = self.transcript, list(self.experts) or None
-        forged = any("<information>" in said for said in self._said)
+        forged = any("<information>" in answer for answer in self._said)
         shape = WORST if forged else form(text, names)
         value = WORST if forged else routing_reward(text, self._accepted, names, self.reward)
         stated = [body for tag, body in blocks(text) or () if tag == "answer"]
-        said = stated[0] if shape == 0 else ""
-        prices = {name: each.price / 1e6 for name, each in self.experts.items()}
-        latency = {name: each.latency for name, each in self.experts.items()}
+        answer = stated[0] if shape == 0 else ""
+        prices = {name: expert.price / 1e6 for name, expert in self.experts.items()}
+        latency = {name: expert.latency for name, expert in self.experts.items()}
         components = {
-            "em": exact_match(said, self._accepted),
-            "f1": f1(said, self._accepted),
+            "em": exact_match(answer, self._accepted),
+            "f1": f1(answer, self._accepted),
             "form": shape,
             "routes": float(self._routes),
             "cost": asking_cost(self._tokens, prices),
@@ -269,15 +269,15 @@ class SearchQAEnvironment(RowTasks):
         rows = []
         for number, text in enumerate(self._said):
             action, body = _action(text)
-            shown = self._shown[number] if number < len(self._shown) else ""
+            result = self._shown[number] if number < len(self._shown) else ""
             kind = ""
             if action == "answer":
                 right = exact_match(body, self._accepted)
-                shown, kind = ("right", "good") if right else ("wrong", "bad")
+                result, kind = ("right", "good") if right else ("wrong", "bad")
             cells = (
                 action or "neither",
                 shortened(body.strip(), MOST_DRAWN),
-                (shortened(shown, MOST_DRAWN), kind),
+                (shortened(result, MOST_DRAWN), kind),
             )
             rows.append((number + 1, *cells))
         drawn = table(rows, ("turn", "", "text", "information")) if rows else ""
@@ -288,8 +288,10 @@ class SearchQAEnvironment(RowTasks):
         hop, and then answers; a model knows the answer of every hop."""
         hops = self._task.info.get("hops") or [[self._task.info["question"], self._accepted[0]]]
         if agent != self.router:
-            asked = messages[-1].content
-            return next((known for hop, known in hops if askable(hop) == asked), "I do not know")
+            question = messages[-1].content
+            return next(
+                (answer for hop, answer in hops if askable(hop) == question), "I do not know"
+            )
         done = len(self._said)
         if done < min(len(hops), self.rounds):
             names = list(self.experts)
@@ -318,24 +320,24 @@ _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 def _action(text: str) -> tuple[str | None, str]:
     """The first `<search>` or `<answer>` of a message outside its thoughts, and its content."""
     text = _THOUGHTS.sub("", text)
-    found: list[tuple[int, str, str]] = []
+    matches: list[tuple[int, str, str]] = []
     for tag in ("search", "answer"):
         start = text.find(f"<{tag}>")
         end = text.find(f"</{tag}>", start)
         if start >= 0 and end >= 0:
-            found.append((start, tag, text[start + len(tag) + 2 : end]))
-    return min(found)[1:] if found else (None, "")
+            matches.append((start, tag, text[start + len(tag) + 2 : end]))
+    return min(matches)[1:] if matches else (None, "")
 
 
-def _source(given: Any) -> Search:
-    if given == "builtin":
+def _source(setting: Any) -> Search:
+    if setting == "builtin":
         return _builtin()
-    if isinstance(given, str | Path) and Path(given).is_dir():
-        files = [each for end in ("txt", "md") for each in sorted(Path(given).rglob(f"*.{end}"))]
+    if isinstance(setting, str | Path) and Path(setting).is_dir():
+        files = [path for end in ("txt", "md") for path in sorted(Path(setting).rglob(f"*.{end}"))]
         if files:
-            texts = ((each.read_text(encoding="utf-8", errors="replace"), each) for each in files)
-            return LocalIndex(Document(text, each.stem) for text, each in texts)
-    return source_of(given)
+            texts = ((path.read_text(encoding="utf-8", errors="replace"), path) for path in files)
+            return LocalIndex(Document(text, path.stem) for text, path in texts)
+    return source_of(setting)
 
 
 @cache
@@ -343,8 +345,8 @@ def _builtin() -> LocalIndex:
     return LocalIndex(corpus.documents())
 
 
-def _hops(given: int | Sequence[int]) -> tuple[int, ...]:
-    found = (given,) if isinstance(given, int) else tuple(given)
-    if not found or any(each not in (1, 2) or isinstance(each, bool) for each in found):
-        raise ConfigError(f"hops must be 1, 2 or both, not {given!r}")
-    return tuple(sorted(set(found)))
+def _hops(hops: int | Sequence[int]) -> tuple[int, ...]:
+    values = (hops,) if isinstance(hops, int) else tuple(hops)
+    if not values or any(hop not in (1, 2) or isinstance(hop, bool) for hop in values):
+        raise ConfigError(f"hops must be 1, 2 or both, not {hops!r}")
+    return tuple(sorted(set(values)))

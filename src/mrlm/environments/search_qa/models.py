@@ -34,12 +34,12 @@ class Expert:
     about: str = ""
 
 
-def experts_of(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
+def experts_of(models: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
     """The models by name, from a user's setting: names, or names with their settings. Raises
     `ConfigError`: no names, invalid names or names equal up to case, two models with the same
     agent, or unknown settings."""
-    tables = given if isinstance(given, Mapping) else dict.fromkeys(given, None)
-    found: dict[str, Expert] = {}
+    tables = models if isinstance(models, Mapping) else dict.fromkeys(models, None)
+    experts: dict[str, Expert] = {}
     for name, settings in tables.items():
         settings = dict(settings or {})
         if not isinstance(name, str) or not name.strip() or any(c in name for c in ":<>\n"):
@@ -51,14 +51,14 @@ def experts_of(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
             )
         for key in ("price", "latency"):
             at_least(f"models.{name}.{key}", settings.get(key, 0.0), 0)
-        found[name] = Expert(name, **{"agent": name, **settings})
-    if not found or len({name.strip().lower() for name in found}) < len(found):
+        experts[name] = Expert(name, **{"agent": name, **settings})
+    if not experts or len({name.strip().lower() for name in experts}) < len(experts):
         raise ConfigError(
-            f"models: give at least one; names must differ by more than case: {list(found)}"
+            f"models: give at least one; names must differ by more than case: {list(experts)}"
         )
-    if len({each.agent for each in found.values()}) < len(found):
+    if len({expert.agent for expert in experts.values()}) < len(experts):
         raise ConfigError("models: two of them have the same agent; give each an agent of its own")
-    return found
+    return experts
 
 
 def tokens_of(message: Message) -> int:

@@ -38,8 +38,8 @@ def instructions(question: str, models: Mapping[str, str] | None, turns: int, st
 
 def information(text: str | None, longest: int) -> str:
     """The returned information, truncated to `longest` characters; `None` for an invalid query."""
-    said = "None" if text is None else harmless(text).strip()[:longest]
-    return f"\n\n<information>{said}</information>\n\n"
+    content = "None" if text is None else harmless(text).strip()[:longest]
+    return f"\n\n<information>{content}</information>\n\n"
 
 
 def askable(question: str) -> str:

@@ -195,8 +195,8 @@ class TwoPlayerGame(TurnGame):
     def players(self) -> tuple[str | None, ...]:
         if self.opponent == "agent":
             return self.agents
-        place = random.Random(f"{self._key}/seat").randrange(2)
-        mine = place if self.seat == "either" else self.roles.index(self.seat)
+        role = random.Random(f"{self._key}/seat").randrange(2)
+        mine = role if self.seat == "either" else self.roles.index(self.seat)
         return (self.agents[0], None) if mine == 0 else (None, self.agents[0])
 
     def scripted(self, role: int) -> str:

@@ -14,21 +14,23 @@ from mrlm.environments.shared.rows import at_least, is_held_out
 T = TypeVar("T")
 
 
-def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
+def difficulties(levels: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
     """The lowest and the highest requested difficulty. Raises `ConfigError`: not two whole numbers
     between `lowest` and `highest`, the lower first."""
-    bounds = tuple(given)
+    bounds = tuple(levels)
     whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
     if len(bounds) != 2 or not whole or not lowest <= bounds[0] <= bounds[1] <= highest:
         raise ConfigError(
             f"difficulty_range must be two whole numbers from {lowest} to {highest}, the "
-            f"lower first, not {given!r}"
+            f"lower first, not {levels!r}"
         )
     return bounds
 
 
-def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str) -> tuple[str, ...]:
-    """Names out of `known`; all of them if none are given.
+def chosen(
+    selection: str | Sequence[str] | None, options: Collection[str], what: str
+) -> tuple[str, ...]:
+    """Names out of `options`; all of them if none are given.
 
     Args:
         what: name of the setting in errors, such as `families`.
@@ -36,12 +38,16 @@ def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str)
     Raises:
         ConfigError: an empty list, or an unknown name.
     """
-    names = (given,) if isinstance(given, str) else tuple(known if given is None else given)
+    names = (
+        (selection,)
+        if isinstance(selection, str)
+        else tuple(options if selection is None else selection)
+    )
     for name in names:
-        if name not in known:
-            raise ConfigError(unknown(str(name), list(known), what))
+        if name not in options:
+            raise ConfigError(unknown(str(name), list(options), what))
     if not names:
-        raise ConfigError(f"{what} must name at least one of {', '.join(known)}")
+        raise ConfigError(f"{what} must name at least one of {', '.join(options)}")
     return names
 
 
@@ -53,18 +59,18 @@ def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) 
             f"max_turns={max_turns} and max_attempts={max_attempts} are the same setting; remove "
             "one of them"
         )
-    found = next((given for given in (max_attempts, max_turns) if given is not None), default)
-    at_least("max_attempts", found, 1, whole=True)
-    return found
+    number = next((value for value in (max_attempts, max_turns) if value is not None), default)
+    at_least("max_attempts", number, 1, whole=True)
+    return number
 
 
 def first_of(split: Split, sample: Callable[[], T], key: Callable[[T], str]) -> T:
     """The first sample that belongs to a split by its key. What is held out never occurs in
     training, for any seed."""
     while True:
-        found = sample()
-        if is_held_out(key(found)) == (split == "eval"):
-            return found
+        candidate = sample()
+        if is_held_out(key(candidate)) == (split == "eval"):
+            return candidate
 
 
 def unordered(text: str) -> str:

@@ -39,9 +39,9 @@ async def answer_of(ask: Ask | None, conversation: list[Message]) -> str:
     call = ask.respond if isinstance(ask, LLMEnvironment) else ask
     assert call is not None
     blocking = not inspect.iscoroutinefunction(call)
-    said = await in_thread(lambda: call(list(conversation))) if blocking else call(conversation)
-    said = await said if inspect.isawaitable(said) else said
-    return stated_text(said) if isinstance(said, Message) else without_thoughts(str(said))
+    reply = await in_thread(lambda: call(list(conversation))) if blocking else call(conversation)
+    reply = await reply if inspect.isawaitable(reply) else reply
+    return stated_text(reply) if isinstance(reply, Message) else without_thoughts(str(reply))
 
 
 def quoted(text: str) -> str:
@@ -82,20 +82,20 @@ class TextJudge(SharedByCopies):
         self.instruction: str = instruction
         self._ask = ask
 
-    def question(self, asked: str, text: str) -> str:
+    def question(self, prompt: str, text: str) -> str:
         """The query to the judge."""
-        parts = [self.instruction, f"Somebody was asked:\n{quoted(asked)}"]
+        parts = [self.instruction, f"Somebody was asked:\n{quoted(prompt)}"]
         return "\n\n".join([*parts, f"and wrote:\n{quoted(text)}", ASKED])
 
-    async def grade(self, asked: str, text: str) -> float | None:
+    async def grade(self, prompt: str, text: str) -> float | None:
         """The grade from 0 to 1 by the callable; `None` if no answer could be parsed."""
-        conversation = [Message(self.question(asked, text))]
+        conversation = [Message(self.question(prompt, text))]
         for _ in range(1 + self.retries):
-            said = await answer_of(self._ask, conversation)
-            found = read(said)
-            if found is not None:
-                return found
-            conversation += [Message(said, Role.ASSISTANT), Message(UNREAD + ASKED)]
+            reply = await answer_of(self._ask, conversation)
+            score = read(reply)
+            if score is not None:
+                return score
+            conversation += [Message(reply, Role.ASSISTANT), Message(UNREAD + ASKED)]
         return None
 
 
@@ -119,21 +119,21 @@ def read(text: str) -> float | None:
     """The grade in an answer, from 0 to 1: the last line with one; `None` if there is none, or it
     is not a number from 0 to 10."""
     for line in reply_lines(text):
-        if found := _SCORE.fullmatch(line):
-            return score_of(next(part for part in found.groups() if part is not None))
+        if match := _SCORE.fullmatch(line):
+            return score_of(next(part for part in match.groups() if part is not None))
     return None
 
 
-def judge_of(given: Any) -> TextJudge | None:
+def judge_of(setting: Any) -> TextJudge | None:
     """A judge from a user's setting: `None`, a judge, the name of an agent, a mapping of arguments,
     or a callable. Raises `ConfigError`: it is none of these, or has arguments that a judge does not
     accept."""
-    if given is None or isinstance(given, TextJudge):
-        return given
-    if isinstance(given, str):
-        return TextJudge(given)
-    if isinstance(given, Mapping):
-        return built(TextJudge, given, "judge")
-    if isinstance(given, LLMEnvironment) or callable(given):
-        return TextJudge(ask=given)
-    raise ConfigError(f"judge={given!r} is not a judge; name an agent, or give a function")
+    if setting is None or isinstance(setting, TextJudge):
+        return setting
+    if isinstance(setting, str):
+        return TextJudge(setting)
+    if isinstance(setting, Mapping):
+        return built(TextJudge, setting, "judge")
+    if isinstance(setting, LLMEnvironment) or callable(setting):
+        return TextJudge(ask=setting)
+    raise ConfigError(f"judge={setting!r} is not a judge; name an agent, or give a function")

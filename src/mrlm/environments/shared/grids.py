@@ -21,13 +21,13 @@ Neighbours = tuple[dict[str, int], ...]
 @lru_cache(maxsize=64)
 def neighbours(size: int) -> Neighbours:
     """For every cell of a grid the cell in each direction that is inside it."""
-    found = []
+    table = []
     for cell in range(size * size):
         row, column = divmod(cell, size)
         ways = {"U": row > 0, "D": row < size - 1, "L": column > 0, "R": column < size - 1}
         steps = {"U": -size, "D": size, "L": -1, "R": 1}
-        found.append({move: cell + steps[move] for move in MOVES if ways[move]})
-    return tuple(found)
+        table.append({move: cell + steps[move] for move in MOVES if ways[move]})
+    return tuple(table)
 
 
 def read_moves(text: str) -> list[str] | None:
@@ -44,16 +44,16 @@ def distances(walls: str, size: int, goal: int) -> dict[int, int]:
         size: its number of rows.
         goal: index of the goal.
     """
-    around, found, border = neighbours(size), {goal: 0}, [goal]
+    around, steps, border = neighbours(size), {goal: 0}, [goal]
     while border:
         reached = []
         for cell in border:
             for other in around[cell].values():
-                if other not in found and walls[other] != WALL:
-                    found[other] = found[cell] + 1
+                if other not in steps and walls[other] != WALL:
+                    steps[other] = steps[cell] + 1
                     reached.append(other)
         border = reached
-    return found
+    return steps
 
 
 def wandered(rng: random.Random, start: str, most: int, after: Callable[[str, str], str]) -> str:
@@ -91,16 +91,16 @@ def followed(
     for move in moves:
         if over(boards[-1]):
             break
-        found = after(boards[-1], move)
-        if found == boards[-1]:
+        next_board = after(boards[-1], move)
+        if next_board == boards[-1]:
             return boards, [move]
-        boards.append(found)
+        boards.append(next_board)
     return boards, []
 
 
 def drawn(
     board: str,
-    shown: Mapping[str, tuple[str, str]],
+    marks: Mapping[str, tuple[str, str]],
     free: str,
     last: Sequence[int],
     proposed: Sequence[int],
@@ -109,7 +109,7 @@ def drawn(
 
     Args:
         board: its cells.
-        shown: mark of a cell -> its text and classes.
+        marks: mark of a cell -> its text and classes.
         free: mark of a free cell, in which ways are drawn.
         last: cells of the last way.
         proposed: cells of a proposed way.
@@ -118,7 +118,7 @@ def drawn(
     def cell(index: int) -> tuple[str, str]:
         if board[index] == free and index in proposed:
             return PLAN, "player1"
-        return (PATH, "player0") if board[index] == free and index in last else shown[board[index]]
+        return (PATH, "player0") if board[index] == free and index in last else marks[board[index]]
 
     cells, size = [cell(index) for index in range(len(board))], isqrt(len(board))
     return table([cells[at : at + size] for at in range(0, len(cells), size)], kind="grid")

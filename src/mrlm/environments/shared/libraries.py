@@ -106,7 +106,7 @@ def said(message: Message | None) -> str:
     excessively long numbers."""
     text = stated_text(message)[-MOST_TEXT:]
     text = _SURROGATES.sub("?", text).replace("\x00", "?")
-    return _DIGITS.sub(lambda found: found[0][:MOST_DIGITS], text)
+    return _DIGITS.sub(lambda match: match[0][:MOST_DIGITS], text)
 
 
 def called(where: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -186,11 +186,11 @@ class ReplayedEnvironment(LibraryEnvironment):
     def _held(self) -> AbstractContextManager[None]:
         return self._chance.held()
 
-    def _user_text(self, *given: Any) -> str:
+    def _user_text(self, *arguments: Any) -> str:
         """The text that the user's function `render` writes."""
         draw: Any = self._drawing
         function = registry.load("environments", draw) if isinstance(draw, str) else draw
-        return called(self._where, lambda: str(function(*given)))
+        return called(self._where, lambda: str(function(*arguments)))
 
     def close(self) -> None:
         env, self._env = self._env, None

@@ -159,8 +159,8 @@ class LineGame(TwoPlayerGame):
         if winner_of(self._board, self.lines):
             self._end(role)
         elif FREE not in self._board:
-            for each in (0, 1):
-                self.pay(each, self.draw, draw=1.0)
+            for player in (0, 1):
+                self.pay(player, self.draw, draw=1.0)
             self.mover = None
 
     def _end(self, won: int) -> None:
@@ -175,16 +175,16 @@ class LineGame(TwoPlayerGame):
         """The board with its last mark, and who is to move or has won."""
         won = winner_of(self._board, self.lines)
         lines = [line for line in self.lines if won and {self._board[c] for c in line} == {won}]
-        shown = self.shown(self._board) if self.numbers else self._board.replace(FREE, " ")
+        texts = self.shown(self._board) if self.numbers else self._board.replace(FREE, " ")
 
         def classes(cell: int) -> str:
             mark = self._board[cell]
-            found = ["dim" if mark == FREE else f"player{MARKS.index(mark)}"]
-            found += ["move"] * (cell == self._marked)
-            return " ".join(found + ["win"] * any(cell in line for line in lines))
+            names = ["dim" if mark == FREE else f"player{MARKS.index(mark)}"]
+            names += ["move"] * (cell == self._marked)
+            return " ".join(names + ["win"] * any(cell in line for line in lines))
 
         rows = [
-            [(shown[i], classes(i)) for i in range(row, row + self.width)]
+            [(texts[i], classes(i)) for i in range(row, row + self.width)]
             for row in range(0, self.cells, self.width)
         ]
         return stacked(table(rows, self.heading, kind="grid"), self._outcome())
@@ -257,15 +257,15 @@ def opening_positions(
     boards = {FREE * cells}
     for _ in range(marks):
         boards = {placed(board, cell) for board in boards for cell in choices(board)}
-    found = sorted(board for board in boards if fit(board))
+    positions = sorted(board for board in boards if fit(board))
     if not marks:
-        return tuple(found), tuple(found)
-    forms = {board: canonical(board) for board in found}
+        return tuple(positions), tuple(positions)
+    forms = {board: canonical(board) for board in positions}
     different = sorted(set(forms.values()))
     held = {form for form in different if is_held_out(f"{name} {form}")}
     if not held and len(different) > 1:
         held = {different[0]}
     return (
-        tuple(board for board in found if forms[board] not in held),
-        tuple(board for board in found if forms[board] in held),
+        tuple(board for board in positions if forms[board] not in held),
+        tuple(board for board in positions if forms[board] in held),
     )

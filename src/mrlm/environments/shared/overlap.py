@@ -29,13 +29,13 @@ def overlap(kinds: Collection[str], text: str, references: Sequence[str]) -> dic
     """Kind -> its score from 0 to 1. ROUGE is the F1 against the best reference, where words are
     runs of a-z and digits: it is not meaningful for languages in other scripts. BLEU is sentence
     BLEU over the orders that a text of its length has; `chrf++` also counts pairs of words."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     if rouge := tuple(kind for kind in ROUGE if kind in kinds):
         scored = [_rouge(rouge).score(reference, text) for reference in references]
-        found = {kind: max(float(each[kind].fmeasure) for each in scored) for kind in rouge}
+        scores = {kind: max(float(result[kind].fmeasure) for result in scored) for kind in rouge}
     for kind in (kind for kind in BLEU if kind in kinds):
-        found[kind] = min(1.0, _bleu()[kind](text, list(references)).score / 100)
-    return found
+        scores[kind] = min(1.0, _bleu()[kind](text, list(references)).score / 100)
+    return scores
 
 
 @cache

@@ -187,8 +187,8 @@ class PlanningEnvironment(Puzzle):
     # -- tasks -------------------------------------------------------------------------------------
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        shown = "-".join(f"{self.settings[name]:g}" for name in self.bounds)
-        name = f"{self.label}-{shown}-{self.seed}-{split}-{seed}"
+        values = "-".join(f"{self.settings[name]:g}" for name in self.bounds)
+        name = f"{self.label}-{values}-{self.seed}-{split}-{seed}"
         rng = random.Random(name)
         board = first_of(split, lambda: self.generated(rng), self.key)
         return Task(name, [Message(self.lines(board))], seed=seed, info={"board": board})
@@ -218,17 +218,17 @@ class PlanningEnvironment(Puzzle):
     def step(self, actions: dict[str, Message]) -> StepResult:
         agent = self.agents[self.acting]
         text = stated_by(actions, agent)
-        found = tagged(text) or text
-        moves = self.read(found.strip()) if len(found) <= MAX_TEXT else None
-        given = tuple((moves or ())[: self.moves])
-        board, done, failed = self.carried(self.board, given)
+        answer = tagged(text) or text
+        moves = self.read(answer.strip()) if len(answer) <= MAX_TEXT else None
+        chosen_moves = tuple((moves or ())[: self.moves])
+        board, done, failed = self.carried(self.board, chosen_moves)
         mistakes = len(failed) + (moves is None)
         value = self.value(board)
         gain, self._value = value - self._value, value
         components = {"mistakes": float(mistakes)}
         proposing = len(self.agents) == 2 and self._proposal is None
         if proposing:
-            self._proposal = given
+            self._proposal = chosen_moves
         else:
             self._last = (self.board, done)
             self.board, self._proposal, self._round = board, None, self._round + 1
@@ -241,8 +241,8 @@ class PlanningEnvironment(Puzzle):
         amount = gain - self.illegal * mistakes
         if self.reward == "sparse":
             amount = 0.0 if proposing else components["solved"]
-        paid = self.agents if self.share == "team" else (agent,)
-        rewards = {name: Reward(amount, dict(components)) for name in paid}
+        receivers = self.agents if self.share == "team" else (agent,)
+        rewards = {name: Reward(amount, dict(components)) for name in receivers}
         return StepResult({} if self._over else self._asked(), rewards, done=self._over)
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
@@ -255,14 +255,14 @@ class PlanningEnvironment(Puzzle):
         return text if self.style == "short" else f"<answer>{text}</answer>"
 
     def state(self) -> str:
-        shown = "" if self._proposal is None else f"\nproposal: {self._written(self._proposal)}"
-        return f"{self.lines(self.board)}\nround {self._round + 1} of {self.rounds}{shown}"
+        suffix = "" if self._proposal is None else f"\nproposal: {self._written(self._proposal)}"
+        return f"{self.lines(self.board)}\nround {self._round + 1} of {self.rounds}{suffix}"
 
     def render(self, agent: str | None = None) -> Html:
         """The board with the last moves and the proposal; for spectators also the distance."""
         last = [] if self._last is None else self.touched(*self._last)
         proposed = self.touched(self.board, self._proposal or ())
-        shown = self.picture(last, proposed)
+        drawing = self.picture(last, proposed)
         if self._over:
             words = "solved" if self.value(self.board) == 1.0 else "not solved"
         else:
@@ -272,7 +272,7 @@ class PlanningEnvironment(Puzzle):
         moved = ""
         if self._last is not None:
             moved = f"last moves: {self._written(self._last[1])}"
-        return stacked(words, moved, self.left() if agent is None else "", shown)
+        return stacked(words, moved, self.left() if agent is None else "", drawing)
 
     # -- texts -------------------------------------------------------------------------------------
 
@@ -310,8 +310,8 @@ class PlanningEnvironment(Puzzle):
             when = "so far" if self.lasting else "in the last answer"
             lines.append(f"Not possible {when}: {self._written(self._failed)}")
         if self._proposal is not None:
-            shown = self.divider.join(self._proposal)
-            lines.append(f"Proposal: {shown}" if shown else "The proposal could not be read.")
+            proposal = self.divider.join(self._proposal)
+            lines.append(f"Proposal: {proposal}" if proposal else "The proposal could not be read.")
         left = self.rounds - self._round
         lines.append(f"At most {self.moves} in an answer; answers left: {left}.")
         lines.append(f"End with your answer in this form: <answer>{self.example}</answer>")

@@ -98,9 +98,9 @@ class PokerGame(TwoPlayerGame):
         return Task(name, prompt, seed=seed, info={"deals": deals})
 
     def begin(self, task: Task) -> None:
-        deals, known = task.info.get("deals"), set(self.game.deals)
-        if not deals or any(deal not in known for deal in deals):
-            some = ", ".join(sorted(known)[:6])
+        deals, legal_deals = task.info.get("deals"), set(self.game.deals)
+        if not deals or any(deal not in legal_deals for deal in deals):
+            some = ", ".join(sorted(legal_deals)[:6])
             raise ConfigError(
                 f"{self.kind}: task {task.id!r} needs info['deals'], a list of deals such as {some}"
             )
@@ -154,7 +154,7 @@ class PokerGame(TwoPlayerGame):
 
     def render(self, agent: str | None = None) -> Html:
         """The hands so far; an agent sees its own cards only."""
-        known = (0, 1) if agent is None else (self._who.index(agent),)
+        visible = (0, 1) if agent is None else (self._who.index(agent),)
         hands = [*self._finished] if self.mover is None else [*self._finished, (self._history, 0)]
         first, second = self.roles
         more = [name for name, _ in self.revealed(self._deals[0], "")]
@@ -162,12 +162,13 @@ class PokerGame(TwoPlayerGame):
         for number, ((history, chips), deal) in enumerate(zip(hands, self._deals, strict=False)):
             over = number < len(self._finished)
             cards = [
-                (deal[role], f"player{role}") if role in known else ("?", "dim") for role in (0, 1)
+                (deal[role], f"player{role}") if role in visible else ("?", "dim")
+                for role in (0, 1)
             ]
             kind = "num" + (" win" if chips > 0 else " lose" if chips < 0 else "")
             won = (f"{chips:+g}" if chips else "0", kind) if over else "to play"
-            shown = [cell for _, cell in self.revealed(deal, history)]
-            rows.append([number + 1, *cards, *shown, ", ".join(self.spoken(history)), won])
+            cells = [cell for _, cell in self.revealed(deal, history)]
+            rows.append([number + 1, *cards, *cells, ", ".join(self.spoken(history)), won])
         return table(rows, ("hand", first, second, *more, "moves", f"chips of {first}"))
 
     def best(self, role: int) -> str:
@@ -186,13 +187,13 @@ def conversations(env: PokerGame) -> dict[Seen, list[Message]]:
     Args:
         env: environment with two agents, which defines the prompts.
     """
-    found: dict[Seen, list[Message]] = {}
+    table: dict[Seen, list[Message]] = {}
     tree = GameTree(env.game)
     for node in tree.nodes:
         for row, key in enumerate(node.keys):
             deal = tree.deals[node.rows.tolist().index(row)]
-            found[key] = _conversation(env.spawn(), deal, key[1])
-    return found
+            table[key] = _conversation(env.spawn(), deal, key[1])
+    return table
 
 
 def _conversation(game: PokerGame, deal: str, history: str) -> list[Message]:
@@ -221,12 +222,12 @@ def read_policy(
         scores: (conversation, the legal moves) -> their probabilities, which need not be
             normalised.
     """
-    game, found = env.spawn(), {}
+    game, chances = env.spawn(), {}
     for key, messages in conversations(env).items():
         game._history = key[1]
-        each = scores(messages, game.words())
-        found[key] = tuple(score / sum(each) for score in each)
-    return found
+        weights = scores(messages, game.words())
+        chances[key] = tuple(score / sum(weights) for score in weights)
+    return chances
 
 
 def played_policy(
@@ -244,7 +245,7 @@ def played_policy(
     for episode in episodes:
         game = env.spawn()
         game.reset(episode.task)
-        for turn in sorted(episode.turns, key=lambda each: each.step):
+        for turn in sorted(episode.turns, key=lambda other: other.step):
             assert turn.message is not None and game.mover is not None
             move = only_word(stated_text(turn.message), game.words())
             if move is not None and policy in (None, turn.policy):

@@ -135,11 +135,11 @@ class Writers(RowTasks, Generic[S]):
         """The score of the writers' codes together."""
         raise NotImplementedError
 
-    def share(self, found: S, place: int) -> float:
+    def share(self, score: S, index: int) -> float:
         """The reward of one writer with individual rewards."""
         raise NotImplementedError
 
-    def feedback_text(self, mode: Mode, found: S) -> str:
+    def feedback_text(self, mode: Mode, score: S) -> str:
         """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
@@ -158,55 +158,55 @@ class Writers(RowTasks, Generic[S]):
         self._problem = problem_of(self._task, self.kind, self.label.replace("_", " "))
         self._attempts, self._paid, self._advised, self._score = 0, {}, False, None
         question = self._problem.question
-        asked = [f"{question}\n{part}\n{self.instruction}".strip() for part in self.asked()]
-        told = zip(self.writers, asked, strict=True)
-        return StepResult({name: Observation([Message(words)]) for name, words in told})
+        prompts = [f"{question}\n{part}\n{self.instruction}".strip() for part in self.asked()]
+        pairs = zip(self.writers, prompts, strict=True)
+        return StepResult({name: Observation([Message(words)]) for name, words in pairs})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         if self._advised:
             return self._pass_on(actions)
-        said = [stated_by(actions, name) for name in self.writers]
-        codes = [extract_code(text) for text in said]
-        self._score = found = await self.judged(codes)
+        texts = [stated_by(actions, name) for name in self.writers]
+        codes = [extract_code(text) for text in texts]
+        self._score = score = await self.judged(codes)
         self._attempts += 1
-        over = found.solved or self._attempts >= self.max_attempts
-        rewards = self._rewards(found)
+        over = score.solved or self._attempts >= self.max_attempts
+        rewards = self._rewards(score)
         if over:
             return StepResult(rewards=rewards, done=True)
         if self.adviser is not None:
             self._advised = True
-            shown = Observation([Message(self._for_adviser(codes, found))])
-            return StepResult({self.adviser: shown}, rewards)
-        return StepResult(self._to_all(self.feedback_text(self.feedback, found)), rewards)
+            observation = Observation([Message(self._for_adviser(codes, score))])
+            return StepResult({self.adviser: observation}, rewards)
+        return StepResult(self._to_all(self.feedback_text(self.feedback, score)), rewards)
 
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
         assert self.adviser is not None
         self._advised = False
-        said = stated_by(actions, self.adviser)
-        return StepResult(self._to_all(f"Advice:\n{said[:MAX_SHOWN]}"))
+        advice = stated_by(actions, self.adviser)
+        return StepResult(self._to_all(f"Advice:\n{advice[:MAX_SHOWN]}"))
 
     def _to_all(self, words: str) -> dict[str, Observation]:
         again = f"Try again (attempt {self._attempts + 1} of {self.max_attempts})."
         message = Message(f"{words}\n{again}".strip())
         return {name: Observation([message]) for name in self.writers}
 
-    def _for_adviser(self, codes: Sequence[str], found: S) -> str:
+    def _for_adviser(self, codes: Sequence[str], score: S) -> str:
         parts = [
             f"The writer of {name}:\n{fenced(code[:MAX_SHOWN])}"
             for name, code in zip(self.shown(), codes, strict=True)
         ]
         closing = "Say to each writer, in few words or as code, what to change."
-        feedback = self.feedback_text("tests", found)
+        feedback = self.feedback_text("tests", score)
         return "\n\n".join([self._problem.question, *parts, feedback, closing])
 
-    def _rewards(self, found: S) -> dict[str, Reward]:
+    def _rewards(self, score: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""
         rewards = {}
-        for place, name in enumerate(self.writers):
-            value = self.share(found, place) if self.rewards == "individual" else found.value
-            rewards[name] = self._gained(name, value, found.paid)
+        for index, name in enumerate(self.writers):
+            value = self.share(score, index) if self.rewards == "individual" else score.value
+            rewards[name] = self._gained(name, value, score.paid)
         if self.adviser is not None:
-            gained = self._gained(self.adviser, found.value, found.paid)
+            gained = self._gained(self.adviser, score.value, score.paid)
             rewards |= {self.adviser: gained} if self._attempts > 1 else {}
         return rewards
 
@@ -222,8 +222,8 @@ class Writers(RowTasks, Generic[S]):
             return "\n\n".join(map(fenced, codes))
         return fenced(codes[self.writers.index(agent)])
 
-    def _gained(self, name: str, value: float, paid: Mapping[str, float]) -> Reward:
-        now = {"value": value, **paid}
+    def _gained(self, name: str, value: float, components: Mapping[str, float]) -> Reward:
+        now = {"value": value, **components}
         before, self._paid = self._paid.get(name, {}), {**self._paid, name: now}
         gained = {part: number - before.get(part, 0.0) for part, number in now.items()}
         return Reward(gained.pop("value"), gained, {"program": now})

@@ -108,16 +108,16 @@ def multiple_choice(
     if not isinstance(texts, Sequence) or isinstance(texts, str) or len(texts) < 2:
         raise DataError(f"{where}, column 'choices': needs a list of at least two texts")
     letters = string.ascii_uppercase[: len(texts)]
-    shown = [str(text).strip() for text in texts]
+    options = [str(text).strip() for text in texts]
     index = gold if isinstance(gold, int) and not isinstance(gold, bool) else None
     if index is None:
         text = str(gold).strip()
-        ways = (labels, [*letters], shown, [str(each) for each in range(len(shown))])
+        ways = (labels, [*letters], options, [str(number) for number in range(len(options))])
         index = next((way.index(text) for way in ways if text in way), None)
-    if index is None or not 0 <= index < len(shown):
-        raise DataError(f"{where}: the answer {gold!r} is none of its {len(shown)} choices")
-    lines = [f"({letter}) {text}" for letter, text in zip(letters, shown, strict=True)]
-    return "\n".join([question, *lines]), (letters[index], shown[index])
+    if index is None or not 0 <= index < len(options):
+        raise DataError(f"{where}: the answer {gold!r} is none of its {len(options)} choices")
+    lines = [f"({letter}) {text}" for letter, text in zip(letters, options, strict=True)]
+    return "\n".join([question, *lines]), (letters[index], options[index])
 
 
 def _of_verl(row: Row) -> Row:
@@ -166,8 +166,8 @@ class QuestionEnvironment(RowTasks):
 
     def note(self, answer: str | None, right: bool) -> None:
         """Add an answer to the board of attempts; `None`: none could be read."""
-        shown = "none could be read" if answer is None else answer.strip()
-        self._tried = (*self._tried, (shortened(shown, MOST_SHOWN), right))
+        text = "none could be read" if answer is None else answer.strip()
+        self._tried = (*self._tried, (shortened(text, MOST_SHOWN), right))
 
     def attempts_board(self, reference: str, *more: str) -> Html:
         """The answers so far, the reference answer, and further texts."""
@@ -176,8 +176,8 @@ class QuestionEnvironment(RowTasks):
             for number, (answer, right) in enumerate(self._tried, 1)
         ]
         drawn = table(rows, ("attempt", "answer", "")) if rows else ""
-        known = shortened(f"reference: {reference}", MOST_SHOWN) if reference else ""
-        return stacked(drawn, known, *more)
+        line = shortened(f"reference: {reference}", MOST_SHOWN) if reference else ""
+        return stacked(drawn, line, *more)
 
     @property
     def question(self) -> str:

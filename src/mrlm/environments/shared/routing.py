@@ -23,16 +23,16 @@ _TAG = re.compile(rf"<(/?)({'|'.join(TAGS)})>")
 def blocks(text: str) -> list[tuple[str, str]] | None:
     """The tagged parts of a transcript in order as (tag, text); `None` if a tag is not closed, not
     opened, or nested in another."""
-    found: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
     for tag in _TAG.finditer(text):
         closes, name = bool(tag[1]), tag[2]
         if closes != (opened is not None) or (opened is not None and opened[2] != name):
             return None
         if opened is not None:
-            found.append((name, text[opened.end() : tag.start()]))
+            parts.append((name, text[opened.end() : tag.start()]))
         opened = None if closes else tag
-    return None if opened is not None else found
+    return None if opened is not None else parts
 
 
 def route(query: str, models: Models) -> tuple[str, str] | None:
@@ -43,11 +43,11 @@ def route(query: str, models: Models) -> tuple[str, str] | None:
     if models is None:
         name, colon, question = "", ":", query.replace(":", " ")
     name, question = name.strip(), question.strip()
-    known = {model.lower(): model for model in ([""] if models is None else models)}
+    names = {model.lower(): model for model in ([""] if models is None else models)}
     usable = bool(question) and not any(word in question.lower() for word in PLACEHOLDERS)
-    if not colon or ":" in question or not usable or name.lower() not in known:
+    if not colon or ":" in question or not usable or name.lower() not in names:
         return None
-    return known[name.lower()], question
+    return names[name.lower()], question
 
 
 def routes(text: str, models: Models) -> int:
@@ -67,10 +67,10 @@ def form(text: str, models: Models) -> float:
         text: everything from the router's first token on, including answers of others.
     """
     text = text.strip()
-    found = blocks(text)
-    if not found or not (text.startswith("<think>") and text.endswith("</answer>")):
+    parts = blocks(text)
+    if not parts or not (text.startswith("<think>") and text.endswith("</answer>")):
         return WORST
-    by_tag = {tag: [body for name, body in found if name == tag] for tag in TAGS}
+    by_tag = {tag: [body for name, body in parts if name == tag] for tag in TAGS}
     fits = (
         len(by_tag["answer"]) == 1
         and all(body.strip() for body in by_tag["think"])
@@ -103,5 +103,5 @@ def routing_reward(
     """
     if form(text, models) < 0:
         return WORST
-    (said,) = (body for tag, body in blocks(text) or () if tag == "answer")
-    return (exact_match if metric == "em" else f1)(said, accepted)
+    (answer,) = (body for tag, body in blocks(text) or () if tag == "answer")
+    return (exact_match if metric == "em" else f1)(answer, accepted)

@@ -45,9 +45,11 @@ def row_matters(
     """
 
     def has_rows(settings: Any) -> bool:
-        given = [getattr(settings, name) for name in sources]
-        found = [each for each in given if each is not None and not isinstance(each, Mapping)]
-        return any(not isinstance(each, str) or each not in kinds for each in found)
+        values = [getattr(settings, name) for name in sources]
+        datasets = [
+            value for value in values if value is not None and not isinstance(value, Mapping)
+        ]
+        return any(not isinstance(value, str) or value not in kinds for value in datasets)
 
     read = Matters(
         lambda s, run: has_rows(s),
@@ -108,19 +110,19 @@ class RowTable(SharedByCopies):
             bad=self.bad,
         )
         rows = read(dataset, split=split)
-        own = held_out_split(dataset, split)
+        eval_split = held_out_split(dataset, split)
         if eval_dataset is not None:
             held = read(eval_dataset, split=held_out_split(eval_dataset))
-        elif own is not None:
-            held = read(dataset, split=own)
-            kept = apart(rows, held)
-            if len(kept) < len(rows):
+        elif eval_split is not None:
+            held = read(dataset, split=eval_split)
+            train_rows = apart(rows, held)
+            if len(train_rows) < len(rows):
                 log.warning(
                     "%s: %d training rows have the prompt of a held-out row and are left out",
                     dataset,
-                    len(rows) - len(kept),
+                    len(rows) - len(train_rows),
                 )
-            rows = kept
+            rows = train_rows
         elif len(rows) < FEW:
             log.warning(
                 "too few rows to hold some out (%d): evaluation uses the training rows unless "
@@ -140,7 +142,7 @@ class RowTable(SharedByCopies):
     def drop(self, split: Split, places: Collection[int]) -> None:
         """Leave rows of a split out."""
         rows = enumerate(self._rows[split])
-        self._rows[split] = [row for place, row in rows if place not in places]
+        self._rows[split] = [row for index, row in rows if index not in places]
 
     def row(self, seed: int, split: Split) -> tuple[int, Row]:
         """The row of a seed, preceded by its index in the split."""
@@ -211,7 +213,7 @@ def at_most(name: str, value: Any, most: float) -> None:
 
 
 def level_settings(
-    levels: Mapping[int, Mapping[str, int]], level: Any, **given: int | None
+    levels: Mapping[int, Mapping[str, int]], level: Any, **settings: int | None
 ) -> dict[str, int]:
     """The settings of a level of difficulty, some of them replaced.
 
@@ -224,16 +226,16 @@ def level_settings(
         ConfigError: the level is not one of `levels`.
     """
     if isinstance(level, bool) or level not in levels:
-        known = ", ".join(map(str, levels))
-        raise ConfigError(f"level must be one of {known}, not {level!r}")
-    own = {name: value for name, value in given.items() if value is not None}
-    return {**levels[level], **own}
+        names = ", ".join(map(str, levels))
+        raise ConfigError(f"level must be one of {names}, not {level!r}")
+    overrides = {name: value for name, value in settings.items() if value is not None}
+    return {**levels[level], **overrides}
 
 
-def one_of(name: str, value: Any, known: Sequence[str]) -> None:
+def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise a `ConfigError` unless a setting is one of the known words."""
-    if value not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def penalty(name: str, value: Any) -> float:

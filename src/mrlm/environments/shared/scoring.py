@@ -75,11 +75,11 @@ class RewardCalls:
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> RewardCalls:
         """From the argument `rewards` of an environment. Raises `ConfigError`: it is invalid."""
-        given = dict(settings or {})
-        known = [each.name for each in fields(cls)]
-        for name in given.keys() - set(known):
-            raise ConfigError(f"rewards.{name}: unknown key (known: {', '.join(known)})")
-        made = cls(**given)
+        values = dict(settings or {})
+        names = [field.name for field in fields(cls)]
+        for name in values.keys() - set(names):
+            raise ConfigError(f"rewards.{name}: unknown key (known: {', '.join(names)})")
+        made = cls(**values)
         check_choices(made, "rewards")
         if type(made.retries) is not int or made.retries < 0:
             raise ConfigError(f"rewards.retries: must be a whole number, not {made.retries!r}")
@@ -178,12 +178,12 @@ class Scorer:
         Raises `RewardError`: it failed, or returned something else."""
         if self.batched:
             return await self._batch(samples)
-        found: list[Score] = []
+        scores: list[Score] = []
         for sample in samples:
             lists = [[sample.texts[agent]] for agent in self.agents]
             offered = {name: [value] for name, value in sample.columns.items()}
-            found += await self._values([sample.task_id], lists, offered)
-        return found
+            scores += await self._values([sample.task_id], lists, offered)
+        return scores
 
     async def _batch(self, samples: Sequence[JointSample]) -> list[Score]:
         """Call the function with every agent's completion as a sample; the team's reward is the
@@ -199,7 +199,7 @@ class Scorer:
         ids = [sample.task_id for sample, _ in flat]
         values = await self._values(ids, (), offered)
         if len(samples) > 1 and isinstance(values[0], FailedReward):  # which of them was it?
-            return [each for sample in samples for each in await self._batch([sample])]
+            return [value for sample in samples for value in await self._batch([sample])]
         size = len(self.agents)
         return [_mean(values[i : i + size]) for i in range(0, len(values), size)]
 
@@ -210,14 +210,14 @@ class Scorer:
         where = f"reward function {self.name!r}, {_samples(ids)}"
         missing = sorted(self._required - offered.keys())
         if missing:
-            known = ", ".join(name for name in offered if name not in BATCHED)
+            columns = ", ".join(name for name in offered if name not in BATCHED)
             raise RewardError(
                 f"{where}: it requires the column {missing[0]!r}, but the rows have "
-                f"{known or 'no other columns'}"
+                f"{columns or 'no other columns'}"
             )
-        given = {name: offered[name] for name in offered if self._any or name in self._wanted}
+        arguments = {name: offered[name] for name in offered if self._any or name in self._wanted}
         try:
-            answer = await self.calls.call(self.function, where, *lists, **given)
+            answer = await self.calls.call(self.function, where, *lists, **arguments)
         except FailedReward as error:
             if len(ids) <= len(self.agents):  # a batch is called again by sample
                 log.warning("%s; the episode failed (rewards.on_error: skip)", error)
@@ -248,13 +248,15 @@ class Scorer:
         return error
 
 
-def user_function(given: Any, name: str) -> Callable[..., Any] | None:
+def user_function(setting: Any, name: str) -> Callable[..., Any] | None:
     """A user's function from a setting: the function, or its `module:name`. Raises `ConfigError`
     for anything else."""
-    found = load("environments", given) if isinstance(given, str) and ":" in given else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")
-    return found
+    function = (
+        load("environments", setting) if isinstance(setting, str) and ":" in setting else setting
+    )
+    if function is not None and not callable(function):
+        raise ConfigError(f"{name}: expected a function or 'module:name', not {setting!r}")
+    return function
 
 
 class Scorers(SharedByCopies):
@@ -277,11 +279,11 @@ class Scorers(SharedByCopies):
         if not listed:
             raise ConfigError("reward_func is an empty list; give at least one function")
         self.scorers: list[Scorer] = []
-        for each in listed:
-            function = load("environments", each) if isinstance(each, str) and ":" in each else each
+        for spec in listed:
+            function = load("environments", spec) if isinstance(spec, str) and ":" in spec else spec
             if not callable(function):
                 raise ConfigError(
-                    f"reward_func must be a function, a list of them or 'module:name', not {each!r}"
+                    f"reward_func must be a function, a list of them or 'module:name', not {spec!r}"
                 )
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents, calls))
@@ -331,33 +333,33 @@ class Scorers(SharedByCopies):
         failed: dict[int, EpisodeError] = {}
         try:
             for scorer in self.scorers:
-                for place, value in enumerate(await scorer.score(samples)):
+                for index, value in enumerate(await scorer.score(samples)):
                     if isinstance(value, EpisodeError):
-                        failed.setdefault(place, value)
+                        failed.setdefault(index, value)
                     elif value is not None:
-                        results[place][scorer.name] = value
+                        results[index][scorer.name] = value
         except RewardError as error:
             for _, future in batch:
                 if not future.done():
-                    own = RewardError(str(error)).with_traceback(error.__traceback__)
-                    own.__cause__ = error.__cause__
-                    future.set_exception(own)
+                    failure = RewardError(str(error)).with_traceback(error.__traceback__)
+                    failure.__cause__ = error.__cause__
+                    future.set_exception(failure)
             return
         except asyncio.CancelledError:
             for _, future in batch:
                 future.cancel()
             raise
-        for place, ((_, future), result) in enumerate(zip(batch, results, strict=True)):
+        for index, ((_, future), result) in enumerate(zip(batch, results, strict=True)):
             if future.done():
                 continue
-            if place in failed:
-                future.set_exception(failed[place])
+            if index in failed:
+                future.set_exception(failed[index])
             else:
                 future.set_result(result)
 
 
-def _weights(given: Sequence[float] | None, names: Sequence[str]) -> dict[str, float]:
-    weights = [1.0] * len(names) if given is None else list(given)
+def _weights(values: Sequence[float] | None, names: Sequence[str]) -> dict[str, float]:
+    weights = [1.0] * len(names) if values is None else list(values)
     if len(weights) != len(names):
         raise ConfigError(
             f"reward_weights has {len(weights)} numbers for {len(names)} reward functions "
@@ -368,8 +370,8 @@ def _weights(given: Sequence[float] | None, names: Sequence[str]) -> dict[str, f
 
 def _mean(values: Sequence[Score]) -> Score:
     failed = next((value for value in values if isinstance(value, EpisodeError)), None)
-    said = [value for value in values if isinstance(value, float)]
-    return failed or (sum(said) / len(said) if said else None)
+    numbers = [value for value in values if isinstance(value, float)]
+    return failed or (sum(numbers) / len(numbers) if numbers else None)
 
 
 def _samples(ids: Sequence[str]) -> str:

@@ -60,19 +60,19 @@ class Actions:
 
     def named(self, text: str, legal: Sequence[int] | None = None) -> Any:
         """The action that an answer names; `None` if it names none, several, or an illegal one."""
-        found = _ANCHORED.findall(text)
-        stated = found[-1].strip() if found else text.strip()
+        matches = _ANCHORED.findall(text)
+        stated = matches[-1].strip() if matches else text.strip()
         if self.kind == "Text":
             return stated if self.space.contains(stated) else None
         if self.kind == "Discrete":
             word = only_word(stated, self.words)
-            place = None if word is None else self.words.index(word)
-            if place is None and self.words != self.numbers:
+            offset = None if word is None else self.words.index(word)
+            if offset is None and self.words != self.numbers:
                 number = only_word(stated, self.numbers)
-                place = None if number is None else self.numbers.index(number)
-            if place is None or (legal is not None and place not in legal):
+                offset = None if number is None else self.numbers.index(number)
+            if offset is None or (legal is not None and offset not in legal):
                 return None
-            return int(self.space.start) + place
+            return int(self.space.start) + offset
         numbers = [int(number) for number in _NUMBERS.findall(stated)]
         shape = tuple(self.space.shape)
         if len(numbers) != int(np.prod(shape)):
@@ -112,14 +112,14 @@ class Actions:
         places = list(range(len(self.words)) if legal is None else legal)
         if len(places) > MOST_LISTED and self.words == self.numbers and legal is None:
             return f"a number from {self.words[0]} to {self.words[-1]}"
-        return ", ".join(self.words[place] for place in places)
+        return ", ".join(self.words[index] for index in places)
 
 
 def legal_in(info: Any, observation: Any) -> list[int] | None:
     """Indices of the legal actions by the environment's `action_mask`; `None` without one."""
-    for place in (info, observation):
-        if isinstance(place, Mapping) and place.get("action_mask") is not None:
-            mask = np.asarray(place["action_mask"]).ravel()
+    for source in (info, observation):
+        if isinstance(source, Mapping) and source.get("action_mask") is not None:
+            mask = np.asarray(source["action_mask"]).ravel()
             return [int(index) for index in np.flatnonzero(mask)]
     return None
 
@@ -129,23 +129,23 @@ def shown(observation: Any) -> str:
     if isinstance(observation, str):
         return observation
     if isinstance(observation, Mapping):
-        kept = {name: value for name, value in observation.items() if name != "action_mask"}
-        if len(kept) == 1:
-            return shown(next(iter(kept.values())))
-        return "\n".join(f"{name}: {shown(value)}" for name, value in kept.items())
+        fields = {name: value for name, value in observation.items() if name != "action_mask"}
+        if len(fields) == 1:
+            return shown(next(iter(fields.values())))
+        return "\n".join(f"{name}: {shown(value)}" for name, value in fields.items())
     if isinstance(observation, tuple | list):
-        return ", ".join(shown(each) for each in observation)
+        return ", ".join(shown(part) for part in observation)
     array = np.asarray(observation)
     if array.dtype.kind == "b":
         array = array.astype(np.int8)
     if array.ndim == 0:
         return _number(array.item())
     if array.ndim == 2:
-        return "\n".join(" ".join(_number(each) for each in row) for row in array.tolist())
+        return "\n".join(" ".join(_number(part) for part in row) for row in array.tolist())
     if array.ndim == 3 and array.shape[-1] == 2 and set(np.unique(array).tolist()) <= {0, 1}:
         signs = np.where(array[..., 0] == 1, "X", np.where(array[..., 1] == 1, "O", "."))
         return "\n".join(" ".join(row) for row in signs.tolist())
-    return " ".join(_number(each) for each in array.ravel().tolist())
+    return " ".join(_number(part) for part in array.ravel().tolist())
 
 
 def _number(value: Any) -> str:

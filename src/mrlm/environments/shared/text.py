@@ -44,10 +44,10 @@ def f1(answer: str, accepted: Sequence[str]) -> float:
     return max(scores, default=0.0)
 
 
-def _f1(said: str, gold: str) -> float:
-    if said != gold and (said in _VERDICTS or gold in _VERDICTS):
+def _f1(answer: str, gold: str) -> float:
+    if answer != gold and (answer in _VERDICTS or gold in _VERDICTS):
         return 0.0
-    ours, theirs = said.split(), gold.split()
+    ours, theirs = answer.split(), gold.split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 

@@ -69,10 +69,10 @@ class TextEnvironment(RowTasks):
         weights: Mapping[str, float],
         judge: Any,
         agents: str | Sequence[str],
-        own: Sequence[str],
+        extra: Sequence[str],
     ) -> None:
         self.judge: TextJudge | None = judge_of(judge)
-        self.weights: dict[str, float] = _weights(weights, self.judge is not None, own)
+        self.weights: dict[str, float] = _weights(weights, self.judge is not None, extra)
         self.writer: str = agent_names(agents, 1)[0]
         judge_agent = self.judge.agent if self.judge else None
         self.agents: tuple[str, ...] = agent_names(
@@ -81,8 +81,8 @@ class TextEnvironment(RowTasks):
         without = {name: self.weights[name] for name in self.weights if name != "judge"}
         self.alone = {"judge": None, "weights": without}
         self.expert_return = 1.0 if without else None
-        asked = 1 + self.judge.retries if self.judge and judge_agent else 0
-        self.max_turns: int | None = 1 + asked
+        judge_turns = 1 + self.judge.retries if self.judge and judge_agent else 0
+        self.max_turns: int | None = 1 + judge_turns
         self._task = Task("none")
         self._text = ""
         self._tries = -1
@@ -94,7 +94,7 @@ class TextEnvironment(RowTasks):
         """Length gate from 0 to 1: whether the text has the required length."""
         return 1.0
 
-    def foreign(self, said: Sequence[str]) -> float:
+    def foreign(self, words: Sequence[str]) -> float:
         """Fraction of disallowed words, in addition to the instruction's."""
         return 0.0
 
@@ -133,14 +133,14 @@ class TextEnvironment(RowTasks):
             return self.generated(seed, split)
         index, row = self._table.row(seed, split)
         prompt = [Message(f"{self.instruction}\n\n{row['source']}".strip())]
-        kept = {name: row[name] for name in row if name not in ("references", "source")}
-        info = {**kept, "source": row["source"]}
+        columns = {name: row[name] for name in row if name not in ("references", "source")}
+        info = {**columns, "source": row["source"]}
         return Task(f"{self.label}-{split}-{index}", prompt, row["references"], seed, info)
 
     def ratio(self, text: str, span: LengthSpan) -> float:
         """The best score of the ratio of a text's number of characters to a reference's."""
         long = len(text.strip())
-        return max((span(long / len(each)) for each in self.references), default=1.0)
+        return max((span(long / len(reference)) for reference in self.references), default=1.0)
 
     # -- play --------------------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class TextEnvironment(RowTasks):
     async def step(self, actions: dict[str, Message]) -> StepResult:
         judge = self.judge
         if self._tries < 0:
-            said = stated_by(actions, self.writer)
-            self._text, self._tries = said if len(said) <= MAX_TEXT else "", 0
+            text = stated_by(actions, self.writer)
+            self._text, self._tries = text if len(text) <= MAX_TEXT else "", 0
             if judge is None:
                 return self._paid(None)
             if judge.agent is None:
@@ -187,25 +187,25 @@ class TextEnvironment(RowTasks):
 
     def _scores(self) -> dict[str, float]:
         references, text = self.references, self._text
-        known = self.known(text) if set(self.weights) - set(GENERAL) else {}
-        scores = {name: known[name] for name in self.weights if name in known}
+        values = self.known(text) if set(self.weights) - set(GENERAL) else {}
+        scores = {name: values[name] for name in self.weights if name in values}
         if "exact" in self.weights:
-            said = tokens(text)
-            scores["exact"] = float(any(said == tokens(each) for each in references))
+            words = tokens(text)
+            scores["exact"] = float(any(words == tokens(reference) for reference in references))
         return scores | overlap(self.weights, text, references)
 
     def _gates(self) -> dict[str, float]:
-        said = tokens(self._text)
-        if not said:
+        words = tokens(self._text)
+        if not words:
             return dict.fromkeys(GATES, 0.0)
-        usual = max((_varied(tokens(each)) for each in self.references), default=1.0)
-        varied = _DIFFERENT(_varied(said) / (usual or 1.0))
-        shown = self._shown.replace(self._task.info["source"], "\n")
-        asked = {run for run in grams(tokens(shown), COPIED) if len(run) == COPIED}
-        runs = grams(said, COPIED)
-        copied = sum(run in asked for run in runs) / len(runs)
-        own = _OWN(1.0 - max(copied, self.foreign(said)))
-        return {"length": self.length(self._text), "repetition": varied, "own_words": own}
+        usual = max((_varied(tokens(reference)) for reference in self.references), default=1.0)
+        varied = _DIFFERENT(_varied(words) / (usual or 1.0))
+        prompt = self._shown.replace(self._task.info["source"], "\n")
+        prompt_runs = {run for run in grams(tokens(prompt), COPIED) if len(run) == COPIED}
+        runs = grams(words, COPIED)
+        copied = sum(run in prompt_runs for run in runs) / len(runs)
+        own_words = _OWN(1.0 - max(copied, self.foreign(words)))
+        return {"length": self.length(self._text), "repetition": varied, "own_words": own_words}
 
     @property
     def references(self) -> list[str]:
@@ -225,29 +225,29 @@ class TextEnvironment(RowTasks):
         if agent is not None:
             return None
         rows = list(self._components.items())
-        known = (shortened(f"reference: {text}", MOST_DRAWN) for text in self.references[:4])
-        return stacked(table(rows, ("score or gate", "value")) if rows else "", *known)
+        lines = (shortened(f"reference: {text}", MOST_DRAWN) for text in self.references[:4])
+        return stacked(table(rows, ("score or gate", "value")) if rows else "", *lines)
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The reference; for a judge the full grade for it and 0 for anything else."""
         if self.judge is not None and agent == self.judge.agent:
-            right = tokens(self._text) in [tokens(each) for each in self.references]
+            right = tokens(self._text) in [tokens(reference) for reference in self.references]
             return f"Score: {10 if right else 0}"
         return self.references[0] if self.references else None
 
 
-def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> dict[str, float]:
-    known = [*GENERAL, *own]
-    weights = {str(name): value for name, value in given.items() if value != 0}
+def _weights(setting: Mapping[str, float], judged: bool, extra: Sequence[str]) -> dict[str, float]:
+    names = [*GENERAL, *extra]
+    weights = {str(name): value for name, value in setting.items() if value != 0}
     for name, value in weights.items():
-        if name not in known:
-            raise ConfigError(f"weights.{name}: the scores are {', '.join(known)}")
+        if name not in names:
+            raise ConfigError(f"weights.{name}: the scores are {', '.join(names)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ConfigError(f"weights.{name} must be a number above 0, not {value!r}")
     if judged != ("judge" in weights):
         raise ConfigError("judge and its weight (weights: {judge: 1.0}) require each other")
     if not weights:
-        raise ConfigError(f"weights must name at least one of {', '.join(known)}")
+        raise ConfigError(f"weights must name at least one of {', '.join(names)}")
     check_installed(weights)
     return weights
 
@@ -258,11 +258,11 @@ def _varied(words: Sequence[str]) -> float:
     return 1.0 if len(words) < COPIED else len(set(pairs)) / len(pairs)
 
 
-def several(given: Any) -> list[str]:
+def several(value: Any) -> list[str]:
     """The texts of a column with one or several; empty if it contains anything else."""
-    listed = [given] if isinstance(given, str) else given
-    found = [plain(each) for each in listed] if isinstance(listed, list | tuple) else []
-    return [] if None in found else [each for each in found if each is not None]
+    listed = [value] if isinstance(value, str) else value
+    texts = [plain(text) for text in listed] if isinstance(listed, list | tuple) else []
+    return [] if None in texts else [text for text in texts if text is not None]
 
 
 def plain(value: Any) -> str | None:

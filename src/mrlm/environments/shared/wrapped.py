@@ -80,11 +80,11 @@ async def settled(environment: Environment, call: Callable[[], Any]) -> Any:
 
 def known_rewards(result: StepResult, where: str) -> dict[str, Reward]:
     """Agent -> its reward, for the agents whose reward is known."""
-    given = {
+    all_rewards = {
         agent: validated_reward(reward, f"{where} {agent!r}")
         for agent, reward in result.rewards.items()
     }
-    return {agent: reward for agent, reward in given.items() if reward.known}
+    return {agent: reward for agent, reward in all_rewards.items() if reward.known}
 
 
 def mean(rewards: Mapping[str, Reward]) -> float:

@@ -168,12 +168,12 @@ class GameTree:
             self._update(self.root, role, np.ones(len(self.deals)), self.weights, iteration)
 
     def _update(
-        self, node: Node, role: int, own: np.ndarray, other: np.ndarray, iteration: int
+        self, node: Node, role: int, own_reach: np.ndarray, other: np.ndarray, iteration: int
     ) -> np.ndarray:
         """Counterfactual values of `role` by deal; its regrets and average strategy are updated.
 
         Args:
-            own: probability by deal that `role` gets here, shape `[deals]`.
+            own_reach: probability by deal that `role` gets here, shape `[deals]`.
             other: probability that chance and the other role get here, shape `[deals]`.
         """
         if not node.children:
@@ -181,19 +181,19 @@ class GameTree:
         chances = node.chances[node.rows]
         if node.role != role:
             parts = [
-                self._update(child, role, own, other * chances[:, i], iteration)
+                self._update(child, role, own_reach, other * chances[:, i], iteration)
                 for i, child in enumerate(node.children)
             ]
             return np.sum(parts, axis=0)
         values = np.array(
             [
-                self._update(child, role, own * chances[:, i], other, iteration)
+                self._update(child, role, own_reach * chances[:, i], other, iteration)
                 for i, child in enumerate(node.children)
             ]
         )
         total = (chances.T * values).sum(axis=0)
         reached = np.zeros(len(node.keys))
-        reached[node.rows] = own  # equal for all deals of an information set
+        reached[node.rows] = own_reach  # equal for all deals of an information set
         node.sums += iteration**2 * reached[:, None] * node.chances
         node.last = ((values - total) @ node.member).T
         node.regrets = np.maximum(node.regrets + node.last, 0.0)
@@ -215,7 +215,7 @@ def probabilities(policy: Policy, key: Seen, count: int) -> Sequence[float]:
         ValueError: they are not `count` numbers from 0 to 1 with the sum 1.
     """
     chances = policy.get(key, ())
-    if len(chances) != count or not all(0 <= each <= 1 for each in chances):
+    if len(chances) != count or not all(0 <= chance <= 1 for chance in chances):
         raise ValueError(
             f"a strategy needs {count} probabilities, from 0 to 1, at {key!r}; this one has "
             f"{policy.get(key)!r}"
@@ -257,14 +257,14 @@ def solve(game: CardGame, tolerance: float, most: int = 5000) -> dict[Seen, tupl
         tolerance: exploitability at which it is good enough.
         most: iterations at most.
     """
-    tree, found = GameTree(game), {}
+    tree, strategy = GameTree(game), {}
     for iteration in range(1, most + 1):
         tree.improve(iteration)
         if iteration % 50 == 0 or iteration == most:
-            found = tree.average()
-            if exploitability(game, found) <= tolerance:
+            strategy = tree.average()
+            if exploitability(game, strategy) <= tolerance:
                 break
-    return found
+    return strategy
 
 
 def _normalised(table: np.ndarray) -> np.ndarray:

@@ -32,17 +32,17 @@ class AtlasEntry:
 def entries() -> dict[str, AtlasEntry]:
     """All entries by name, the same on every machine."""
     rng = random.Random("atlas")
-    found: dict[str, AtlasEntry] = {}
+    table: dict[str, AtlasEntry] = {}
     for kind, entry in _ATLAS["entries"].items():
         for name in _NAMES[kind]:
             drawn: list[Any] = [
-                rng.randint(*each) if isinstance(each, list) else rng.choice(_NAMES[each])
-                for each in entry["drawn"]
+                rng.randint(*source) if isinstance(source, list) else rng.choice(_NAMES[source])
+                for source in entry["drawn"]
             ]
             numbers = {text.format(name): drawn[i] for text, i in entry["questions"].items()}
             river = drawn[-1] if kind == "towns" else ""
-            found[name] = AtlasEntry(name, entry["text"].format(name, *drawn), numbers, river)
-    return found
+            table[name] = AtlasEntry(name, entry["text"].format(name, *drawn), numbers, river)
+    return table
 
 
 def documents() -> list[Document]:

@@ -73,15 +73,15 @@ def create_default_tool_registry(
 
 def _opened(sandbox: Sandbox | None, isolation: str) -> Callable[[], Sandbox]:
     """A function that opens a sandbox on first use, once for all episodes."""
-    lock, known = threading.Lock(), [] if sandbox is None else [sandbox]
+    lock, sandboxes = threading.Lock(), [] if sandbox is None else [sandbox]
 
     def opened() -> Sandbox:
         with lock:
-            if not known:
+            if not sandboxes:
                 from mrlm.sandbox import open_sandbox
 
-                known.append(open_sandbox(isolation=isolation))
-            return known[0]
+                sandboxes.append(open_sandbox(isolation=isolation))
+            return sandboxes[0]
 
     return opened
 

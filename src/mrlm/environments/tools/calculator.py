@@ -116,8 +116,8 @@ def _value(node: ast.expr, depth: int) -> Number:
         return _bounded(node.value)
     if isinstance(node, ast.Name):
         if node.id not in CONSTANTS:
-            known = ", ".join(CONSTANTS)
-            raise ToolError(f"there is no {node.id[:20]!r} here (there are: {known})")
+            names = ", ".join(CONSTANTS)
+            raise ToolError(f"there is no {node.id[:20]!r} here (there are: {names})")
         return CONSTANTS[node.id]
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _bounded(_UNARY[type(node.op)](_value(node.operand, depth + 1)))
@@ -132,8 +132,8 @@ def _value(node: ast.expr, depth: int) -> Number:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         function = FUNCTIONS.get(node.func.id)
         if function is None:
-            known = ", ".join(FUNCTIONS)
-            raise ToolError(f"there is no function {node.func.id[:20]!r} (there are: {known})")
+            names = ", ".join(FUNCTIONS)
+            raise ToolError(f"there is no function {node.func.id[:20]!r} (there are: {names})")
         return _bounded(function(*(_value(one, depth + 1) for one in node.args)))
     raise ToolError("only numbers, + - * / // % **, brackets and functions are understood")
 

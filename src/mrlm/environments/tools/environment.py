@@ -166,9 +166,9 @@ class ToolUseEnvironment(RowTasks):
             task = generated(self.generator.problem(seed, split), seed, split)
         else:
             assert self._table is not None
-            found = self._table.question(seed, split)
-            name = f"tools-{split}-{found.index}"
-            task = Task(name, found.messages, found.gold, seed, found.info)
+            row = self._table.question(seed, split)
+            name = f"tools-{split}-{row.index}"
+            task = Task(name, row.messages, row.gold, seed, row.info)
         if self.call_format != "short" and len(task.prompt) == 1:
             native = {"tools": self.registry.schemas} if self.call_format == "native" else {}
             words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
@@ -237,41 +237,43 @@ class ToolUseEnvironment(RowTasks):
 
     async def _answered(self, text: str, box: Toolbox) -> StepResult:
         self._turn += 1
-        paid: dict[str, float] = {}
+        rewards: dict[str, float] = {}
         calls = calls_in(text)
         if calls:
             until = time.monotonic() + MAX_SECONDS
-            shown = [await self._called(call, box, paid, until) for call in calls[: self.max_calls]]
-            for call, words in zip(calls, shown, strict=False):
+            outputs = [
+                await self._called(call, box, rewards, until) for call in calls[: self.max_calls]
+            ]
+            for call, words in zip(calls, outputs, strict=False):
                 self._note(_drawn(call), words, "bad" if words.startswith("error: ") else "")
             if len(calls) > self.max_calls:
-                shown.append(self._malformed(f"only {self.max_calls} calls were run", paid))
+                outputs.append(self._malformed(f"only {self.max_calls} calls were run", rewards))
         else:
             answer = answer_in(text)
             if answer is not None:
                 return self._ended(answer)
-            shown = [self._malformed("there is neither a call nor an answer", paid)]
-            self._note("", shown[0], "bad")
+            outputs = [self._malformed("there is neither a call nor an answer", rewards)]
+            self._note("", outputs[0], "bad")
         self._over = self._turn >= (self.max_turns or MAX_TURNS)
-        messages = [Message(sayable(words), Role.TOOL) for words in shown]
-        return self._result(messages, paid)
+        messages = [Message(sayable(words), Role.TOOL) for words in outputs]
+        return self._result(messages, rewards)
 
     async def _called(
-        self, call: ToolCall | Malformed, box: Toolbox, paid: dict[str, float], until: float
+        self, call: ToolCall | Malformed, box: Toolbox, rewards: dict[str, float], until: float
     ) -> str:
-        """Run a call; returns its text for the agent, and adds its rewards to `paid`."""
+        """Run a call; returns its text for the agent, and adds its rewards to `rewards`."""
         if isinstance(call, Malformed):
-            return self._malformed(call.reason, paid)
+            return self._malformed(call.reason, rewards)
         tool = self.registry.get(call.name)
         if tool is None:
-            _add(paid, "unknown_tool", UNKNOWN)
+            _add(rewards, "unknown_tool", UNKNOWN)
             return f"error: {self.registry.unknown(call.name)}"
         try:
             arguments = tool.arguments(call.arguments, call.positional)
         except ToolError as error:
-            return self._malformed(str(error), paid)
+            return self._malformed(str(error), rewards)
         if self._required is not None and tool.name not in self._required:
-            _add(paid, "other_tool", OTHER)
+            _add(rewards, "other_tool", OTHER)
         if time.monotonic() > until:
             return "error: the calls before it took too long"
         try:
@@ -282,13 +284,13 @@ class ToolUseEnvironment(RowTasks):
             self._used.add(tool.name)
             pay = min(REQUIRED, CORRECT + COVERAGE * self._coverage - self._earned)
             self._earned += pay
-            _add(paid, "required_tool", pay)
+            _add(rewards, "required_tool", pay)
         if self._plan[self._planned : self._planned + 1] == [[tool.name, arguments]]:
             self._planned += 1
         return words
 
-    def _malformed(self, reason: str, paid: dict[str, float]) -> str:
-        paid["bad_format"] = MALFORMED  # once per message
+    def _malformed(self, reason: str, rewards: dict[str, float]) -> str:
+        rewards["bad_format"] = MALFORMED  # once per message
         return f"error: {reason}"
 
     def _ended(self, answer: str) -> StepResult:
@@ -298,16 +300,16 @@ class ToolUseEnvironment(RowTasks):
         if not right:
             return self._result([Message("That is not correct.")], {"solved": 0.0})
         left = 1.0 - self._turn / (self.max_turns or MAX_TURNS)
-        paid = {"correct": CORRECT, "coverage": COVERAGE * self._coverage, "speed": SPEED * left}
-        return self._result([Message("That is correct.")], {**paid, "solved": 1.0})
+        rewards = {"correct": CORRECT, "coverage": COVERAGE * self._coverage, "speed": SPEED * left}
+        return self._result([Message("That is correct.")], {**rewards, "solved": 1.0})
 
-    def _result(self, messages: list[Message], paid: dict[str, float]) -> StepResult:
-        value = sum(amount for name, amount in paid.items() if name != "solved")
+    def _result(self, messages: list[Message], rewards: dict[str, float]) -> StepResult:
+        value = sum(amount for name, amount in rewards.items() if name != "solved")
         if self._over:
-            paid = {"solved": 0.0, **paid, "turns": float(self._turn)}
+            rewards = {"solved": 0.0, **rewards, "turns": float(self._turn)}
         return StepResult(
             {self.agents[0]: Observation(messages, done=self._over)},
-            {self.agents[0]: Reward(value, paid)},
+            {self.agents[0]: Reward(value, rewards)},
             done=self._over,
         )
 
@@ -353,12 +355,12 @@ class ToolUseEnvironment(RowTasks):
 def _drawn(call: ToolCall | Malformed) -> str:
     if isinstance(call, Malformed):
         return "malformed"
-    given = [*map(repr, call.positional), *(f"{k}={v!r}" for k, v in call.arguments.items())]
-    return f"{call.name}({', '.join(given)})"
+    parts = [*map(repr, call.positional), *(f"{k}={v!r}" for k, v in call.arguments.items())]
+    return f"{call.name}({', '.join(parts)})"
 
 
-def _add(paid: dict[str, float], name: str, amount: float) -> None:
-    paid[name] = paid.get(name, 0.0) + amount
+def _add(rewards: dict[str, float], name: str, amount: float) -> None:
+    rewards[name] = rewards.get(name, 0.0) + amount
 
 
 def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) -> ToolRegistry:

@@ -106,12 +106,12 @@ class Workspace:
 
     def list_files(self) -> str:
         """List all files with their sizes in bytes."""
-        found = sorted(
+        lines = sorted(
             f"{path} {status.st_size}"
             for path, status in self._walk(self.folder)
             if stat.S_ISREG(status.st_mode)
         )
-        return "\n".join(found) or "there are no files"
+        return "\n".join(lines) or "there are no files"
 
     def delete_file(self, path: str) -> str:
         """Delete a file.
@@ -135,13 +135,13 @@ class Workspace:
     @property
     def files(self) -> dict[str, bytes]:
         """Path -> content of all regular files."""
-        found = {}
+        contents = {}
         for path, status in self._walk(self.folder):
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 parts = path.split("/")
                 with _opened(self.folder, parts[:-1]) as folder:
-                    found[path] = self._read(folder, parts[-1])
-        return found
+                    contents[path] = self._read(folder, parts[-1])
+        return contents
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
         return Workspace(None, {p: c.decode() for p, c in self.files.items()}, self.quota)
@@ -241,14 +241,16 @@ def _said(name: str) -> Iterator[None]:
 
 
 def _parts(path: str) -> list[str]:
-    shown = repr(path[:40])
+    display = repr(path[:40])
     if not path or len(path) > MAX_PATH:
         raise ToolError(f"a path is 1 to {MAX_PATH} characters long")
     if not path.isprintable() or "\\" in path:
-        raise ToolError(f"the path {shown} holds characters that paths here may not hold")
+        raise ToolError(f"the path {display} holds characters that paths here may not hold")
     parts = path.removeprefix("./").split("/")
     if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise ToolError(f"the path {shown} must lead down from the workspace, such as notes/a.txt")
+        raise ToolError(
+            f"the path {display} must lead down from the workspace, such as notes/a.txt"
+        )
     if len(parts) > MAX_LEVELS or any(len(part.encode()) > MAX_NAME for part in parts):
         raise ToolError(f"a path has at most {MAX_LEVELS} names of at most {MAX_NAME} bytes")
     if any(part.casefold().startswith(_OURS) for part in parts):
@@ -276,8 +278,8 @@ def _regular(status: os.stat_result, name: str) -> None:
 # -- removal ---------------------------------------------------------------------------------------
 
 
-def _let_go(folder: str, own: bool) -> None:
-    if own:
+def _let_go(folder: str, temporary: bool) -> None:
+    if temporary:
         with _opened(folder, []) as root:
             remove_below(root)
         os.rmdir(folder)

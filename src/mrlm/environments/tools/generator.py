@@ -71,9 +71,9 @@ class ToolTaskGenerator:
         seed: int = 0,
         terse: bool = False,
     ) -> None:
-        known = (*KINDS, "mixed")
-        if kind not in known:
-            raise ConfigError(f"tasks: unknown kind {kind!r}; use {', '.join(known)}")
+        kinds = (*KINDS, "mixed")
+        if kind not in kinds:
+            raise ConfigError(f"tasks: unknown kind {kind!r}; use {', '.join(kinds)}")
         low, high = levels if len(levels) == 2 else (0, 0)
         if not 1 <= low <= high <= MAX_LEVEL:
             raise ConfigError(
@@ -117,19 +117,19 @@ def _arithmetic(rng: random.Random, level: int, terse: bool) -> ToolProblem:
 
 
 def _lookup(rng: random.Random, level: int, terse: bool) -> ToolProblem:
-    known = atlas.entries()
+    table = atlas.entries()
     if level <= 2:
-        entry = known[rng.choice(list(known))]
+        entry = table[rng.choice(list(table))]
         question, number = rng.choice(list(entry.numbers.items()))
         if level == 1:
             return ToolProblem(question, str(number), "lookup", 1, (_look(entry.name),))
     if level == 3 or (level == 2 and rng.random() < 0.5):
-        town = known[rng.choice(atlas.TOWNS)]
-        length = next(iter(known[town.river].numbers.values()))
+        town = table[rng.choice(atlas.TOWNS)]
+        length = next(iter(table[town.river].numbers.values()))
         question = f"How many km long is the river on which {town.name} lies?"
         plan = (_look(town.name), _look(town.river))
         return ToolProblem(question, str(length), "lookup", level, plan)
-    one, two = (known[name] for name in rng.sample(atlas.TOWNS, 2))
+    one, two = (table[name] for name in rng.sample(atlas.TOWNS, 2))
     first, second = (next(iter(town.numbers.values())) for town in (one, two))
     question = f"How many years lie between the founding of {one.name} and of {two.name}?"
     expression = f"{max(first, second)}-{min(first, second)}"

@@ -157,15 +157,15 @@ class MCPServer(SharedByCopies):
             self._ready.set()
 
     async def _pages(self, client: Any) -> list[Any]:
-        found: list[Any] = []
+        all_tools: list[Any] = []
         cursor = None
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            all_tools += page.tools
             cursor = page.next_cursor
-            if not cursor and len(found) <= MOST_TOOLS:
-                return found
-            if len(found) > MOST_TOOLS:
+            if not cursor and len(all_tools) <= MOST_TOOLS:
+                return all_tools
+            if len(all_tools) > MOST_TOOLS:
                 break
         raise ConfigError(
             f"the MCP server {self.title!r} lists more than {MOST_TOOLS} tools, or more than "
@@ -291,12 +291,12 @@ def resolved(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
             properties.setdefault(name, value)
         if sure:
             required.update(dict.fromkeys(part.get("required") or ()))
-        for each in part.get("allOf") or ():
-            add(each, sure, seen)
+        for subschema in part.get("allOf") or ():
+            add(subschema, sure, seen)
         for word in ("anyOf", "oneOf", "then", "else"):
             alternatives = part.get(word, [])
-            for each in alternatives if isinstance(alternatives, list) else [alternatives]:
-                add(each, False, seen)
+            for subschema in alternatives if isinstance(alternatives, list) else [alternatives]:
+                add(subschema, False, seen)
         more = part.get("additionalProperties", False)
         is_open = is_open or more is not False or bool(part.get("patternProperties"))
 
@@ -319,15 +319,15 @@ def _fitting(
     name: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any], is_open: bool
 ) -> dict[str, Any]:
     """Check the names of arguments against the schema; the server checks their values."""
-    known = parameters["properties"]
-    stray = next((key for key in arguments if key not in known), None)
+    fields = parameters["properties"]
+    stray = next((key for key in arguments if key not in fields), None)
     if stray is not None and not is_open:
         raise ToolError(
-            f"{name}: there is no argument {stray[:40]!r}; it takes {', '.join(known) or 'none'}"
+            f"{name}: there is no argument {stray[:40]!r}; it takes {', '.join(fields) or 'none'}"
         )
     missing = next((key for key in parameters["required"] if key not in arguments), None)
     if missing is not None:
-        raise ToolError(f"{name}: argument {missing!r} is missing ({kind_of(known.get(missing))})")
+        raise ToolError(f"{name}: argument {missing!r} is missing ({kind_of(fields.get(missing))})")
     return dict(arguments)
 
 

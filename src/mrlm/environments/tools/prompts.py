@@ -45,17 +45,19 @@ def stated(answer: str, call_format: CallFormat) -> str:
     return f"={answer}" if call_format == "short" else f"<answer>{answer}</answer>"
 
 
-def same_answer(said: str, accepted: Sequence[Any]) -> bool:
+def same_answer(answer: str, accepted: Sequence[Any]) -> bool:
     """Whether an answer is one of the accepted ones: numbers are compared by value, texts up to
     case, spaces, and surrounding quotes or full stops. A list of guesses equals none of them."""
-    return any(_same(said, str(one)) for one in accepted)
+    return any(_same(answer, str(one)) for one in accepted)
 
 
-def _same(said: str, gold: str) -> bool:
-    said, gold = said.strip(), gold.strip()
+def _same(answer: str, gold: str) -> bool:
+    answer, gold = answer.strip(), gold.strip()
     if _NUMBER.fullmatch(gold):
-        return bool(said.isascii() and _NUMBER.fullmatch(said) and Fraction(said) == Fraction(gold))
-    return bool(said) and _plain(said) == _plain(gold)
+        return bool(
+            answer.isascii() and _NUMBER.fullmatch(answer) and Fraction(answer) == Fraction(gold)
+        )
+    return bool(answer) and _plain(answer) == _plain(gold)
 
 
 def _plain(text: str) -> str:

@@ -179,8 +179,8 @@ class Toolbox:
             return
 
         async def rest() -> None:
-            for each in pending:
-                await each
+            for task in pending:
+                await task
 
         try:
             loop = asyncio.get_running_loop()

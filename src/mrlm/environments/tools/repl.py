@@ -131,8 +131,8 @@ class PythonREPL:
 
 def _parts(reply: Any) -> tuple[str, str]:
     """Output and error of a reply, which the code may have forged."""
-    known = reply if isinstance(reply, dict) else {}
-    output, failed = known.get("output"), known.get("error")
+    fields = reply if isinstance(reply, dict) else {}
+    output, failed = fields.get("output"), fields.get("error")
     if not isinstance(output, str) or not isinstance(failed, str):
         raise ToolError("the interpreter gave no answer")
     if len(output) > MAX_OUTPUT:

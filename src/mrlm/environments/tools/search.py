@@ -72,8 +72,8 @@ class LocalIndex(SharedByCopies):
         if not words:
             return []
         with self._lock:
-            found = self._index.best(words, k)
-        return [replace(self.documents[i], score=score) for i, score in found]
+            hits = self._index.best(words, k)
+        return [replace(self.documents[i], score=score) for i, score in hits]
 
 
 def documents_of(source: Any) -> list[Document]:
@@ -108,8 +108,8 @@ class RetrievalServer:
         self.timeout = timeout
 
     def search(self, query: str, k: int) -> list[Document]:
-        asked = {"queries": [query], "topk": k, "return_scores": True}
-        reply = fetch_json(self.url, asked, self.timeout)
+        request = {"queries": [query], "topk": k, "return_scores": True}
+        reply = fetch_json(self.url, request, self.timeout)
         results = reply.get("result", reply.get("results")) if isinstance(reply, dict) else reply
         if not isinstance(results, list) or not results or not isinstance(results[0], list):
             raise EpisodeError(f"the reply of the retrieval server {self.url} has no result list")
@@ -128,14 +128,14 @@ class SearxNG:
         self.timeout = timeout
 
     def search(self, query: str, k: int) -> list[Document]:
-        asked = {"q": query, "format": "json"}
-        reply = fetch_json(f"{self.url}/search", None, self.timeout, asked)
-        found = reply.get("results") if isinstance(reply, dict) else None
-        if not isinstance(found, list):
+        params = {"q": query, "format": "json"}
+        reply = fetch_json(f"{self.url}/search", None, self.timeout, params)
+        results = reply.get("results") if isinstance(reply, dict) else None
+        if not isinstance(results, list):
             raise EpisodeError(
                 f"the reply of {self.url} has no result list; allow format=json on the server"
             )
-        return [_document(one) for one in found[:k]]
+        return [_document(one) for one in results[:k]]
 
 
 def search_tool(source: Search, k: int = TOPK) -> Any:
@@ -150,21 +150,21 @@ def search_tool(source: Search, k: int = TOPK) -> Any:
         words = " ".join("".join(c if c.isprintable() else " " for c in query[:10_000]).split())
         if not words or len(query) > MAX_QUERY:
             raise ToolError(f"a query is 1 to {MAX_QUERY} characters long")
-        found = source.search(words, k)
-        lines = (f"{one.title}: {one.text}" if one.title else one.text for one in found)
+        documents = source.search(words, k)
+        lines = (f"{one.title}: {one.text}" if one.title else one.text for one in documents)
         return "\n".join(line[:MAX_DOCUMENT] for line in lines) or "nothing was found"
 
     return search
 
 
-def source_of(given: Any) -> Search:
+def source_of(setting: Any) -> Search:
     """A source of a search from a user's setting: a `Search`, the URL of a retrieval server, or
     documents (a list, a file). Raises `ConfigError`: it is none of these."""
-    if isinstance(given, Search):
-        return given
-    if isinstance(given, str) and given.startswith(("http://", "https://")):
-        return RetrievalServer(given)
-    return LocalIndex(documents_of(given))
+    if isinstance(setting, Search):
+        return setting
+    if isinstance(setting, str) and setting.startswith(("http://", "https://")):
+        return RetrievalServer(setting)
+    return LocalIndex(documents_of(setting))
 
 
 def _text(row: Mapping[str, Any]) -> str | None:
@@ -217,14 +217,14 @@ class _BM25:
 
         self._bm25 = bm25s.BM25()
         tokens = [re.findall(r"\w+", text.lower()) for text in texts]
-        self._known = {word for each in tokens for word in each}
+        self._known = {word for row in tokens for word in row}
         self._bm25.index(tokens, show_progress=False)
 
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
-        known = [word for word in words if word in self._known]
-        if not known:
+        terms = [word for word in words if word in self._known]
+        if not terms:
             return []
-        scores = self._bm25.get_scores(known).tolist()
+        scores = self._bm25.get_scores(terms).tolist()
         ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
         return [(i, scores[i]) for i in ranked[:k] if scores[i] > 0]
 
@@ -241,9 +241,9 @@ class _FTS5:
         self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", enumerate(texts))
 
     def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
-        wanted = " OR ".join(f'"{word}"' for word in words)
-        found = self._base.execute(
+        query = " OR ".join(f'"{word}"' for word in words)
+        rows = self._base.execute(
             "SELECT rowid, -bm25(d) AS s FROM d WHERE d MATCH ? ORDER BY s DESC, rowid LIMIT ?",
-            (wanted, k),
+            (query, k),
         )
-        return [(int(row), float(score)) for row, score in found]
+        return [(int(row), float(score)) for row, score in rows]

@@ -37,12 +37,12 @@ def generator_of(
 def required_of(task: Task) -> list[str] | None:
     """The tools that a task requires; `None` if not specified. Raises `ConfigError`: they are not
     names."""
-    given = task.info.get("required", task.info.get("required_tools"))
-    if given is None:
+    value = task.info.get("required", task.info.get("required_tools"))
+    if value is None:
         return None
-    names = [given] if isinstance(given, str) else list(given)
+    names = [value] if isinstance(value, str) else list(value)
     if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"task {task.id!r}: required must be names of tools, not {given!r}")
+        raise ConfigError(f"task {task.id!r}: required must be names of tools, not {value!r}")
     return list(dict.fromkeys(names))
 
 

@@ -206,8 +206,8 @@ def _signature(
                 f"tool {called!r}: parameter {one.name!r} needs a type, such as {one.name}: str"
             )
     parameters = [one.replace(annotation=hints[one.name]) for one in parameters]
-    kept = {one.name: hints[one.name] for one in parameters}
-    return inspect.Signature(parameters), kept
+    types = {one.name: hints[one.name] for one in parameters}
+    return inspect.Signature(parameters), types
 
 
 def _documented(docstring: str) -> tuple[str, dict[str, str]]:
@@ -218,8 +218,8 @@ def _documented(docstring: str) -> tuple[str, dict[str, str]]:
     for line in docstring.splitlines():
         if heading := _SECTION.match(line):
             section = heading[1]
-        elif section in ("Args", "Arguments") and (found := _ARGUMENT.match(line)):
-            described[found[1]] = found[2].strip()
+        elif section in ("Args", "Arguments") and (entry := _ARGUMENT.match(line)):
+            described[entry[1]] = entry[2].strip()
     return summary, described
 
 
@@ -227,10 +227,10 @@ def _plain_schema(schema: dict[str, Any], described: Mapping[str, str]) -> dict[
     """The schema of the arguments without titles, with descriptions."""
     properties = {}
     for name, one in schema.get("properties", {}).items():
-        kept = {key: value for key, value in one.items() if key != "title"}
+        field = {key: value for key, value in one.items() if key != "title"}
         if name in described:
-            kept["description"] = described[name]
-        properties[name] = kept
+            field["description"] = described[name]
+        properties[name] = field
     plain: dict[str, Any] = {"type": "object", "properties": properties}
     plain["required"] = list(schema.get("required", []))
     if "$defs" in schema:
@@ -240,14 +240,14 @@ def _plain_schema(schema: dict[str, Any], described: Mapping[str, str]) -> dict[
 
 def _complaint(error: ValidationError, parameters: Mapping[str, Any]) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"]]
-    known = parameters["properties"]
-    name = place[0] if place else ""
+    path = [str(part) for part in first["loc"]]
+    properties = parameters["properties"]
+    name = path[0] if path else ""
     if first["type"] == "unexpected_keyword_argument":
-        return f"there is no argument {name[:40]!r}; it takes {', '.join(known) or 'none'}"
-    wanted = kind_of(known.get(name))
+        return f"there is no argument {name[:40]!r}; it takes {', '.join(properties) or 'none'}"
+    kind = kind_of(properties.get(name))
     if first["type"].startswith("missing"):
-        return f"argument {name!r} is missing ({wanted})"
+        return f"argument {name!r} is missing ({kind})"
     got = json.dumps(first["input"], default=str)
     got = got if len(got) <= 40 else got[:40] + "..."
-    return f"argument {'.'.join(place)!r} must be {wanted}, not {got}"
+    return f"argument {'.'.join(path)!r} must be {kind}, not {got}"

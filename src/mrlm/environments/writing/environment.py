@@ -110,15 +110,15 @@ class WritingEnvironment(RowTasks):
         self._results: tuple[tuple[int, Mapping[str, float]], ...] = ()
         """Words of each text, and its measures."""
 
-    def _asked(self, given: Sequence[str] | None) -> tuple[str, ...]:
-        if given is not None:
-            asked = (given,) if isinstance(given, str) else tuple(given)
-            if len(asked) != len(self.agents):
+    def _asked(self, instructions: Sequence[str] | None) -> tuple[str, ...]:
+        if instructions is not None:
+            texts = (instructions,) if isinstance(instructions, str) else tuple(instructions)
+            if len(texts) != len(self.agents):
                 raise ConfigError(
-                    f"instructions: {len(asked)} texts for {len(self.agents)} writers; give one "
+                    f"instructions: {len(texts)} texts for {len(self.agents)} writers; give one "
                     "per writer"
                 )
-            return asked
+            return texts
         more = (self.preset.more.format(before=name) for name in self.agents[1:-1])
         return (*self.preset.asked, *more)
 
@@ -132,49 +132,55 @@ class WritingEnvironment(RowTasks):
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
         piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda parts: parts[0])
         document, *texts = piece
-        known = texts if len(self.agents) == len(texts) else None
+        answer = texts if len(self.agents) == len(texts) else None
         name = f"{self._label}-{self.seed}-{split}-{seed}"
-        return Task(name, [Message(document)], known, seed, {"document": document})
+        return Task(name, [Message(document)], answer, seed, {"document": document})
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task, self._results = task or self.task(seed or 0), ()
         if not isinstance(self._task.info.get("document"), str):
             raise ConfigError(f"writing: task {self._task.id!r} has no 'document' in its info")
-        asked = zip(self.agents, self.instructions, strict=True)
-        shown = {agent: Message(f"{words}\n\n{self._shown}".strip()) for agent, words in asked}
-        return StepResult({agent: Observation([message]) for agent, message in shown.items()})
+        pairs = zip(self.agents, self.instructions, strict=True)
+        prompts = {agent: Message(f"{words}\n\n{self._shown}".strip()) for agent, words in pairs}
+        return StepResult({agent: Observation([message]) for agent, message in prompts.items()})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = [stated_by(actions, agent) for agent in self.agents]
-        texts = [text if len(text) <= MAX_TEXT else "" for text in said]
-        measured = [self._measured(texts, place) for place in range(len(texts))]
+        completions = [stated_by(actions, agent) for agent in self.agents]
+        texts = [text if len(text) <= MAX_TEXT else "" for text in completions]
+        measured = [self._measured(texts, index) for index in range(len(texts))]
         if self.rewards == "individual":
-            each = [gates(texts, self.rules, place) for place in range(len(texts))]
-            paid = [self._reward(own, [one]) for own, one in zip(each, measured, strict=True)]
+            gate_rows = [gates(texts, self.rules, index) for index in range(len(texts))]
+            agent_rewards = [
+                self._reward(scores, [one]) for scores, one in zip(gate_rows, measured, strict=True)
+            ]
         else:
             together = gates(texts, self.rules)
-            paid = [self._reward(together, measured) for _ in texts]
+            agent_rewards = [self._reward(together, measured) for _ in texts]
         self._results = tuple(
-            (len(words_of(text)), {**reward.info["gates"], **own})
-            for text, reward, own in zip(texts, paid, measured, strict=True)
+            (len(words_of(text)), {**reward.info["gates"], **scores})
+            for text, reward, scores in zip(texts, agent_rewards, measured, strict=True)
         )
-        return StepResult(rewards=dict(zip(self.agents, paid, strict=True)), done=True)
+        return StepResult(rewards=dict(zip(self.agents, agent_rewards, strict=True)), done=True)
 
-    def _measured(self, texts: Sequence[str], place: int) -> dict[str, float]:
+    def _measured(self, texts: Sequence[str], index: int) -> dict[str, float]:
         """The quality measures of one text; empty if its length is out of range."""
-        text = texts[place]
+        text = texts[index]
         if not 0 < len(words_of(text)) <= self.rules.words[1]:
             return dict.fromkeys((*MEASURES, "quality"), 0.0)
-        rest = [other for number, other in enumerate(texts) if number != place]
+        rest = [other for number, other in enumerate(texts) if number != index]
         around = [self._shown, *self.instructions]
         return quality(text, self._document, around, self.rules, rest)
 
-    def _reward(self, paid: Mapping[str, float], measured: Sequence[Mapping[str, float]]) -> Reward:
+    def _reward(
+        self, gate_rewards: Mapping[str, float], measured: Sequence[Mapping[str, float]]
+    ) -> Reward:
         """The gates' rewards times the quality of the worst text; the components sum to it."""
         worst = {name: min(one[name] for one in measured) for name in (*MEASURES, "quality")}
         factor = worst["quality"] if self.quality else 1.0
-        components = {name: paid[name] * factor for name in GATES} | worst
-        return Reward(sum(paid.values()) * factor, components, {"gates": dict(paid)})
+        components = {name: gate_rewards[name] * factor for name in GATES} | worst
+        return Reward(
+            sum(gate_rewards.values()) * factor, components, {"gates": dict(gate_rewards)}
+        )
 
     @property
     def _document(self) -> str:
@@ -196,7 +202,7 @@ class WritingEnvironment(RowTasks):
             (f"words ({low} to {high})", *(count for count, _ in self._results))
         ]
         for name in (*GATES, *MEASURES, "quality"):
-            rows.append((name, *((float(own[name]), "num") for _, own in self._results)))
+            rows.append((name, *((float(scores[name]), "num") for _, scores in self._results)))
         return table(rows, ("", *self.agents))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
@@ -207,17 +213,17 @@ class WritingEnvironment(RowTasks):
 def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
     """A row with its prompt in `prompt` and its source in `document`. Raises `DataError`: the row
     has no text, or `texts` is not one text per writer."""
-    asked = question_of(row)
-    given = next((row[name] for name in names if row.get(name) is not None), asked)
-    if given is None:
+    question = question_of(row)
+    value = next((row[name] for name in names if row.get(name) is not None), question)
+    if value is None:
         raise DataError(
             f"{where}: needs a text ({', '.join(names)} or prompt); it has {', '.join(row)} "
             "(rename with columns)"
         )
-    document = _plain(given, where)
-    shown = document if asked is None else _plain(asked, where)
-    if given is asked and (found := _POST.search(document)):
-        document = found.group(1)
+    document = _plain(value, where)
+    prompt = document if question is None else _plain(question, where)
+    if value is question and (match := _POST.search(document)):
+        document = match.group(1)
     if not document.strip():
         raise DataError(f"{where}: its text is empty")
     texts = row.get("texts")
@@ -225,7 +231,7 @@ def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
         isinstance(texts, str) or len(texts) != count or not all(isinstance(t, str) for t in texts)
     ):
         raise DataError(f"{where}, column 'texts': expected {count} texts, one per writer")
-    return row | {"prompt": shown, "document": document}
+    return row | {"prompt": prompt, "document": document}
 
 
 def _plain(value: Any, where: str) -> str:

@@ -38,31 +38,31 @@ def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> 
         own: score only this writer: its own length and transitions, and the pairs that it belongs
             to; all writers together when `None`.
     """
-    paid: dict[str, float] = dict.fromkeys(GATES, 0.0)
+    rewards: dict[str, float] = dict.fromkeys(GATES, 0.0)
     mine = list(texts) if own is None else [texts[own]]
     low, high = rules.words
     if not all(low <= len(words_of(text)) <= high for text in mine):
-        return paid
-    paid["length"] = LENGTH
+        return rewards
+    rewards["length"] = LENGTH
     pairs = [
         (before, after)
-        for place, (before, after) in enumerate(pairwise(texts))
-        if own is None or own in (place, place + 1)
+        for index, (before, after) in enumerate(pairwise(texts))
+        if own is None or own in (index, index + 1)
     ]
     fit = min(rules.characters(_over(len(after), len(before))) for before, after in pairs)
-    paid["ratio"] = RATIO * fit
+    rewards["ratio"] = RATIO * fit
     if not fit:
-        return paid
+        return rewards
     counted = [(unique_words(before), unique_words(after)) for before, after in pairs]
     varied = min(rules.unique(_over(after, before)) for before, after in counted)
-    paid["variety"] = VARIETY * varied
+    rewards["variety"] = VARIETY * varied
     if not varied:
-        return paid
+        return rewards
     common = min(jaccard(content_words(one), content_words(two)) for one, two in pairs)
-    found = len(set().union(*map(categories, mine)))
-    joined = _TRANSITIONS * transition_score(found, rules)
-    paid["style"] = STYLE * (joined + _OVERLAP * min(common, rules.overlap) / rules.overlap)
-    return paid
+    kinds = len(set().union(*map(categories, mine)))
+    joined = _TRANSITIONS * transition_score(kinds, rules)
+    rewards["style"] = STYLE * (joined + _OVERLAP * min(common, rules.overlap) / rules.overlap)
+    return rewards
 
 
 def _over(after: float, before: float) -> float:

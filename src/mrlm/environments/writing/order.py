@@ -17,7 +17,7 @@ _ORDER = content(__file__, "words.yaml")["order"]
 def _words(text: str) -> frozenset[str]:
     """A set of words, some of which are names of sets, in capital letters."""
     sets = (
-        _words(_ORDER["sets"][each]) if each in _ORDER["sets"] else {each} for each in text.split()
+        _words(_ORDER["sets"][name]) if name in _ORDER["sets"] else {name} for name in text.split()
     )
     return frozenset().union(*sets)
 
@@ -32,8 +32,8 @@ _NEVER: dict[str, frozenset[str]] = {
 
 def misplaced(parts: Sequence[Sequence[str]]) -> float:
     """Fraction of the function words in tokenised sentences whose next word cannot follow them."""
-    found = list(_judged(parts))
-    return sum(found) / len(found) if found else 0.0
+    flags = list(_judged(parts))
+    return sum(flags) / len(flags) if flags else 0.0
 
 
 def _judged(parts: Sequence[Sequence[str]]) -> Iterator[bool]:

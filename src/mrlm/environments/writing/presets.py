@@ -54,22 +54,22 @@ class WritingRules:
     relevant: float = 0.3
     covered: int = 4
 
-    def changed(self, given: Mapping[str, Any]) -> WritingRules:
+    def changed(self, settings: Mapping[str, Any]) -> WritingRules:
         """These rules with some of them replaced; a span is four numbers. Raises `ConfigError`: an
         unknown rule, or an invalid value."""
-        known = {field.name for field in fields(self)}
-        for name, value in given.items():
-            if name not in known:
-                raise ConfigError(f"rules: unknown rule {name!r}; use {', '.join(sorted(known))}")
+        names = {field.name for field in fields(self)}
+        for name, value in settings.items():
+            if name not in names:
+                raise ConfigError(f"rules: unknown rule {name!r}; use {', '.join(sorted(names))}")
             if not _fits(name, value):
                 raise ConfigError(f"rules.{name}: invalid value {value!r}")
-        return replace(self, **_rules(given))
+        return replace(self, **_rules(settings))
 
 
-def _rules(given: Mapping[str, Any]) -> dict[str, Any]:
+def _rules(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Rules as values of `WritingRules`."""
     read = {"words": tuple} | dict.fromkeys(("characters", "unique"), lambda v: LengthSpan(*v))
-    return {name: read.get(name, lambda v: v)(value) for name, value in given.items()}
+    return {name: read.get(name, lambda v: v)(value) for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True)

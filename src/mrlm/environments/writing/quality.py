@@ -47,35 +47,35 @@ def quality(
         rules: required relevance and coverage of the source.
         others: texts of the other writers.
     """
-    said = tokens(text)
-    found = {
-        "repetition": _repetition(said),
-        "language": _language(text, said),
+    words = tokens(text)
+    scores = {
+        "repetition": _repetition(words),
+        "language": _language(text, words),
         "relevance": _relevance(text, source, rules),
-        "own_words": _own_words(said, [source, *around, *others]),
+        "own_words": _own_words(words, [source, *around, *others]),
     }
-    return found | {"quality": math.prod(found.values())}
+    return scores | {"quality": math.prod(scores.values())}
 
 
-def _repetition(said: Sequence[str]) -> float:
+def _repetition(words: Sequence[str]) -> float:
     """Fraction of unique runs of three words, times that of words not directly repeated."""
-    runs = grams(said, 3)
+    runs = grams(words, 3)
     if not runs:
         return 0.0
-    doubled = sum(a == b for a, b in pairwise(said)) / len(said)
+    doubled = sum(a == b for a, b in pairwise(words)) / len(words)
     return min(_DIFFERENT(len(set(runs)) / len(runs)), _DOUBLED(doubled))
 
 
-def _language(text: str, said: Sequence[str]) -> float:
+def _language(text: str, words: Sequence[str]) -> float:
     """Plausibility as English: plausible words, typical use of function words, and complete
     sentences that are more than transitions."""
-    if not said:
+    if not words:
         return 0.0
-    real = sum(_is_word(word) for word in said) / len(words_of(text))
-    joining = sum(word in FUNCTION_WORDS for word in said) / len(said)
+    real = sum(_is_word(word) for word in words) / len(words_of(text))
+    joining = sum(word in FUNCTION_WORDS for word in words) / len(words)
     parts = sentences(text)
     low, high = _WORDS_OF_SENTENCE
-    whole = sum(len(part) for part in parts if low <= len(part) <= high) / len(said)
+    whole = sum(len(part) for part in parts if low <= len(part) <= high) / len(words)
     crowded = sum(_is_crowded(part) for part in parts) / len(parts)
     return (
         _REAL(real)
@@ -97,11 +97,11 @@ def _relevance(text: str, source: str, rules: WritingRules) -> float:
     return min(1.0, share, number)
 
 
-def _own_words(said: Sequence[str], shown: Sequence[str]) -> float:
+def _own_words(words: Sequence[str], texts: Sequence[str]) -> float:
     """Fraction of runs of words that are in none of the other texts."""
-    runs = grams(said, COPIED)
-    known = {run for other in shown for run in grams(tokens(other), COPIED)}
-    return _COPIES(sum(run in known for run in runs) / len(runs)) if runs else 0.0
+    runs = grams(words, COPIED)
+    seen_runs = {run for other in texts for run in grams(tokens(other), COPIED)}
+    return _COPIES(sum(run in seen_runs for run in runs) / len(runs)) if runs else 0.0
 
 
 def _is_word(word: str) -> bool:

@@ -55,7 +55,7 @@ def tokens(text: str) -> list[str]:
 
 def sentences(text: str) -> list[list[str]]:
     """The tokens of every non-empty sentence, line and part before a semicolon."""
-    return [found for part in _SENTENCE.findall(text) if (found := tokens(part))]
+    return [words for part in _SENTENCE.findall(text) if (words := tokens(part))]
 
 
 def transitions(text: str) -> Iterator[tuple[str, int]]:

@@ -154,8 +154,8 @@ class ActorCritic(PolicyGradient):
         call it after all values of the iteration were read. Collective: every rank must call it."""
         if not self.normalizes_values:
             return
-        for critic, found in sorted(ops.global_moments(returns).items()):
-            self.seen_returns.setdefault(critic, RunningStats()).add(found)
+        for critic, moments in sorted(ops.global_moments(returns).items()):
+            self.seen_returns.setdefault(critic, RunningStats()).add(moments)
             mean, std = self.units_of(critic)
             self.metrics.update({f"returns/{critic}/mean": mean, f"returns/{critic}/std": std})
 

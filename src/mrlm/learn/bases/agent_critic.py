@@ -44,13 +44,13 @@ class AgentCritic(ActorCritic):
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Reward of each trained turn of a rollout."""
-        found: list[float] = []
+        rewards: list[float] = []
         for turn in rollout.turns:
             if is_trained(turn):
-                found.append(turn.reward)
-            elif found:
-                found[-1] += turn.reward
-        return found
+                rewards.append(turn.reward)
+            elif rewards:
+                rewards[-1] += turn.reward
+        return rewards
 
     def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
         """Rollouts whose turns form one sequence, by the name under which they are whitened
@@ -89,8 +89,8 @@ class AgentCritic(ActorCritic):
         last = trained_turns(rollout)[-1]
         cut = episode.status == "truncated" or last.finish_reason == "length"
         # a turn's value is that of its first token; only there is the critic trained
-        known = self.values_of(last)[0 if self.turn_values else -1]
-        return float(known) if cut and self.bootstrap_on_truncation else 0.0
+        value = self.values_of(last)[0 if self.turn_values else -1]
+        return float(value) if cut and self.bootstrap_on_truncation else 0.0
 
     def estimate(
         self,
@@ -108,27 +108,27 @@ class AgentCritic(ActorCritic):
         everyone = self.successions(groups)
         advantages: dict[str, np.ndarray] = {}
         returns: dict[str, np.ndarray] = {}
-        for agent, found in everyone.items():
-            rows = [self.row(*member) for member in found]
+        for agent, rollouts in everyone.items():
+            rows = [self.row(*member) for member in rollouts]
             rewards, values, discounts = np.concatenate(rows, axis=1)
             lengths = [row.shape[1] for row in rows]
-            last = np.array([self.last_value(*member) for member in found])
+            last = np.array([self.last_value(*member) for member in rollouts])
             advantages[agent] = self.estimate(rewards, values, lengths, discounts, last)
             returns[agent] = advantages[agent] + values
         moments = ops.global_moments(advantages)
         predicted: dict[str, list[np.ndarray]] = {}
-        for agent, found in everyone.items():
+        for agent, rollouts in everyone.items():
             estimates, targets = advantages[agent], returns[agent]
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
-            for turn, part in self._written(found, estimates, targets, advantages[agent]):
+            for turn, part in self._written(rollouts, estimates, targets, advantages[agent]):
                 predicted.setdefault(turn.policy, []).append(part)
         self.observe_returns({policy: np.concatenate(x) for policy, x in predicted.items()})
         self.explain(returns, advantages, self.policies_of(everyone))
 
     def _written(
         self,
-        found: list[Member],
+        rollouts: list[Member],
         advantages: np.ndarray,
         returns: np.ndarray,
         estimates: np.ndarray,
@@ -136,7 +136,7 @@ class AgentCritic(ActorCritic):
         """Writes advantages and returns on the turns (`estimates` are the advantages before they
         were whitened); yields each with the returns that its critic should predict."""
         start = 0
-        for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+        for turn in (turn for _, rollout in rollouts for turn in trained_turns(rollout)):
             here = slice(start, start + (1 if self.turn_values else len(turn)))
             turn.advantages = np.broadcast_to(advantages[here], len(turn)).copy()
             turn.returns = np.broadcast_to(returns[here], len(turn)).copy()

@@ -64,7 +64,7 @@ class Algorithm:
             if "model" not in fields:
                 return super().__new__(cls)
             learner = importlib.import_module("mrlm.learn.learner").Learner  # which imports this
-            fields = {"clip_range" if key == "eps" else key: each for key, each in fields.items()}
+            fields = {"clip_range" if key == "eps" else key: value for key, value in fields.items()}
             model, tokenizer = fields.pop("model"), fields.pop("tokenizer", None)
             return learner(model, tokenizer, cls(**fields))
 
@@ -109,9 +109,9 @@ class Algorithm:
 
     @model_validator(mode="before")
     @classmethod
-    def _with_implied(cls, given: ArgsKwargs) -> ArgsKwargs:
-        written = dict(given.kwargs or {})
-        return ArgsKwargs(given.args, {**cls.implied(written), **written})
+    def _with_implied(cls, arguments: ArgsKwargs) -> ArgsKwargs:
+        written = dict(arguments.kwargs or {})
+        return ArgsKwargs(arguments.args, {**cls.implied(written), **written})
 
     @classmethod
     def implied(cls, given: Mapping[str, object]) -> dict[str, object]:
@@ -123,8 +123,8 @@ class Algorithm:
     @final
     def learning_rate(self) -> float:
         """The learning rate if `training.learning_rate` is not set."""
-        found = None if self.preset is None else self.presets[self.preset].learning_rate
-        return self.default_learning_rate if found is None else found[0]
+        preset_rate = None if self.preset is None else self.presets[self.preset].learning_rate
+        return self.default_learning_rate if preset_rate is None else preset_rate[0]
 
     @property
     def spec(self) -> Spec:

@@ -194,10 +194,10 @@ class PolicyGradient(Algorithm):
 
     @classmethod
     def implied(cls, given: Mapping[str, object]) -> dict[str, object]:
-        found = super().implied(given)
-        loss = given.get("loss_type", found.get("loss_type", cls.loss_type))
-        own = given.get("clip_range", GSPO_CLIP["clip_range"]) == GSPO_CLIP["clip_range"]
-        return {**GSPO_CLIP, **found} if loss == "gspo" and own else found
+        settings = super().implied(given)
+        loss = given.get("loss_type", settings.get("loss_type", cls.loss_type))
+        default_clip = given.get("clip_range", GSPO_CLIP["clip_range"]) == GSPO_CLIP["clip_range"]
+        return {**GSPO_CLIP, **settings} if loss == "gspo" and default_clip else settings
 
     @property
     def spec(self) -> Spec:

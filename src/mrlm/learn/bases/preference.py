@@ -66,13 +66,13 @@ class Preferences(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        found = [self.pairs_of(group) for group in groups]
-        self.pairs = [pair for _, pairs in found for pair in pairs]
+        group_pairs = [self.pairs_of(group) for group in groups]
+        self.pairs = [pair for _, pairs in group_pairs for pair in pairs]
         for pair in self.pairs:
             pair.mark()
-        counts = [sum(count for count, _ in found), len(self.pairs)]
-        ((possible, kept),) = ops.global_sum({"pairs": counts}).values()
-        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
+        counts = [sum(count for count, _ in group_pairs), len(self.pairs)]
+        ((possible, remaining),) = ops.global_sum({"pairs": counts}).values()
+        self.metrics["frac_dropped_pairs"] = 1.0 - remaining / possible if possible else 0.0
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         """The number of possible pairs of a group, and its usable pairs."""
@@ -115,25 +115,25 @@ class ScoredAnswer:
 
 def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
     """The pairs of a policy as samples: a unit per pair, advantages of plus or minus its weight."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for unit, pair in enumerate(pairs):
         if pair.policy != policy:
             continue
         for turns, sign in ((pair.chosen, 1.0), (pair.rejected, -1.0)):
             copies = [replace(turn, advantages=sign * pair.weight) for turn in turns]
-            found += merge(copies, unit, rollout=2 * unit + (sign < 0))
-    return found
+            samples += merge(copies, unit, rollout=2 * unit + (sign < 0))
+    return samples
 
 
 def row_pairs(group: Group) -> list[PreferencePair]:
     """The pair of a group of two answers, one per agent: the better reward is chosen, with equal
     rewards the first. Identical or missing sides, or sides with different prompts, form no pair."""
     pairs = []
-    for found in members(group).values():
-        ranked = sorted(found, key=lambda member: -member[0].reward)
+    for rollouts in members(group).values():
+        ranked = sorted(rollouts, key=lambda member: -member[0].reward)
         tied = ranked[0][0].reward == ranked[-1][0].reward
         chosen, rejected = ranked[0][1], ranked[-1][1]
-        if len(found) < 2 or (tied and len(found) > 2) or not comparable(chosen, rejected):
+        if len(rollouts) < 2 or (tied and len(rollouts) > 2) or not comparable(chosen, rejected):
             continue
         pairs.append(PreferencePair(trained_turns(chosen), trained_turns(rejected)))
     return pairs
@@ -142,8 +142,8 @@ def row_pairs(group: Group) -> list[PreferencePair]:
 def comparable(chosen: Rollout, rejected: Rollout) -> bool:
     """Whether two rollouts are different answers to the same prompt."""
     a, b = trained_turns(chosen), trained_turns(rejected)
-    said = [[turn.completion_ids for turn in turns] for turns in (a, b)]
-    return a[0].prompt_ids == b[0].prompt_ids and said[0] != said[1]
+    completions = [[turn.completion_ids for turn in turns] for turns in (a, b)]
+    return a[0].prompt_ids == b[0].prompt_ids and completions[0] != completions[1]
 
 
 def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredAnswer]]:
@@ -151,17 +151,17 @@ def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredA
     the answering agent alone, or the team's. Failed episodes and rewards that are not finite are
     skipped. Answers to different prompts are never grouped, so later turns of siblings that were
     not forked are usually alone."""
-    found: dict[State, list[ScoredAnswer]] = {}
+    answers: dict[State, list[ScoredAnswer]] = {}
     for agent, rollouts in members(group).items():
         for episode, rollout in rollouts:
             for turn in trained_turns(rollout):
                 leaves = _through(group, episode, turn)
                 returns = [_followed(leaf, agent, turn.step, rewards) for leaf in leaves]
-                answer = ScoredAnswer(turn, [each for each in returns if math.isfinite(each)])
+                answer = ScoredAnswer(turn, [value for value in returns if math.isfinite(value)])
                 if answer.returns:
                     state = (agent, turn.node, tuple(turn.prompt_ids))
-                    found.setdefault(state, []).append(answer)
-    return found
+                    answers.setdefault(state, []).append(answer)
+    return answers
 
 
 def _through(group: Group, episode: Episode, turn: Turn) -> list[Episode]:
@@ -170,7 +170,7 @@ def _through(group: Group, episode: Episode, turn: Turn) -> list[Episode]:
     if len(episode.path) <= depth:
         return [episode]
     taken = episode.path[:depth]
-    return [each for each in group.valid if each.path[:depth] == taken]
+    return [other for other in group.valid if other.path[:depth] == taken]
 
 
 def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> float:

@@ -55,7 +55,7 @@ def keeps(algorithm: Algorithm, group: Group) -> bool:
 def refine(algorithm: Algorithm, groups: Sequence[Group], critics: Sequence[Critic]) -> None:
     """Refines columns after the critics were trained."""
     if isinstance(algorithm, Refinement):
-        algorithm.refine(groups, [each for each in critics if isinstance(each, MixedCritic)])
+        algorithm.refine(groups, [critic for critic in critics if isinstance(critic, MixedCritic)])
 
 
 async def carry(

@@ -88,7 +88,7 @@ class Comparison:
 
 
 def compare(
-    found: Sequence[Member],
+    rollouts: Sequence[Member],
     values: Sequence[Sequence[float] | np.ndarray],
     by: BaselineBy,
     statistic: Statistic = "mean",
@@ -97,16 +97,16 @@ def compare(
 ) -> None:
     """Writes the advantages of the trained turns of rollouts; arguments as of `comparisons`.
     `scaled` divides them by `deviation + 1e-6`, `noted` writes the returns too."""
-    compared = comparisons(found, values, by)
+    compared = comparisons(rollouts, values, by)
     scale = deviation(compared) + EPSILON if scaled else 1.0
-    for each in compared:
-        differences = each.advantages(statistic)
-        columns = (each.values, differences, differences / scale)
+    for comparison in compared:
+        differences = comparison.advantages(statistic)
+        columns = (comparison.values, differences, differences / scale)
         numbers = (column.tolist() for column in columns)
-        for turn, value, difference, advantage in zip(each.turns, *numbers, strict=True):
+        for turn, value, difference, advantage in zip(comparison.turns, *numbers, strict=True):
             turn.advantages = advantage
             if turn.trace is not None:
-                title = each.title(by, statistic)
+                title = comparison.title(by, statistic)
                 because(turn, "{} - {} {} = {:+}", value, title, value - difference, difference)
                 explain_scale(turn, difference, advantage)
             if noted:
@@ -114,14 +114,14 @@ def compare(
 
 
 def compare_greedy(
-    found: Sequence[Member],
+    rollouts: Sequence[Member],
     values: Sequence[Sequence[float]],
     greedy: Sequence[float],
     by: Literal["turn", "episode"],
 ) -> None:
     """Writes the returns of the trained turns of rollouts, and their advantages over the agent's
     returns in a `greedy` episode (`greedy_baselines`)."""
-    for (_, rollout), row in zip(found, values, strict=True):
+    for (_, rollout), row in zip(rollouts, values, strict=True):
         baselines = greedy_baselines(greedy, rollout, by)
         for turn, value, baseline in zip(trained_turns(rollout), row, baselines, strict=True):
             less = value - baseline
@@ -151,31 +151,33 @@ def whiten_batch(
 def deviation(compared: Sequence[Comparison]) -> float:
     """Unbiased deviation of returns from their comparison means, pooled: with one per turn index, a
     turn with little influence would weigh as much as a decisive one."""
-    squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
-    count = sum(len(each.pool) - 1 for each in compared)
-    flat = all(each.flat for each in compared)
+    squares = sum(
+        float(np.square(comparison.pool - comparison.pool.mean()).sum()) for comparison in compared
+    )
+    count = sum(len(comparison.pool) - 1 for comparison in compared)
+    flat = all(comparison.flat for comparison in compared)
     return 0.0 if flat or not count else math.sqrt(squares / count)
 
 
 def comparisons(
-    found: Sequence[Member], values: Sequence[Sequence[float] | np.ndarray], by: BaselineBy
+    rollouts: Sequence[Member], values: Sequence[Sequence[float] | np.ndarray], by: BaselineBy
 ) -> list[Comparison]:
     """The trained turns of some rollouts, each with its comparison pool.
 
     Args:
-        found: rollouts that are compared with one another (`credit.sides`).
+        rollouts: rollouts that are compared with one another (`credit.sides`).
         values: for each rollout, the returns of its trained turns.
         by: the returns a turn is compared with. With `turn`, one beyond the length of all sibling
             episodes is compared with their last turns.
     """
     numbers: dict[int, int] = {}
-    owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in found]
+    owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in rollouts]
     if by == "turn":
-        return _by_place(found, values, owners)
+        return _by_place(rollouts, values, owners)
     rows = [np.asarray(row, dtype=np.float64) for row in values]
     if by == "node":
-        return _by_node(found, rows)
-    turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+        return _by_node(rollouts, rows)
+    turns = [turn for _, rollout in rollouts for turn in trained_turns(rollout)]
     every = np.concatenate(rows) if rows else np.zeros(0)
     whose = np.repeat(owners, [len(row) for row in rows]).astype(np.int64)
     pool, pool_owners = every, whose
@@ -210,10 +212,10 @@ def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) 
     of the turn>`) the deviation from the means, over all turns of the agent."""
     sums: dict[str, tuple[float, int]] = {}
     agent = {name: name.rpartition("/")[0] if by == "turn" else name for name in moments}
-    for name, each in moments.items():
+    for name, entry in moments.items():
         squares, count = sums.get(agent[name], (0.0, 0))
-        more = max(each.count - 1, 0)
-        sums[agent[name]] = squares + each.variance * more, count + more
+        more = max(entry.count - 1, 0)
+        sums[agent[name]] = squares + entry.variance * more, count + more
     return {
         name: math.sqrt(sums[agent[name]][0] / max(sums[agent[name]][1], 1) + 1e-8)
         for name in moments
@@ -227,21 +229,21 @@ def greedy_baselines(
     turn with the same index (the last one if there are fewer), or their mean."""
     if by == "episode":
         return [sum(returns) / len(returns)] * len(trained_turns(rollout))
-    index = {id(turn): place for place, turn in enumerate(rollout.turns)}
+    index = {id(turn): position for position, turn in enumerate(rollout.turns)}
     last = len(returns) - 1
     return [returns[min(index[id(turn)], last)] for turn in trained_turns(rollout)]
 
 
 def _by_place(
-    found: Sequence[Member], rows: Sequence[Sequence[float] | np.ndarray], owners: Sequence[int]
+    rollouts: Sequence[Member], rows: Sequence[Sequence[float] | np.ndarray], owners: Sequence[int]
 ) -> list[Comparison]:
     """One comparison per turn index."""
     at: dict[int, list[tuple[Turn, float, int]]] = {}
-    for (_, rollout), row, owner in zip(found, rows, owners, strict=True):
+    for (_, rollout), row, owner in zip(rollouts, rows, owners, strict=True):
         returns = iter(row)
-        for place, turn in enumerate(rollout.turns):
+        for index, turn in enumerate(rollout.turns):
             if is_trained(turn):
-                at.setdefault(place, []).append((turn, next(returns), owner))
+                at.setdefault(index, []).append((turn, next(returns), owner))
     made = []
     for entries in at.values():
         turns, returns, acting = zip(*entries, strict=True)
@@ -255,11 +257,11 @@ def _by_place(
     return made
 
 
-def _by_node(found: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Comparison]:
+def _by_node(rollouts: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Comparison]:
     """One comparison per state; an answer counts once, however many episodes continue from it."""
     at: dict[object, list[tuple[Turn, float, int]]] = {}
     answers: dict[tuple[int, ...], int] = {}
-    for (episode, rollout), row in zip(found, rows, strict=True):
+    for (episode, rollout), row in zip(rollouts, rows, strict=True):
         for turn, value in zip(trained_turns(rollout), row, strict=True):
             answer = answers.setdefault(episode.path[: turn.step + 1], len(answers))
             at.setdefault((episode.path[: turn.step], turn.step), []).append((turn, value, answer))

@@ -16,16 +16,16 @@ from mrlm.learn.credit.groups import leave_one_out, members, trained_turns
 
 
 def credit_combinations(
-    group: Group, own: bool, by: Literal["mean", "sum"], statistic: Statistic
+    group: Group, per_agent: bool, by: Literal["mean", "sum"], statistic: Statistic
 ) -> None:
     """Writes the advantages of the trained answers of a group: the return of an answer against
     those of the agent's others.
 
     Args:
-        group, own, by: as of `answer_returns`.
+        group, per_agent, by: as of `answer_returns`.
         statistic: of the returns, the baseline.
     """
-    for rollouts, returns in answer_returns(group, own, by):
+    for rollouts, returns in answer_returns(group, per_agent, by):
         advantages = _compared(returns, statistic)
         for rollout, value, advantage in zip(rollouts, returns, advantages, strict=True):
             turns = trained_turns(rollout)
@@ -46,7 +46,7 @@ def _compared(returns: np.ndarray, statistic: Statistic) -> np.ndarray:
 
 
 def answer_returns(
-    group: Group, own: bool, by: Literal["mean", "sum"]
+    group: Group, per_agent: bool, by: Literal["mean", "sum"]
 ) -> Iterator[tuple[list[Rollout], np.ndarray]]:
     """For every agent the rollouts that have its trained answers, and the return (G,) of each over
     the joint actions that contain it. Failed ones are left out of a mean; a sum is scaled to the
@@ -54,16 +54,16 @@ def answer_returns(
 
     Args:
         group: the combinations of one task.
-        own: the agent's own rewards count, rather than the team's.
+        per_agent: the agent's own rewards count, rather than the team's.
         by: how the rewards of the joint actions become a return.
     """
-    paid: dict[tuple[str, int], list[float]] = {}
+    rewards: dict[tuple[str, int], list[float]] = {}
     for episode in group.valid:
         for agent, number in episode.answers.items():
-            reward = episode.rollouts[agent].reward if own else episode.reward
+            reward = episode.rollouts[agent].reward if per_agent else episode.reward
             if math.isfinite(reward):
-                paid.setdefault((agent, number), []).append(reward)
-    for agent, found in members(group).items():
-        rows = [paid[agent, episode.answers[agent]] for episode, _ in found]
+                rewards.setdefault((agent, number), []).append(reward)
+    for agent, entries in members(group).items():
+        rows = [rewards[agent, episode.answers[agent]] for episode, _ in entries]
         times = max(map(len, rows)) if by == "sum" else 1
-        yield [rollout for _, rollout in found], times * np.array([sum(r) / len(r) for r in rows])
+        yield [rollout for _, rollout in entries], times * np.array([sum(r) / len(r) for r in rows])

@@ -41,8 +41,8 @@ def because(turn: Turn, clause: str, *numbers: Any) -> None:
         numbers: numbers, words, or columns, of which the mean is shown.
     """
     if turn.trace is not None:
-        shown = clause.format(*map(Shown, numbers))
-        turn.why = f"{turn.why}; {shown}" if turn.why else shown
+        text = clause.format(*map(Shown, numbers))
+        turn.why = f"{turn.why}; {text}" if turn.why else text
 
 
 def against(

@@ -44,39 +44,39 @@ def clear(groups: Iterable[Group]) -> None:
 
 def members(group: Group) -> dict[str, list[Member]]:
     """Agent -> its rollouts with trained turns and finite rewards, of successful episodes."""
-    found: dict[str, list[Member]] = {}
+    by_agent: dict[str, list[Member]] = {}
     for episode in group.valid:
         if not math.isfinite(episode.reward):
             continue
         for agent, rollout in episode.rollouts.items():
             if math.isfinite(rollout.reward) and trained_turns(rollout):
-                found.setdefault(agent, []).append((episode, rollout))
-    return found
+                by_agent.setdefault(agent, []).append((episode, rollout))
+    return by_agent
 
 
 def all_members(groups: Iterable[Group]) -> dict[str, list[Member]]:
     """Agent -> its comparable rollouts in all groups."""
-    found: dict[str, list[Member]] = {}
+    by_agent: dict[str, list[Member]] = {}
     for group in groups:
         for agent, rollouts in members(group).items():
-            found.setdefault(agent, []).extend(rollouts)
-    return found
+            by_agent.setdefault(agent, []).extend(rollouts)
+    return by_agent
 
 
-def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]]:
+def sides(by_agent: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]]:
     """Side -> the rollouts that are compared, from agent -> its rollouts (`members`)."""
     if key == "agent":
-        return dict(found)
+        return dict(by_agent)
     together: dict[str, list[Member]] = {}
-    for agent, rollouts in found.items():
+    for agent, rollouts in by_agent.items():
         name = "task" if key == "task" else key.get(agent, agent)
         together.setdefault(name, []).extend(rollouts)
     return together
 
 
-def several(found: Iterable[Member]) -> bool:
+def several(rollouts: Iterable[Member]) -> bool:
     """Whether rollouts come from several episodes, so that a comparison is informative."""
-    return len({id(episode) for episode, _ in found}) > 1
+    return len({id(episode) for episode, _ in rollouts}) > 1
 
 
 def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
@@ -91,14 +91,14 @@ def credited_turns(
 ) -> dict[str, list[Turn]]:
     """Name -> turns with advantages that are compared with one another: those of an agent, or with
     `turn` those of an agent with the same index."""
-    found: dict[str, list[Turn]] = {}
+    by_name: dict[str, list[Turn]] = {}
     for agent, rollouts in all_members(groups).items():
         for _, rollout in rollouts:
-            for place, turn in enumerate(rollout.turns):
+            for index, turn in enumerate(rollout.turns):
                 if turn.advantages is not None and is_trained(turn):
-                    name = f"{agent}/{place}" if by == "turn" else agent
-                    found.setdefault(name, []).append(turn)
-    return found
+                    name = f"{agent}/{index}" if by == "turn" else agent
+                    by_name.setdefault(name, []).append(turn)
+    return by_name
 
 
 def assign(rollout: Rollout, advantage: float) -> None:
@@ -111,13 +111,13 @@ def discounted(
     rewards: Sequence[float], gamma: float, times: Sequence[int] | None = None
 ) -> list[float]:
     """`G_t = sum_{k >= t} gamma^(time_k - time_t) r_k`; times are 0, 1, 2, ... by default."""
-    found = [0.0] * len(rewards)
+    returns = [0.0] * len(rewards)
     following = 0.0
     for t in range(len(rewards) - 1, -1, -1):
         if t + 1 < len(rewards):
             following *= gamma if times is None else gamma ** (times[t + 1] - times[t])
-        found[t] = following = rewards[t] + following
-    return found
+        returns[t] = following = rewards[t] + following
+    return returns
 
 
 def centred(x: np.ndarray) -> np.ndarray:
@@ -193,10 +193,12 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for group in groups:
         compared = members(group)
         rollouts = [pair for episode in group for pair in episode.rollouts.items()]
-        for agent in {name for name, each in rollouts if name in compared or trained_turns(each)}:
-            found = compared.get(agent, [])
-            turns = (turn for _, rollout in found for turn in trained_turns(rollout))
-            small = len(found) < 2
+        for agent in {
+            name for name, candidate in rollouts if name in compared or trained_turns(candidate)
+        }:
+            siblings = compared.get(agent, [])
+            turns = (turn for _, rollout in siblings for turn in trained_turns(rollout))
+            small = len(siblings) < 2
             flat = not small and not any(map(has_advantage, turns))
             flags = [flags[0] + 1, flags[1] + flat, flags[2] + small]
     ((number, flat, small),) = ops.global_sum({"groups": flags}).values()
@@ -210,6 +212,6 @@ def greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:
     without one (`frac_without_greedy`), over all ranks."""
     rewards = [group.greedy.reward for group in groups if group.greedy]
     sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
-    ((number, known, total),) = ops.global_sum(sums).values()
-    found = {"frac_without_greedy": 1 - known / number} if number else {}
-    return found | ({"greedy_reward/mean": total / known} if known else {})
+    ((number, greedy_count, total),) = ops.global_sum(sums).values()
+    metrics = {"frac_without_greedy": 1 - greedy_count / number} if number else {}
+    return metrics | ({"greedy_reward/mean": total / greedy_count} if greedy_count else {})

@@ -32,14 +32,14 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
     first one; a step without a turn (a scripted move) is merged into the one before it, with
     `gamma` as the discount per environment step."""
     rewards = episode.step_rewards or [episode.reward]
-    found: dict[int, JointStep] = {}
+    steps: dict[int, JointStep] = {}
     for turn in sorted(episode.turns, key=lambda turn: (turn.step, turn.agent, turn.index)):
-        found.setdefault(turn.step, JointStep([])).turns.append(turn)
-    ends = [*list(found)[1:], len(rewards)] if found else []
-    for (start, step), end in zip(found.items(), ends, strict=True):
+        steps.setdefault(turn.step, JointStep([])).turns.append(turn)
+    ends = [*list(steps)[1:], len(rewards)] if steps else []
+    for (start, step), end in zip(steps.items(), ends, strict=True):
         step.reward = sum(gamma**i * reward for i, reward in enumerate(rewards[start:end]))
         step.discount = gamma ** max(end - start, 1)
-    return list(found.values())
+    return list(steps.values())
 
 
 def chain(episode: Episode) -> Rollout:
@@ -52,16 +52,16 @@ def chain(episode: Episode) -> Rollout:
 def in_rounds(steps: Sequence[JointStep]) -> list[list[JointStep]]:
     """Joint steps in rounds: a round ends before an agent has its second turn. With simultaneous
     moves each step is a round; with alternating moves a round is one turn of each agent."""
-    found: list[list[JointStep]] = []
+    rounds: list[list[JointStep]] = []
     spoke: set[str] = set()
     for step in steps:
         agents = {turn.agent for turn in step.turns}
-        if not found or spoke & agents:
-            found.append([])
+        if not rounds or spoke & agents:
+            rounds.append([])
             spoke = set()
-        found[-1].append(step)
+        rounds[-1].append(step)
         spoke |= agents
-    return found
+    return rounds
 
 
 def as_one(steps: Sequence[JointStep]) -> JointStep:
@@ -89,18 +89,18 @@ def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]
     actions it is the baseline of.
     """
     story = _Story(decode)
-    found: list[tuple[JointStep, str]] = []
+    texts: list[tuple[JointStep, str]] = []
     messages = ""
     for step in joint_steps(episode):
         index = step.turns[0].step
         state = episode.states[index] if index < len(episode.states) else None
         now = f"state: {state}\n" if state else ""
         now += "".join(story.read(turn) for turn in step.turns if turn.opening)
-        found.append((step, messages + now))
+        texts.append((step, messages + now))
         messages = "".join(
             ("" if turn.opening else story.read(turn)) + story.say(turn) for turn in step.turns
         )
-    return found
+    return texts
 
 
 @dataclass(slots=True)
@@ -114,10 +114,10 @@ class _Story:
         """The new part of the turn's prompt; all of it if it does not extend the last one."""
         if turn.read:
             return f"{turn.agent} reads: {turn.read}\n"
-        known, ids = self.known.get(turn.agent, []), turn.prompt_ids
-        if known[: len(ids)] == ids:
+        history, ids = self.known.get(turn.agent, []), turn.prompt_ids
+        if history[: len(ids)] == ids:
             return ""
-        fresh = ids[len(known) :] if ids[: len(known)] == known else ids
+        fresh = ids[len(history) :] if ids[: len(history)] == history else ids
         self.known[turn.agent] = list(ids)
         return f"{turn.agent} reads: {self.decode(turn, fresh)}\n"
 

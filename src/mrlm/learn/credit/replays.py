@@ -29,8 +29,8 @@ def decisions(group: Group) -> Iterator[list[Answer]]:
         for turn in episode.rollouts[agent].turns:
             if turn.index == mark.index and is_trained(turn):
                 again.setdefault((mark.of, agent, turn.index), []).append((episode, turn))
-    for found in members(group).values():
-        for episode, rollout in found:
+    for pairs in members(group).values():
+        for episode, rollout in pairs:
             for turn in rollout.turns:
                 others = again.get((episode.id, turn.agent, turn.index))
                 if others and is_trained(turn):
@@ -39,16 +39,16 @@ def decisions(group: Group) -> Iterator[list[Answer]]:
 
 def outcomes_without(group: Group) -> dict[str, dict[frozenset[str], float]]:
     """Id of an episode -> silent agents -> mean team reward of its replays with them silent."""
-    paid: dict[str, dict[frozenset[str], list[float]]] = {}
+    by_episode: dict[str, dict[frozenset[str], list[float]]] = {}
     for episode in group.replays:
         mark = episode.replayed
         assert mark is not None
         if mark.index is None and math.isfinite(episode.reward):
-            found = paid.setdefault(mark.of, {})
-            found.setdefault(frozenset(mark.agents), []).append(episode.reward)
+            by_silent = by_episode.setdefault(mark.of, {})
+            by_silent.setdefault(frozenset(mark.agents), []).append(episode.reward)
     return {
-        name: {silent: float(np.mean(rewards)) for silent, rewards in found.items()}
-        for name, found in paid.items()
+        name: {silent: float(np.mean(rewards)) for silent, rewards in by_silent.items()}
+        for name, by_silent in by_episode.items()
     }
 
 
@@ -65,6 +65,6 @@ def shapley_values(
     agents = sorted(frozenset().union(*without))
     if len(without) < 2 ** len(agents) - 1:
         return None
-    known = {**without, frozenset(): reward}
+    outcomes = {**without, frozenset(): reward}
     everybody = frozenset(agents)
-    return shapley(agents, lambda kept: known[everybody - kept])
+    return shapley(agents, lambda coalition: outcomes[everybody - coalition])

@@ -43,12 +43,12 @@ def shaped(
         for episode in group
     ]
     changed = [_changed(episode, shaping, coef, outcome_coef) for episode, *_ in before]
-    for (episode, reward, rewards, turns), found in zip(before, changed, strict=True):
+    for (episode, reward, rewards, turns), shaped_rewards in zip(before, changed, strict=True):
         steps: dict[int, list[float]] = {}
-        for (turn, old), new in zip(turns, found, strict=True):
+        for (turn, old), new in zip(turns, shaped_rewards, strict=True):
             turn.reward = new
             steps.setdefault(turn.step, []).append(new - old)
-        shifts = {step: fmean(each) for step, each in steps.items()}
+        shifts = {step: fmean(changes) for step, changes in steps.items()}
         if rewards:
             episode.step_rewards = [x + shifts.get(step, 0.0) for step, x in enumerate(rewards)]
         episode.reward = reward + sum(shifts.values())
@@ -66,7 +66,7 @@ def _changed(episode: Episode, shaping: Shaping, coef: float, outcome_coef: floa
     turns = list(episode.turns)
     last = max((turn.step for turn in turns), default=0)
     outcome = [turn.reward for turn in turns if turn.step == last]
-    found = []
+    rewards = []
     for turn in turns:
         value = turn.reward
         earlier = [other.reward for other in turns if other.step < turn.step]
@@ -74,8 +74,8 @@ def _changed(episode: Episode, shaping: Shaping, coef: float, outcome_coef: floa
             value += coef * _shape(shaping, turn.reward, fmean(earlier))
         if turn.step < last:
             value += outcome_coef * fmean(outcome)
-        found.append(value)
-    return found
+        rewards.append(value)
+    return rewards
 
 
 def _shape(shaping: Shaping, reward: float, reached: float) -> float:

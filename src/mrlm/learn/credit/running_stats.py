@@ -27,15 +27,15 @@ class RunningStats:
     mean: float = 0.0
     squares: float = 0.0
 
-    def add(self, found: Moments) -> None:
+    def add(self, moments: Moments) -> None:
         """Adds numbers by their moments (the pairwise formula of Chan, Golub and LeVeque, 1979)."""
-        total = self.count + found.count
+        total = self.count + moments.count
         if not total:
             return
-        gap = found.mean - self.mean
-        self.squares += found.variance * (found.count - 1)
-        self.squares += gap * gap * self.count * found.count / total
-        self.mean += gap * found.count / total
+        gap = moments.mean - self.mean
+        self.squares += moments.variance * (moments.count - 1)
+        self.squares += gap * gap * self.count * moments.count / total
+        self.mean += gap * moments.count / total
         self.count = total
 
     @property

@@ -31,17 +31,17 @@ def whiten_together(
 
 
 def assign_counterfactuals(
-    found: Sequence[tuple[str, list[Turn], float]], by: Literal["team", "agent"] | None
+    counterfactuals: Sequence[tuple[str, list[Turn], float]], by: Literal["team", "agent"] | None
 ) -> None:
     """Writes counterfactual advantages, centred per agent and divided by the standard deviation of
     the team or of each agent; as they are if `by` is `None`.
 
     Args:
-        found: agent, its turns, and their advantage (`MixedCritic.counterfactuals`).
+        counterfactuals: agent, its turns, and their advantage (`MixedCritic.counterfactuals`).
         by: whose deviation divides.
     """
     columns: dict[str, list[tuple[list[Turn], float]]] = {}
-    for agent, turns, value in found:
+    for agent, turns, value in counterfactuals:
         if taught := _taught(turns):
             columns.setdefault(agent, []).append((taught, value))
     tables = {agent: np.array([x for _, x in rows]) for agent, rows in columns.items()}
@@ -56,12 +56,12 @@ def assign_counterfactuals(
                     because(turn, "whitened = {:+}", advantage)
 
 
-def rank_answers(found: Sequence[tuple[str, list[Turn], float, int]], worst: bool) -> float:
+def rank_answers(utilities: Sequence[tuple[str, list[Turn], float, int]], worst: bool) -> float:
     """Writes an advantage of +1 for the best of several answers to one prompt, and -1 for the worst
     if `worst`; none for the others.
 
     Args:
-        found: agent, turns of an answer, its value, and the number of its prompt
+        utilities: agent, turns of an answer, its value, and the number of its prompt
             (`MixedCritic.utilities`).
         worst: whether the worst answers are trained against.
 
@@ -69,7 +69,7 @@ def rank_answers(found: Sequence[tuple[str, list[Turn], float, int]], worst: boo
         The share of prompts whose answers were compared, over all processes.
     """
     answers: dict[int, list[tuple[float, list[Turn]]]] = {}
-    for _, turns, value, question in found:
+    for _, turns, value, question in utilities:
         taught = _taught(turns)
         for turn in taught:
             turn.advantages = None
@@ -79,8 +79,8 @@ def rank_answers(found: Sequence[tuple[str, list[Turn], float, int]], worst: boo
     for several in answers.values():
         high = max(several, key=lambda answer: answer[0])
         low = min(several, key=lambda answer: answer[0])
-        said = [[turn.completion_ids for turn in turns] for _, turns in (high, low)]
-        if high[0] == low[0] or said[0] == said[1]:
+        completions = [[turn.completion_ids for turn in turns] for _, turns in (high, low)]
+        if high[0] == low[0] or completions[0] == completions[1]:
             continue
         compared += 1
         for turn in high[1]:

@@ -21,23 +21,23 @@ def node_returns(
     """Return of every answer: its own reward plus the mean return of its continuations: `R_j = r_j
     + gamma mean_children(R)` (arXiv 2508.04652). Each episode has a path, one index per joint step,
     and one reward per joint step."""
-    paid: dict[Node, float] = {}
+    reward_of: dict[Node, float] = {}
     for path, row in zip(paths, rewards, strict=True):
         for step, reward in enumerate(row):
-            paid[path[: step + 1]] = reward
+            reward_of[path[: step + 1]] = reward
     children: dict[Node, list[Node]] = {}
-    for node in paid:
+    for node in reward_of:
         children.setdefault(node[:-1], []).append(node)
     returns: dict[Node, float] = {}
-    for node in sorted(paid, key=len, reverse=True):
+    for node in sorted(reward_of, key=len, reverse=True):
         after = [returns[child] for child in children.get(node, [])]
-        returns[node] = paid[node] + (gamma * sum(after) / len(after) if after else 0.0)
+        returns[node] = reward_of[node] + (gamma * sum(after) / len(after) if after else 0.0)
     return returns
 
 
 def by_state(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     """The answers to each state, in order."""
-    found: dict[Node, list[Node]] = {}
+    answers: dict[Node, list[Node]] = {}
     for node in sorted(nodes):
-        found.setdefault(node[:-1], []).append(node)
-    return found
+        answers.setdefault(node[:-1], []).append(node)
+    return answers

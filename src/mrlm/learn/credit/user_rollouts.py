@@ -61,7 +61,7 @@ class PlayReader:
                 f"{len(plays)} {self.unit}s but {len(rewards)} rewards; "
                 f"give one reward per {self.unit}"
             )
-        found: dict[Any, list[Episode]] = {}
+        by_key: dict[Any, list[Episode]] = {}
         made: list[Episode] = []
         sources: Sources = []
         for index, play in enumerate(plays):
@@ -71,17 +71,17 @@ class PlayReader:
                         f"{self.unit}s[{index}] is a group, whose episodes have their rewards; "
                         "omit `rewards`, or give its episodes"
                     )
-                read = [self.episode(each, index, "", sources) for each in play]
-                found[index, play.task_id] = read
+                read = [self.episode(attempt, index, "", sources) for attempt in play]
+                by_key[index, play.task_id] = read
                 continue
             key = group_by(play) if group_by else opening_of(play)
             episode = self.episode(play, index, str(key), sources)
             if rewards is not None:
                 episode = booked(episode, rewards[index])
             made.append(episode)
-            found.setdefault(key, []).append(episode)
+            by_key.setdefault(key, []).append(episode)
         check_usable(made, rewards)
-        return [grouped(episodes) for episodes in found.values()], sources
+        return [grouped(episodes) for episodes in by_key.values()], sources
 
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
         """A play as an episode without credit; adds the turns read from each rollout to
@@ -100,9 +100,9 @@ class RolloutReader(PlayReader):
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
         if isinstance(play, Episode):
             return self._played(play, sources)
-        given = {play.agent or "agent": play} if isinstance(play, Rollout) else dict(play)
+        rollouts = {play.agent or "agent": play} if isinstance(play, Rollout) else dict(play)
         parts: dict[str, Rollout] = {}
-        for agent, rollout in given.items():
+        for agent, rollout in rollouts.items():
             alone = not isinstance(play, Rollout)
             turns = self.turns(replace(rollout, agent=agent) if alone else rollout)
             sources.append((rollout, turns))
@@ -111,8 +111,10 @@ class RolloutReader(PlayReader):
                 if alone:  # the key overrides the generator's agent name
                     turn.agent, turn.trained = agent, self._trains(agent)
                 spoken.setdefault(turn.agent, []).append(turn)
-            for speaker, own in (spoken or {agent: []}).items():
-                parts[speaker] = replace(rollout, agent=speaker, policy=self.policy, turns=own)
+            for speaker, agent_turns in (spoken or {agent: []}).items():
+                parts[speaker] = replace(
+                    rollout, agent=speaker, policy=self.policy, turns=agent_turns
+                )
         return Episode.recorded(str(index), Task(task), parts)
 
     def _played(self, episode: Episode, sources: Sources) -> Episode:
@@ -170,12 +172,12 @@ class TeamReader(PlayReader):
     unit = "episode"
 
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
-        known = play.rollouts if isinstance(play, Episode) else {}
+        originals = play.rollouts if isinstance(play, Episode) else {}
         rollouts: dict[str, Rollout] = {}
         for agent, part in self._parts(play, index).items():
             turns = self._turns(agent, part, shared=isinstance(play, Rollout))
             sources.append((part, turns))
-            rollout, policy = known.get(agent, Rollout()), self.policies[agent].name
+            rollout, policy = originals.get(agent, Rollout()), self.policies[agent].name
             rollouts[agent] = replace(rollout, agent=agent, policy=policy, turns=turns)
         if isinstance(play, Episode):
             return replace(play, rollouts=rollouts, step_rewards=list(play.step_rewards))
@@ -208,11 +210,11 @@ class TeamReader(PlayReader):
         trained = {id(turn): turn.trained for turn in rollout.turns}
         named = rollout if shared else replace(rollout, agent=agent)
         turns = RolloutReader(policy.name, policy.chat, None).turns(named)
-        found = [turn for turn in turns if turn.agent == agent or not shared]
-        for turn in found:
+        agent_turns = [turn for turn in turns if turn.agent == agent or not shared]
+        for turn in agent_turns:
             turn.agent = agent
             turn.trained = agent in self.trained and trained.get(id(turn), True)
-        return found
+        return agent_turns
 
 
 def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
@@ -275,9 +277,9 @@ def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
 
 def grouped(episodes: list[Episode]) -> Group:
     """A group in which every episode that was not forked is a separate attempt."""
-    for place, episode in enumerate(episodes):
+    for index, episode in enumerate(episodes):
         if len(episode.path) < 2:
-            episode.path = (place,)
+            episode.path = (index,)
     return Group(episodes, episodes[0].task.id if episodes else "")
 
 
@@ -286,19 +288,19 @@ def booked(episode: Episode, reward: TeamReward) -> Episode:
     trained; a non-finite one makes the episode a failed one. Raises `ConfigError`: it names an
     agent without a turn."""
     rollouts = episode.rollouts
-    own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
-    for agent in own.keys() - rollouts.keys():
+    by_agent = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
+    for agent in by_agent.keys() - rollouts.keys():
         raise ConfigError(
             f"the reward of episode {episode.id!r} names agent {agent!r}, which has no turn there"
         )
-    known = {agent: float(x) for agent, x in own.items() if x is not None}
-    wrong = [f"{agent}: {x}" for agent, x in known.items() if not math.isfinite(x)]
+    rewards = {agent: float(x) for agent, x in by_agent.items() if x is not None}
+    wrong = [f"{agent}: {x}" for agent, x in rewards.items() if not math.isfinite(x)]
     for agent, rollout in rollouts.items():
         for turn in rollout.turns:
             turn.reward = 0.0
         if rollout.turns and not wrong:
-            rollout.turns[-1].reward = known.get(agent, 0.0)
-    team = sum(known.values()) / len(known) if known and not wrong else 0.0
+            rollout.turns[-1].reward = rewards.get(agent, 0.0)
+    team = sum(rewards.values()) / len(rewards) if rewards and not wrong else 0.0
     steps = team_rewards(list(episode.turns), team)
     steps = [0.0] * (len(episode.step_rewards) - len(steps)) + steps
     return replace(
@@ -307,7 +309,7 @@ def booked(episode: Episode, reward: TeamReward) -> Episode:
         step_rewards=steps,
         status="error" if wrong else episode.status,
         error=f"its reward is not finite ({', '.join(wrong)})" if wrong else episode.error,
-        missing=frozenset(own.keys() - known.keys() if known else rollouts),
+        missing=frozenset(by_agent.keys() - rewards.keys() if rewards else rollouts),
     )
 
 
@@ -315,9 +317,9 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
     """Logs the first reward that is not finite. Raises `ConfigError`: none is."""
     if rewards is None:
         return
-    wrong = [place for place, episode in enumerate(episodes) if episode.failed and episode.error]
+    wrong = [index for index, episode in enumerate(episodes) if episode.failed and episode.error]
     first = f"reward {wrong[0]} is {rewards[wrong[0]]}" if wrong else "all of them are None"
-    if episodes and not any(not each.failed and each.scored for each in episodes):
+    if episodes and not any(not other.failed and other.scored for other in episodes):
         raise ConfigError(f"no reward is a finite number: {first}; rewards must be finite numbers")
     if wrong:
         log.warning(

@@ -190,8 +190,8 @@ class AnswerCritic(Critic):
     """The critic of one policy that reads completions after the last token of the prompt only."""
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
-        found: list[Sample] = []
-        for turn in (turn for each in super().samples(groups, credited) for turn in each.turns):
+        answers: list[Sample] = []
+        for turn in (turn for sample in super().samples(groups, credited) for turn in sample.turns):
             alone = CriticTurn(
                 turn.agent,
                 turn.policy,
@@ -202,8 +202,8 @@ class AnswerCritic(Critic):
                 advantages=turn.advantages,
                 taken=[turn],
             )
-            found += merge([alone], unit=len(found), rollout=len(found))
-        return found
+            answers += merge([alone], unit=len(answers), rollout=len(answers))
+        return answers
 
     def record(self, turn: Turn) -> None:
         assert isinstance(turn, CriticTurn)
@@ -238,8 +238,8 @@ class CentralCritic(Critic):
 
     def record(self, turn: Turn) -> None:
         assert isinstance(turn, CriticTurn)
-        for each in turn.taken:
-            each.values = float(column(turn, "values")[0])
+        for taken_turn in turn.taken:
+            taken_turn.values = float(column(turn, "values")[0])
 
     def states(self, episode: Episode) -> list[CriticTurn]:
         """The joint states of an episode, with the values and returns of their turns."""
@@ -247,7 +247,7 @@ class CentralCritic(Critic):
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         limit = self.body.max_context - 1
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        found: list[CriticTurn] = []
+        joint_states: list[CriticTurn] = []
         for step, text in joint_texts(episode, self._text_of):
             ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit and not self._cut:
@@ -259,9 +259,9 @@ class CentralCritic(Critic):
                 )
             state = CriticTurn(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
             state.values, state.returns = step.turns[0].values, step.turns[0].returns
-            found.append(state)
+            joint_states.append(state)
             ids = [*ids, mark]
-        return found
+        return joint_states
 
     def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
         return self.chats[turn.policy].decode(ids)

@@ -206,5 +206,5 @@ def _head(features: int, hidden: int) -> nn.Sequential:
 
 def _apply(heads: nn.ModuleList | None, read: Tensor) -> Tensor:
     assert heads is not None, "this mode has no such head"
-    columns = [head(each) for head, each in zip(heads, read.unbind(1), strict=True)]
+    columns = [head(part) for head, part in zip(heads, read.unbind(1), strict=True)]
     return torch.cat(columns, dim=-1)

@@ -133,9 +133,9 @@ class MixedCritic(CentralCritic):
     def utilities(self) -> list[tuple[str, list[Turn], float, int]]:
         """The same with the agent's utility, and the number of the prompt that it answered."""
         rows = self._known()
-        found = self._spread(rows, self.team.utilities(rows.chosen))
+        entries = self._spread(rows, self.team.utilities(rows.chosen))
         chosen = rows.decision[rows.active].tolist()
-        return [(*entry, number) for entry, number in zip(found, chosen, strict=True)]
+        return [(*entry, number) for entry, number in zip(entries, chosen, strict=True)]
 
     def _spread(self, rows: FeatureRows, table: Tensor) -> Iterator[tuple[str, list[Turn], float]]:
         numbers = table.cpu().double().numpy()
@@ -153,15 +153,15 @@ class MixedCritic(CentralCritic):
     ) -> dict[str, float]:
         """Trains on the returns of the turns that `annotate` has read: `mixing.epochs` steps, each
         on all rows. Arguments and result as for every critic."""
-        found = self.take_returns(groups)
-        if found is None:
+        pair = self.take_returns(groups)
+        if pair is None:
             return {}
-        (kept, returns), rate, history = found, self.stepper.begin(step), []
+        (rows, returns), rate, history = pair, self.stepper.begin(step), []
         for _ in range(self.mixing.epochs):
             self.stepper.clear()
             with repeatable(returns.device):
                 with span("forward", self.title):
-                    loss = self._loss(kept, returns / self.scale)
+                    loss = self._loss(rows, returns / self.scale)
                 with span("backward", self.title):
                     self.stepper.backward(loss)
             number = float(loss.detach())
@@ -176,12 +176,12 @@ class MixedCritic(CentralCritic):
     def loss(
         self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
     ) -> Tensor:
-        found = self.take_returns(groups)
-        if found is None:
+        pair = self.take_returns(groups)
+        if pair is None:
             return self.scale * 0.0
         self._follow()
-        kept, returns = found
-        return self._loss(kept, returns / self.scale)
+        rows, returns = pair
+        return self._loss(rows, returns / self.scale)
 
     def losses(
         self,
@@ -190,29 +190,31 @@ class MixedCritic(CentralCritic):
         rng: random.Random,
         across: Across | None = None,
     ) -> Iterator[Tensor]:
-        found = self.take_returns(groups)
-        for _ in range(self.mixing.epochs if found else 0):
-            kept, returns = found  # pyright: ignore[reportGeneralTypeIssues]
-            yield self._loss(kept, returns / self.scale)
+        pair = self.take_returns(groups)
+        for _ in range(self.mixing.epochs if pair else 0):
+            rows, returns = pair  # pyright: ignore[reportGeneralTypeIssues]
+            yield self._loss(rows, returns / self.scale)
             self._follow()
 
     def take_returns(self, groups: Sequence[Group]) -> tuple[FeatureRows, Tensor] | None:
         """The rows read by `annotate` that have returns, and these returns (B,); stores in `fit`
         the values mixed for them. `None` if there are none."""
         self.fit, rows = None, self.rows
-        paid = [] if rows is None else [step.turns[0].returns is not None for step in rows.steps]
-        if rows is None or not any(paid):
+        has_return = (
+            [] if rows is None else [step.turns[0].returns is not None for step in rows.steps]
+        )
+        if rows is None or not any(has_return):
             return None
-        kept = rows.where(paid)
-        numbers = [float(np.mean(step.turns[0].returns)) for step in kept.steps]  # pyright: ignore
-        returns = torch.tensor(numbers, dtype=torch.float32, device=kept.chosen.device)
+        selected = rows.where(has_return)
+        numbers = [float(np.mean(step.turns[0].returns)) for step in selected.steps]  # pyright: ignore
+        returns = torch.tensor(numbers, dtype=torch.float32, device=selected.chosen.device)
         scale = self.team.scale
         if not scale:
             scale.copy_(returns.square().mean().sqrt())
         with torch.no_grad():
-            known = self._mixed(self.team, kept) * self.scale
-        self.fit = (returns.cpu().double().numpy(), known.cpu().double().numpy())
-        return kept, returns
+            values = self._mixed(self.team, selected) * self.scale
+        self.fit = (returns.cpu().double().numpy(), values.cpu().double().numpy())
+        return selected, returns
 
     def _loss(self, rows: FeatureRows, returns: Tensor) -> Tensor:
         """Half the squared error of the mixed value; for counterfactual advantages plus that of
@@ -246,12 +248,12 @@ class MixedCritic(CentralCritic):
     def load(self, folder: Path) -> None:
         from safetensors.torch import load_file
 
-        known, saved = self._state(), load_file(folder / "mixer.safetensors")
-        if known.keys() != saved.keys():
+        state, saved = self._state(), load_file(folder / "mixer.safetensors")
+        if state.keys() != saved.keys():
             raise TrainingError(
                 f"{folder}: the saved mixer is of another kind; resume with the same mixer settings"
             )
-        for name, tensor in known.items():
+        for name, tensor in state.items():
             tensor.copy_(saved[name])
 
     def _state(self) -> dict[str, Tensor]:

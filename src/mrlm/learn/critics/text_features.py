@@ -55,11 +55,11 @@ class FeatureRows:
     active: Tensor
     decision: Tensor
 
-    def where(self, kept: Sequence[bool]) -> FeatureRows:
+    def where(self, mask: Sequence[bool]) -> FeatureRows:
         """The rows selected by a mask."""
-        at = torch.tensor(kept, device=self.chosen.device)
+        at = torch.tensor(mask, device=self.chosen.device)
         tensors = (self.chosen, self.expected, self.state, self.active, self.decision)
-        steps, slots = list(compress(self.steps, kept)), list(compress(self.slots, kept))
+        steps, slots = list(compress(self.steps, mask)), list(compress(self.slots, mask))
         return FeatureRows(steps, slots, *(tensor[at] for tensor in tensors))
 
 
@@ -123,19 +123,19 @@ class FeatureReader:
         expected = torch.zeros_like(chosen)
         active = torch.zeros(len(steps), count, dtype=torch.bool)
         decision = torch.arange(len(steps) * count).view(len(steps), count) + len(steps) * count
-        known: dict[tuple[int, ...], int] = {}
+        questions: dict[tuple[int, ...], int] = {}
         for row, (taken, (_, read, _, group)) in enumerate(zip(slots, steps, strict=True)):
             for slot, turns in taken.items():
                 chosen[row, slot] = read.chosen[id(turns[-1])]
                 expected[row, slot] = read.expected[id(turns[0])]
                 active[row, slot] = True
                 question = (group, slot, *turns[0].prompt_ids)
-                decision[row, slot] = known.setdefault(question, len(known))
+                decision[row, slot] = questions.setdefault(question, len(questions))
         nothing = torch.zeros(0, device=device)
         states = [read.states.get(number, nothing) for _, read, number, _ in steps]
-        found = [step for step, *_ in steps]
+        row_steps = [step for step, *_ in steps]
         masks = active.to(device), decision.to(device)
-        return FeatureRows(found, slots, chosen, expected, torch.stack(states), *masks)
+        return FeatureRows(row_steps, slots, chosen, expected, torch.stack(states), *masks)
 
     def _slot(self, turn: Turn) -> int:
         if turn.agent not in self.slots:
@@ -146,16 +146,18 @@ class FeatureReader:
         return self.slots[turn.agent]
 
     def _features(self, episodes: Sequence[Episode]) -> list[_Features]:
-        found = [_Features() for _ in episodes]
+        results = [_Features() for _ in episodes]
         samples: list[Sample] = []
         places: dict[int, tuple[dict[int, Tensor], int]] = {}
-        for features, episode in zip(found, episodes, strict=True):
+        for features, episode in zip(results, episodes, strict=True):
             for rollout in episode.rollouts.values():
                 texts = own_texts(rollout, self.decode)
                 reads = self._pieces([text for _, *both in texts for text in both])
-                for (turn, *_), seen, said in zip(texts, reads[::2], reads[1::2], strict=True):
+                for (turn, *_), seen, completion in zip(
+                    texts, reads[::2], reads[1::2], strict=True
+                ):
                     places[id(seen)] = (features.expected, id(turn))
-                    places[id(said)] = (features.chosen, id(turn))
+                    places[id(completion)] = (features.chosen, id(turn))
                 samples += merge(reads)
             if self.states:
                 reads = self._pieces([text for _, text in joint_texts(episode, self.decode)])
@@ -165,11 +167,11 @@ class FeatureReader:
             sample.unit = unit
         shared = parts(samples, self.peers.size, self.body.packed)
         pieces = [[piece for sample in part for piece in sample.turns] for part in shared]
-        own = {id(piece): feature for piece, feature in self._read(shared[self.peers.rank])}
+        by_piece = {id(piece): feature for piece, feature in self._read(shared[self.peers.rank])}
         if self.peers.size == 1:
-            features = [[own[id(piece)] for piece in pieces[0]]]
+            features = [[by_piece[id(piece)] for piece in pieces[0]]]
         else:
-            numbers = [own[id(piece)].cpu().numpy() for piece in pieces[self.peers.rank]]
+            numbers = [by_piece[id(piece)].cpu().numpy() for piece in pieces[self.peers.rank]]
             features = [
                 [torch.from_numpy(row).to(self.body.device) for row in rows]
                 for rows in self.peers.from_all(numbers)
@@ -178,7 +180,7 @@ class FeatureReader:
             for piece, feature in zip(part, rows, strict=True):
                 table, key = places[id(piece)]
                 table[key] = feature
-        return found
+        return results
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
         """Texts as turns: the prompt is the text before, the completion the text and an end
@@ -186,10 +188,10 @@ class FeatureReader:
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
-        found: list[Turn] = []
+        pieces: list[Turn] = []
         for text in texts:
             ids = [*self.body.chat.encode_text(text), mark]
-            kept = ids[-(limit - 1) :]
+            tail = ids[-(limit - 1) :]
             if len(before) + len(ids) > limit and not self._cut:
                 self._cut = True
                 log.warning(
@@ -197,9 +199,9 @@ class FeatureReader:
                     "the left; set training.critic_model to a model with more positions",
                     limit,
                 )
-            found.append(Turn("reader", "reader", before[-(limit - len(kept)) :], kept))
+            pieces.append(Turn("reader", "reader", before[-(limit - len(tail)) :], tail))
             before = [*before, *ids]
-        return found
+        return pieces
 
     def _read(self, samples: Sequence[Sample]) -> Iterator[tuple[Turn, Tensor]]:
         """Features (F,) of every text."""

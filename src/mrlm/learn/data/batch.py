@@ -221,8 +221,8 @@ def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample
     for turn in turns:
         if not turn.trained or not turn.completion_ids:
             continue
-        known = samples[-1].ids if samples else []
-        if samples and turn.prompt_ids[: len(known)] == known:
+        history = samples[-1].ids if samples else []
+        if samples and turn.prompt_ids[: len(history)] == history:
             sample = samples[-1]
             sample.ids = [*turn.prompt_ids, *turn.completion_ids]
         else:
@@ -361,7 +361,7 @@ def joined(columns: Sequence[Column | None], counts: Sequence[int] | np.ndarray)
     if kinds == {list}:
         lists = cast("Sequence[list[float]]", columns)
         return np.array([*chain.from_iterable(lists)], dtype=np.float64)
-    return np.concatenate([as_column(*each) for each in zip(columns, counts, strict=True)])
+    return np.concatenate([as_column(*pair) for pair in zip(columns, counts, strict=True)])
 
 
 def as_column(value: Column | None, count: int) -> np.ndarray:

@@ -42,21 +42,21 @@ def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sampl
         loads = [float(sum(len(sample.ids) for sample in unit)) for unit in units]
         places = shares(loads, size)
     else:
-        order = sorted(range(len(units)), key=lambda place: units[place][0].ids)
-        before = [[], *(units[place][-1].ids for place in order)]
-        costs = [new_tokens(units[place], last) for place, last in zip(order, before, strict=False)]
+        order = sorted(range(len(units)), key=lambda index: units[index][0].ids)
+        before = [[], *(units[index][-1].ids for index in order)]
+        costs = [new_tokens(units[index], last) for index, last in zip(order, before, strict=False)]
         places = _stretches(order, costs, size)
-    return [[sample for place in chosen for sample in units[place]] for chosen in places]
+    return [[sample for index in chosen for sample in units[index]] for chosen in places]
 
 
 def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[list[int]]:
     """Cuts an order into `size` contiguous runs of about equal cost, as sorted indices."""
-    found: list[list[int]] = [[] for _ in range(size)]
+    runs: list[list[int]] = [[] for _ in range(size)]
     total = max(1, sum(costs))
-    for place, cost, end in zip(order, costs, accumulate(costs), strict=True):
+    for index, cost, end in zip(order, costs, accumulate(costs), strict=True):
         middle = end - cost / 2
-        found[min(size - 1, int(middle * size / total))].append(place)
-    return [sorted(places) for places in found]
+        runs[min(size - 1, int(middle * size / total))].append(index)
+    return [sorted(places) for places in runs]
 
 
 def rounds(
@@ -68,11 +68,11 @@ def rounds(
 ) -> list[list[Sample]]:
     """The micro-batches of this rank, from the samples of each rank; limits as in `split`. With a
     sharded model every rank has the same number, padded with empty ones."""
-    own = split(shared[peers.rank], max_tokens, least, policy.packed)
+    batches = split(shared[peers.rank], max_tokens, least, policy.packed)
     if not policy.storage.sharded:
-        return own
+        return batches
     most = max(len(split(part, max_tokens, least, policy.packed)) for part in shared)
-    return own + [[] for _ in range(most - len(own))]
+    return batches + [[] for _ in range(most - len(batches))]
 
 
 def micro_batches(
@@ -116,22 +116,22 @@ def exchange_columns(
     def turns_of(rank: int) -> list[Turn]:
         return [turn for sample in shared[rank] for turn in sample.turns]
 
-    own = {name: flat(getattr(turn, name) for turn in turns_of(peers.rank)) for name in names}
-    for rank, table in enumerate(peers.from_all(own)):
+    columns = {name: flat(getattr(turn, name) for turn in turns_of(peers.rank)) for name in names}
+    for rank, table in enumerate(peers.from_all(columns)):
         for name, numbers in table.items() if rank != peers.rank else ():
             write_column(turns_of(rank), name, numbers)
 
 
 def flat(columns: object) -> np.ndarray:
     """Concatenates columns as float32, the type of model outputs."""
-    found = list(columns)  # type: ignore[call-overload]
-    return np.concatenate(found).astype(np.float32) if found else np.zeros(0, np.float32)
+    arrays = list(columns)  # type: ignore[call-overload]
+    return np.concatenate(arrays).astype(np.float32) if arrays else np.zeros(0, np.float32)
 
 
 def weights_of(policies: Sequence[HasModules], critics: Sequence[HasModules]) -> Iterator[Any]:
     """The tensors of policies and critics, each once: equal on all ranks before training."""
     seen: set[int] = set()
-    for module in (module for each in (*policies, *critics) for module in each.modules()):
+    for module in (module for owner in (*policies, *critics) for module in owner.modules()):
         for tensor in (*module.parameters(), *module.buffers()):
             if id(tensor) not in seen:
                 seen.add(id(tensor))

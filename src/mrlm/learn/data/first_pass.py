@@ -31,8 +31,8 @@ class FirstPass:
     ) -> None:
         """Writes cached columns to turns; `annotate` computes them if one is missing, or
         `again`."""
-        known = [self.recall(*source) for source in sources]
-        if again or not all(known):
+        cached = [self.recall(*source) for source in sources]
+        if again or not all(cached):
             annotate()
             for source in sources:
                 self.recall(*source)
@@ -40,10 +40,10 @@ class FirstPass:
 
     def recall(self, rollout: Rollout, turns: Iterable[Turn]) -> bool:
         """Writes cached columns to turns of a rollout; returns whether all turns were cached."""
-        _, known = self._known.get(id(rollout), (None, {}))
+        _, cached = self._known.get(id(rollout), (None, {}))
         complete = True
         for turn in turns:
-            columns = known.get(_key(turn))
+            columns = cached.get(_key(turn))
             complete = complete and columns is not None
             for name, column in (columns or {}).items():
                 setattr(turn, name, column)
@@ -51,15 +51,15 @@ class FirstPass:
 
     def keep(self, rollout: Rollout, turns: Sequence[Turn]) -> None:
         """Caches the columns of turns that are not cached yet."""
-        place = id(rollout)
-        if place not in self._known:
-            known = self._known
-            forget = weakref.ref(rollout, lambda _: known.pop(place, None))
-            self._known[place] = (forget, {})
-        _, columns = self._known[place]
+        key = id(rollout)
+        if key not in self._known:
+            cache = self._known
+            forget = weakref.ref(rollout, lambda _: cache.pop(key, None))
+            self._known[key] = (forget, {})
+        _, columns = self._known[key]
         for turn in turns:
-            found = {name: getattr(turn, name) for name in COLUMNS}
-            columns.setdefault(_key(turn), found)
+            values = {name: getattr(turn, name) for name in COLUMNS}
+            columns.setdefault(_key(turn), values)
 
     def forget(self) -> None:
         """Clears the cache: the next loss starts a new update."""

@@ -20,7 +20,7 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
     """Turns of a rollout, each followed by one whose completion is the agent's next observation:
     the tokens up to the next prompt, and after the last turn `tail_ids`. Where a prompt does not
     continue the preceding tokens, nothing is added."""
-    found: list[Turn] = []
+    extended: list[Turn] = []
     for turn, following in zip_longest(turns, turns[1:]):
         history = [*turn.prompt_ids, *turn.completion_ids]
         if following is None:
@@ -29,9 +29,9 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
             seen = list(following.prompt_ids[len(history) :])
         else:
             seen = []
-        found.append(turn)
+        extended.append(turn)
         if seen and turn.trained:
-            found.append(
+            extended.append(
                 Turn(
                     turn.agent,
                     turn.policy,
@@ -44,4 +44,4 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
                     sampling=turn.sampling,
                 )
             )
-    return found
+    return extended

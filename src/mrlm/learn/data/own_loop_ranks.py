@@ -34,14 +34,14 @@ class Across:
 
     def totals(self, samples: Sequence[Sample]) -> Totals:
         """Loss denominators over all ranks. Collective: every rank must call it."""
-        own = Totals.of(samples)
-        parts = ops.global_gather(asdict(replace(own, by_rollout={})))
+        rank_totals = Totals.of(samples)
+        parts = ops.global_gather(asdict(replace(rank_totals, by_rollout={})))
         agents: Counter[str] = Counter()
         for part in parts:
             agents.update(part["tokens_by_agent"])
         names = ("tokens", "sequences", "turns", "units", "seen")
         sums = {name: sum(part[name] for part in parts) for name in names}
-        return Totals(**sums, tokens_by_agent=dict(agents), by_rollout=own.by_rollout)
+        return Totals(**sums, tokens_by_agent=dict(agents), by_rollout=rank_totals.by_rollout)
 
     def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
         """The loss, with a hook that averages gradients over ranks in `backward`, unless in
@@ -57,12 +57,12 @@ class Across:
         device = parameters[0].device
         has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32).to(device)
         torch.distributed.all_reduce(has, group=group)
-        known = zip(parameters, has.tolist(), strict=True)
-        found = [parameter for parameter, count in known if count]
-        for parameter in found:
+        pairs = zip(parameters, has.tolist(), strict=True)
+        active = [parameter for parameter, count in pairs if count]
+        for parameter in active:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        for bucket in _buckets([parameter.grad for parameter in found]):  # pyright: ignore
+        for bucket in _buckets([parameter.grad for parameter in active]):  # pyright: ignore
             flat = _flatten_dense_tensors(bucket)
             torch.distributed.all_reduce(flat, group=group)
             flat /= self.size
@@ -87,12 +87,12 @@ class _Averaged(torch.autograd.Function):
 
 def _buckets(slopes: Sequence[Tensor]) -> list[list[Tensor]]:
     """Splits gradients into buckets of one dtype and about `BUCKET` bytes."""
-    found: list[list[Tensor]] = []
+    buckets: list[list[Tensor]] = []
     held, kind = BUCKET, None
     for slope in slopes:
         if held >= BUCKET or slope.dtype != kind:
-            found.append([])
+            buckets.append([])
             held, kind = 0, slope.dtype
-        found[-1].append(slope)
+        buckets[-1].append(slope)
         held += slope.numel() * slope.element_size()
-    return found
+    return buckets

@@ -24,15 +24,15 @@ def samples_of(
     units: dict[tuple[object, ...], int] = {}
     rollouts = count()
 
-    def key(number: int, place: int, agent: str) -> tuple[object, ...]:
+    def key(number: int, episode_index: int, agent: str) -> tuple[object, ...]:
         if unit == "turn":
             return (len(samples),)
         if unit == "rollout":
-            return (number, place, agent)
-        return (number, agent) if unit == "pair" else (number, place)
+            return (number, episode_index, agent)
+        return (number, agent) if unit == "pair" else (number, episode_index)
 
     for number, group in enumerate(groups):
-        for place, episode in enumerate(group.episodes):
+        for index, episode in enumerate(group.episodes):
             if episode.failed:
                 continue
             for agent, rollout in episode.rollouts.items():
@@ -44,7 +44,7 @@ def samples_of(
                     and (not credited or turn.advantages is not None)
                 ]
                 for sample in merge(turns, rollout=next(rollouts)):
-                    sample.unit = units.setdefault(key(number, place, agent), len(units))
+                    sample.unit = units.setdefault(key(number, index, agent), len(units))
                     samples.append(sample)
     return samples
 
@@ -68,7 +68,7 @@ def has_advantage(turn: Turn) -> bool:
 def openings(samples: Sequence[Sample]) -> list[Sample]:
     """One sample per turn that ends with the first token of its completion; each is a unit of its
     own, so that they fit into micro-batches."""
-    found: list[Sample] = []
+    first_samples: list[Sample] = []
     for turn in (turn for sample in samples for turn in sample.turns):
         first = Turn(
             turn.agent,
@@ -77,8 +77,8 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
             turn.completion_ids[:1],
             sampling=turn.sampling,
         )
-        found += merge([first], unit=len(found))
-    return found
+        first_samples += merge([first], unit=len(first_samples))
+    return first_samples
 
 
 def minibatches(

@@ -37,21 +37,21 @@ class Trace:
     @torch.no_grad()
     def _add(self, batch: Batch, outputs: Outputs) -> None:
         traced = np.array([id(turn) in self._turns for turn in batch.turns])
-        (own,) = np.nonzero(traced[batch.host["turn"]])
-        if len(own):
-            here = to_device(own, outputs.logprobs.device)
+        (indices,) = np.nonzero(traced[batch.host["turn"]])
+        if len(indices):
+            here = to_device(indices, outputs.logprobs.device)
             columns = torch.stack([outputs.logprobs[here], outputs.entropy[here]]).float()
             self._seen.append(([*compress(batch.turns, traced)], columns))
 
     def write(self) -> None:
         """Writes `last_logprobs` and `entropies`, one number per token, to the turns' traces."""
-        found: dict[int, list[np.ndarray]] = {}
+        by_turn: dict[int, list[np.ndarray]] = {}
         for turns, columns in self._seen:
             ends = np.cumsum([len(turn) for turn in turns])
             parts = np.split(columns.cpu().numpy(), ends[:-1], axis=1)
             for turn, part in zip(turns, parts, strict=True):
-                found.setdefault(id(turn), []).append(part)
-        for key, several in found.items():
+                by_turn.setdefault(id(turn), []).append(part)
+        for key, several in by_turn.items():
             logprobs, entropies = np.concatenate(several, axis=1)
             if len(logprobs) == len(self._turns[key]):  # of sharded updates, only the own part
                 self._turns[key].trace = {"last_logprobs": logprobs, "entropies": entropies}

@@ -64,13 +64,13 @@ def added_by(x: Tensor, lora: Lora) -> Tensor:
 
 
 def updates(
-    x: Tensor, found: Sequence[Sequence[Lora | None]], owned: Owners, direct: bool
+    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], owned: Owners, direct: bool
 ) -> list[Tensor | None]:
     """The additions of adapters to the outputs of linear maps that read x (N, in).
 
     Args:
         x: the input.
-        found: for each map, the update of each adapter of `owned`.
+        map_loras: for each map, the update of each adapter of `owned`.
         owned: the adapter of each token.
         direct: backward adds to `grad` of the weights itself.
 
@@ -78,25 +78,25 @@ def updates(
         For each map the update (N, width); `None` if no adapter has one.
     """
     if owned.back is None:
-        return _update(x, found, None, direct)
-    if owned.grid is not None and all(map(_alike, found)):
-        return _update(x, found, owned.grid, direct)
+        return _update(x, map_loras, None, direct)
+    if owned.grid is not None and all(map(_alike, map_loras)):
+        return _update(x, map_loras, owned.grid, direct)
     parts = [
-        _update(F.embedding(rows, x), [[loras[at]] for loras in found], None, direct)
+        _update(F.embedding(rows, x), [[loras[at]] for loras in map_loras], None, direct)
         for at, rows in enumerate(owned.rows)
     ]
-    return [_rejoined(each, owned) for each in zip(*parts, strict=True)]
+    return [_rejoined(map_updates, owned) for map_updates in zip(*parts, strict=True)]
 
 
 def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor | None:
     """The updates (N, width) of one map from those of each adapter for its own tokens."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    tensors = [part for part in parts if part is not None]
+    if not tensors:
         return None
-    width = known[0].shape[1]
+    width = tensors[0].shape[1]
     rows = [
-        known[0].new_zeros(len(own), width) if part is None else part
-        for part, own in zip(parts, owned.rows, strict=True)
+        tensors[0].new_zeros(len(indices), width) if part is None else part
+        for part, indices in zip(parts, owned.rows, strict=True)
     ]
     assert owned.back is not None
     return F.embedding(owned.back, torch.cat(rows))
@@ -112,20 +112,20 @@ def _alike(loras: Sequence[Lora | None]) -> bool:
 
 
 def _update(
-    x: Tensor, found: Sequence[Sequence[Lora | None]], grid: AdapterGrid | None, direct: bool
+    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], grid: AdapterGrid | None, direct: bool
 ) -> list[Tensor | None]:
     """The updates of one adapter, or of all those of a grid."""
-    maps = [[lora for lora in loras if lora] for loras in found]
+    maps = [[lora for lora in loras if lora] for loras in map_loras]
     every = [lora for loras in maps for lora in loras]
     if not every:
         return [None] * len(maps)
     if any(lora.dropout is not None for lora in every):
         return [added_by(x, *loras) if loras else None for loras in maps]
     leaves = [lora.down for lora in every] + [lora.up for lora in every]
-    known = [loras for loras in maps if loras]
+    adapted_maps = [loras for loras in maps if loras]
     # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
     seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
-    done = iter(_LowRank.apply(x, known, grid, direct, leaves, *seen))  # pyright: ignore
+    done = iter(_LowRank.apply(x, adapted_maps, grid, direct, leaves, *seen))  # pyright: ignore
     return [next(done) if loras else None for loras in maps]
 
 
@@ -151,8 +151,8 @@ class _LowRank(torch.autograd.Function):
         ctx.how = grid, direct, leaves, parts
         lows = low.split([rank for rank, _ in parts], 2)
         return tuple(
-            _tokens(_times(own, up.transpose(1, 2), scaling), grid)
-            for own, up, (_, scaling) in zip(lows, ups, parts, strict=True)
+            _tokens(_times(low_part, up.transpose(1, 2), scaling), grid)
+            for low_part, up, (_, scaling) in zip(lows, ups, parts, strict=True)
         )
 
     @staticmethod
@@ -173,15 +173,19 @@ class _LowRank(torch.autograd.Function):
         sizes = [rank for rank, _ in parts]
         by_down = _times(by_low, _cells(x, grid)).split(sizes, 1)
         by_up = [
-            _by_up(grad, own, scaling)
-            for own, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
+            _by_up(grad, low_part, scaling)
+            for low_part, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
         ]
-        found = [y for each in _typed([*by_down, *by_up], leaves[0].dtype) for y in each.unbind()]
-        kept = [y if x.requires_grad else None for x, y in zip(leaves, found, strict=True)]
+        gradients = [
+            y for stacked in _typed([*by_down, *by_up], leaves[0].dtype) for y in stacked.unbind()
+        ]
+        leaf_grads = [
+            y if x.requires_grad else None for x, y in zip(leaves, gradients, strict=True)
+        ]
         if direct:
-            added(leaves, kept)
-            kept = [None]
-        return back, None, None, None, None, *kept
+            added(leaves, leaf_grads)
+            leaf_grads = [None]
+        return back, None, None, None, None, *leaf_grads
 
 
 def _joined(
@@ -195,17 +199,17 @@ def _joined(
     groups = [[downs[at + one] for one in range(count) for at in range(0, half, count)]]
     groups += [list(ups[at : at + count]) for at in range(0, half, count)]
     if leaves[0].dtype == dtype:
-        whole = [each[0] if len(each) == 1 else torch.cat(each) for each in groups]
+        whole = [group[0] if len(group) == 1 else torch.cat(group) for group in groups]
     else:
-        sizes = [[len(x) for x in each] for each in groups]
+        sizes = [[len(x) for x in group] for group in groups]
         whole = [
-            each[0].new_empty((sum(size), each[0].shape[1]), dtype=dtype)
-            for each, size in zip(groups, sizes, strict=True)
+            group[0].new_empty((sum(size), group[0].shape[1]), dtype=dtype)
+            for group, size in zip(groups, sizes, strict=True)
         ]
         targets = [y for x, size in zip(whole, sizes, strict=True) for y in x.split(size)]
-        sources = [x for each in groups for x in each]
+        sources = [x for group in groups for x in group]
         torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
-    down, *rest = (each.unflatten(0, (count, -1)) for each in whole)
+    down, *rest = (group.unflatten(0, (count, -1)) for group in whole)
     return down, rest
 
 
@@ -239,34 +243,34 @@ def _by_up(grad: Tensor, low: Tensor, scaling: float) -> Tensor:
     return _times(grad.transpose(1, 2), low, scaling)
 
 
-def _typed(given: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+def _typed(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Contiguous tensors in another type, in one kernel."""
-    if given[0].dtype == dtype:
-        return [x.contiguous() for x in given]
-    found = [torch.empty(x.shape, dtype=dtype, device=x.device) for x in given]
-    torch._foreach_copy_(found, given)  # pyright: ignore[reportPrivateImportUsage]
-    return found
+    if tensors[0].dtype == dtype:
+        return [x.contiguous() for x in tensors]
+    copies = [torch.empty(x.shape, dtype=dtype, device=x.device) for x in tensors]
+    torch._foreach_copy_(copies, tensors)  # pyright: ignore[reportPrivateImportUsage]
+    return copies
 
 
 def owners_of(adapters: Sequence[str | None], places: Sequence[np.ndarray], device: Any) -> Owners:
     """The adapters of packed tokens, from the indices of the tokens of each tree."""
-    found: dict[str | None, list[np.ndarray]] = {}
-    for adapter, own in zip(adapters, places, strict=True):
-        found.setdefault(adapter, []).append(own)
-    names = tuple(found)
+    by_adapter: dict[str | None, list[np.ndarray]] = {}
+    for adapter, indices in zip(adapters, places, strict=True):
+        by_adapter.setdefault(adapter, []).append(indices)
+    names = tuple(by_adapter)
     if len(names) == 1:
         return Owners(names)
-    parts = [np.concatenate(own) for own in found.values()]
+    parts = [np.concatenate(indices) for indices in by_adapter.values()]
     every, counts = np.concatenate(parts), np.array([len(part) for part in parts])
     grid, most = None, int(counts.max())
     if all(names) and len(names) * most <= WASTE * len(every):
         real = np.arange(most) < counts[:, None]
-        place = np.zeros(real.shape, dtype=np.int64)
-        place[real] = every
-        kept = np.empty_like(every)
-        kept[every] = np.flatnonzero(real)
+        grid_tokens = np.zeros(real.shape, dtype=np.int64)
+        grid_tokens[real] = every
+        token_cells = np.empty_like(every)
+        token_cells[every] = np.flatnonzero(real)
         grid = AdapterGrid(
-            real.shape, to_device(place.reshape(-1), device), to_device(kept, device)
+            real.shape, to_device(grid_tokens.reshape(-1), device), to_device(token_cells, device)
         )
     rows = tuple(to_device(part, device) for part in parts)
     return Owners(names, rows, to_device(np.argsort(every), device), grid)

@@ -30,7 +30,7 @@ def attention_in_blocks(
     """As `attention`, on an accelerator without a kernel for it: in blocks of queries, whose scores
     and masks are computed again in backward. Memory grows with the length, not with its square."""
     size = max(1, SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     for start in range(0, q.shape[2], size):
         stop = min(start + size, q.shape[2])
         how = visible, start, stop, scale, softcap
@@ -38,8 +38,8 @@ def attention_in_blocks(
         mixed: Any = checkpoint(
             _block, part, k, v, *how, use_reentrant=False, preserve_rng_state=False
         )
-        found.append(mixed)
-    return found[0] if len(found) == 1 else torch.cat(found, 2)
+        outputs.append(mixed)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
 
 
 def _block(
@@ -104,16 +104,16 @@ class _Flash(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         q, k, v, mask, scale = inputs
         with small_products():
-            found, total = flash(q, k, v, mask, scale)
-        ctx.save_for_backward(q, k, v, found, total, mask)
+            output, total = flash(q, k, v, mask, scale)
+        ctx.save_for_backward(q, k, v, output, total, mask)
         ctx.scale = scale
-        return found
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, found, total, mask = ctx.saved_tensors
+        q, k, v, output, total, mask = ctx.saved_tensors
         with small_products():
-            back = flash_backward(grads[0], q, k, v, found, total, mask, ctx.scale)
+            back = flash_backward(grads[0], q, k, v, output, total, mask, ctx.scale)
         return *back, None, None
 
 
@@ -127,34 +127,34 @@ class _Blocked(torch.autograd.Function):
         group = q.shape[1] // k.shape[1]
         keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         with small_products():
-            found, total = flash(q, keys, values, mask, scale)
+            output, total = flash(q, keys, values, mask, scale)
         ctx.save_for_backward(q, k, v, total, mask)
         ctx.scale = scale
-        return found
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, total, mask = ctx.saved_tensors
         _, heads, asking, size = q.shape
-        kv, known = k.shape[1:3]
+        kv, key_count = k.shape[1:3]
         mask = mask.expand(len(q), -1, -1, -1)
         back = [torch.empty_like(x, memory_format=torch.preserve_format) for x in (q, k, v)]
-        rows = max(1, BLOCK // (heads * asking * known))
-        given = (q, k, v, mask, total[..., None], grads[0], *back)
-        for parts in zip(*(x.split(rows) for x in given), strict=True):
-            own, keys, values, hidden, sums, grad, to_q, to_k, to_v = parts
-            own = (own * ctx.scale).reshape(-1, heads // kv * asking, size)
+        rows = max(1, BLOCK // (heads * asking * key_count))
+        tensors = (q, k, v, mask, total[..., None], grads[0], *back)
+        for parts in zip(*(x.split(rows) for x in tensors), strict=True):
+            queries, keys, values, hidden, sums, grad, to_q, to_k, to_v = parts
+            queries = (queries * ctx.scale).reshape(-1, heads // kv * asking, size)
             keys, values = keys.flatten(0, 1), values.flatten(0, 1)
-            shares = torch.bmm(own, keys.transpose(1, 2)).view(-1, heads, asking, known)
+            shares = torch.bmm(queries, keys.transpose(1, 2)).view(-1, heads, asking, key_count)
             shares.add_(hidden).sub_(sums).exp_()
             whole = shares.sum(-1, True).clamp_(min=TINY)
-            grad = (grad / whole).reshape(own.shape)
+            grad = (grad / whole).reshape(queries.shape)
             slope = torch.bmm(grad, values.transpose(1, 2)).view(shares.shape).mul_(shares)
             slope.addcmul_(slope.sum(-1, True).div_(whole), shares, value=-1)
-            shares, slope = (x.view(len(own), -1, known) for x in (shares, slope))
-            to_v.copy_(torch.bmm(shares.transpose(1, 2), grad).view(-1, kv, known, size))
+            shares, slope = (x.view(len(queries), -1, key_count) for x in (shares, slope))
+            to_v.copy_(torch.bmm(shares.transpose(1, 2), grad).view(-1, kv, key_count, size))
             to_q.copy_(torch.bmm(slope, keys).mul_(ctx.scale).view(-1, heads, asking, size))
-            to_k.copy_(torch.bmm(slope.transpose(1, 2), own).view(-1, kv, known, size))
+            to_k.copy_(torch.bmm(slope.transpose(1, 2), queries).view(-1, kv, key_count, size))
         return *back, None, None
 
 
@@ -162,8 +162,8 @@ def flash(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Outputs, and logarithms of the sums of exponential scores; for use in `small_products`."""
-    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return found(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
 
 
 def flash_backward(
@@ -171,11 +171,11 @@ def flash_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    found: Tensor,
+    output: Tensor,
     total: Tensor,
     mask: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by q, k and v; `found` and `total` are the outputs of `flash`."""
+    """Gradients by q, k and v; `output` and `total` are the outputs of `flash`."""
     back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    return back(grad, q, k, v, found, total, 0.0, mask is None, attn_mask=mask, scale=scale)
+    return back(grad, q, k, v, output, total, 0.0, mask is None, attn_mask=mask, scale=scale)

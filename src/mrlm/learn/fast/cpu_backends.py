@@ -119,13 +119,13 @@ def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
     shorter type exceeds the limit by far."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(320, 512, generator=generator)
-    wanted = a.double() @ b.double().t()
+    reference = a.double() @ b.double().t()
     with torch.no_grad():
         try:
-            found = product(a, b).double()
+            result = product(a, b).double()
         except (AttributeError, NotImplementedError, RuntimeError):
             return False
-    return float((found - wanted).abs().max() / wanted.abs().max()) < EXACT
+    return float((result - reference).abs().max() / reference.abs().max()) < EXACT
 
 
 def limit_kept_kernels() -> None:

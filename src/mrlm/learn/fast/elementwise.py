@@ -38,12 +38,12 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
     if x.device.type == "cpu":  # in whole heads: loops over halves would be short
         return torch.mul(x, cos[:, None]).addcmul_(x.roll(half, -1), sin[:, None], value=sign)
-    found = torch.empty_like(x, memory_format=torch.contiguous_format)
+    rotated = torch.empty_like(x, memory_format=torch.contiguous_format)
     cos, sin = cos[:, None, half:], sin[:, None, half:]
     a, b = x[..., :half], x[..., half:]
-    torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
-    torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
-    return found
+    torch.mul(a, cos, out=rotated[..., :half]).addcmul_(b, sin, value=-sign)
+    torch.mul(b, cos, out=rotated[..., half:]).addcmul_(a, sin, value=sign)
+    return rotated
 
 
 class Norm(torch.autograd.Function):
@@ -65,14 +65,17 @@ class Norm(torch.autograd.Function):
         back = torch.empty_like(x, memory_format=torch.contiguous_format)
         for_weight = torch.zeros(width, dtype=scale.dtype, device=x.device)
         rows = max(1, CACHED // 2 // width)
-        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
-        for part, own, grad, to_x in zip(*tall, strict=True):
-            normed, grad = part * own, grad.to(scale.dtype)
-            found = normed * grad
-            for_weight += found.sum(0)
-            along = found.mul_(weight).sum(-1, True).div_(width)
-            torch.mul(grad, weight, out=found).addcmul_(normed, along, value=-1)
-            torch.mul(found, own, out=to_x)
+        tall = (
+            tensor.reshape(-1, tensor.shape[-1]).split(rows)
+            for tensor in (x, scale, grads[0], back)
+        )
+        for part, row_scale, grad, to_x in zip(*tall, strict=True):
+            normed, grad = part * row_scale, grad.to(scale.dtype)
+            product = normed * grad
+            for_weight += product.sum(0)
+            along = product.mul_(weight).sum(-1, True).div_(width)
+            torch.mul(grad, weight, out=product).addcmul_(normed, along, value=-1)
+            torch.mul(product, row_scale, out=to_x)
         return back, for_weight.to(weight.dtype), None
 
 
@@ -126,25 +129,27 @@ class CastAll(torch.autograd.Function):
     """Small tensors in another type, each increased by `offset`, in one kernel or two for all."""
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, offset: float, *given: Tensor) -> tuple[Tensor, ...]:
-        ctx.types = [x.dtype for x in given]
-        sources = given
+    def forward(
+        ctx: Any, dtype: torch.dtype, offset: float, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.types = [x.dtype for x in tensors]
+        sources = tensors
         if offset:
-            sources = torch._foreach_add(given, offset)  # pyright: ignore[reportPrivateImportUsage]
-        found = tuple(torch.empty_like(x, dtype=dtype) for x in given)
-        torch._foreach_copy_(found, sources)  # pyright: ignore[reportPrivateImportUsage]
-        return found
+            sources = torch._foreach_add(tensors, offset)  # pyright: ignore[reportPrivateImportUsage]
+        casts = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
+        torch._foreach_copy_(casts, sources)  # pyright: ignore[reportPrivateImportUsage]
+        return casts
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
-        found = [
+        entries = zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
+        gradients = [
             torch.empty_like(x, dtype=dtype) if x is not None and needed else None
-            for x, dtype, needed in given
+            for x, dtype, needed in entries
         ]
-        pairs = zip(found, grads, strict=True)
-        known = [(to, x) for to, x in pairs if to is not None and x is not None]
-        if known:
-            targets, sources = map(list, zip(*known, strict=True))
+        pairs = zip(gradients, grads, strict=True)
+        copies = [(to, x) for to, x in pairs if to is not None and x is not None]
+        if copies:
+            targets, sources = map(list, zip(*copies, strict=True))
             torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
-        return None, None, *found
+        return None, None, *gradients

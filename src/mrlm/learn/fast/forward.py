@@ -96,8 +96,8 @@ class LeanForward:
         rows = padded(rows)
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
-            kept, left = (rows, ends) if number == last else (None, shared.owned)
-            arguments = (stream, layer, shared, kept, left)
+            output_rows, left = (rows, ends) if number == last else (None, shared.owned)
+            arguments = (stream, layer, shared, output_rows, left)
             if checkpointing and torch.is_grad_enabled():
                 stream = checkpoint(self._block, *arguments, use_reentrant=False)
             else:
@@ -114,9 +114,9 @@ class LeanForward:
         trees = [plot.tree for plot in forest]
         sizes = [len(tree.needed) for tree in trees]
         starts = np.cumsum([0, *sizes])
-        own = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        indices = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
         device = trees[0].ids.device
-        owners = owners_of([plot.adapter for plot in forest], own, device)
+        owners = owners_of([plot.adapter for plot in forest], indices, device)
         if len(trees) == 1:
             return trees[0].needed, owners
         before = np.cumsum([0, *map(len, places)]).tolist()
@@ -155,12 +155,12 @@ class LeanForward:
             return {}
         sizes = anatomy.heads, anatomy.kv_heads, anatomy.head_dim
         reach = tokens.paths.longest[1]
-        found = {
+        kernels = {
             window: kernel_for(device, Shape(self.dtype, *sizes, effective(window, reach)))
             for window in {layer.window for layer in anatomy.layers}
         }
-        known = {window: kernel for window, kernel in found.items() if kernel is not None}
-        return known if len(known) == len(found) else {}
+        available = {window: kernel for window, kernel in kernels.items() if kernel is not None}
+        return available if len(available) == len(kernels) else {}
 
     def _cast_norms(self, device: torch.device) -> dict[nn.Module, Tensor]:
         """Factors of all norms in the compute type, in few kernels."""
@@ -271,7 +271,7 @@ class LeanForward:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
         that shape, and keys and values (P, kv_heads * head_dim)."""
         anatomy = self.anatomy
-        found: list[Tensor] = []
+        outputs: list[Tensor] = []
         pieces = shared.tokens.pieces
         if shared.heads:
             masks = [shared.masks.get((number, layer.window)) for number in range(len(pieces))]
@@ -298,10 +298,10 @@ class LeanForward:
                 visible = partial(piece.visible, None if wide else window)
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)
             mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
-            found.append(mixed if piece.inside is None else mixed[piece.inside])
+            outputs.append(mixed if piece.inside is None else mixed[piece.inside])
         if len(left):  # rows that only complete the shape of products
-            found.append(torch.zeros_like(left))
-        return found[0] if len(found) == 1 else torch.cat(found)
+            outputs.append(torch.zeros_like(left))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _norm(self, x: Tensor, module: nn.Module, shared: _Pass) -> Tensor:
         weight = shared.norms.get(module)
@@ -325,13 +325,13 @@ class LeanForward:
             return self._linears(x, layer, product, owned, shared)[0]
         y = joined_linear(x, weights, product, shared.direct)
         loras = [loras_of(module, owned.adapters) for module in layer.modules(product)]
-        found = updates(x, loras, owned, shared.direct)
-        if all(update is None for update in found):
+        additions = updates(x, loras, owned, shared.direct)
+        if all(update is None for update in additions):
             return y
         widths = [len(base.weight) for base in weights.linears[product]]
         parts = [
             y.new_zeros(len(y), width) if update is None else update
-            for update, width in zip(found, widths, strict=True)
+            for update, width in zip(additions, widths, strict=True)
         ]
         return y.add_(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
 
@@ -343,9 +343,9 @@ class LeanForward:
         linears = [linear_of(module, None) for module in modules]
         if (blocks := linears_in_blocks(x, linears)) is not None:
             return blocks
-        found = [F.linear(x, *linear.typed(x.dtype)) for linear in linears]
+        outputs = [F.linear(x, *linear.typed(x.dtype)) for linear in linears]
         loras = [loras_of(module, owned.adapters) for module in modules]
-        for y, update in zip(found, updates(x, loras, owned, shared.direct), strict=True):
+        for y, update in zip(outputs, updates(x, loras, owned, shared.direct), strict=True):
             if update is not None:
                 y.add_(update)
-        return found
+        return outputs

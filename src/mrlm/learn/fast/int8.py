@@ -45,6 +45,6 @@ def linear(x: Tensor, weight: Int8, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` (N, out) in float32, for x (N, in)."""
     x = x.float()
     size = torch.linalg.vector_norm(x, torch.inf, -1, True).add_(NOTHING)
-    given = (x * (LARGEST / size)).round_().to(torch.int8)
-    found = (torch.ops.aten._int_mm(given, weight.values.t()) * size).mul_(weight.scales)
-    return found if bias is None else found.add_(bias)
+    quantized = (x * (LARGEST / size)).round_().to(torch.int8)
+    product = (torch.ops.aten._int_mm(quantized, weight.values.t()) * size).mul_(weight.scales)
+    return product if bias is None else product.add_(bias)

@@ -44,20 +44,20 @@ class BlockWeights:
         sources: list[Tensor] = []
         for product, group in self.linears.items():
             first = group[0].weight
-            sizes = [len(each.weight) for each in group]
+            sizes = [len(linear.weight) for linear in group]
             joined = first.new_empty((sum(sizes), first.shape[1]), dtype=self.dtype)
             targets += joined.split(sizes)
-            sources += [each.weight for each in group]
+            sources += [linear.weight for linear in group]
             bias = None
-            if any(each.bias is not None for each in group):
+            if any(linear.bias is not None for linear in group):
                 make = (
                     first.new_empty if all(x.bias is not None for x in group) else first.new_zeros
                 )
                 bias = make(sum(sizes), dtype=self.dtype)
-                pairs = zip(bias.split(sizes), (each.bias for each in group), strict=True)
-                known = [(to, own) for to, own in pairs if own is not None]
-                targets += [to for to, _ in known]
-                sources += [own for _, own in known]
+                pairs = zip(bias.split(sizes), (linear.bias for linear in group), strict=True)
+                biases = [(to, source) for to, source in pairs if source is not None]
+                targets += [to for to, _ in biases]
+                sources += [source for _, source in biases]
             casts[product] = joined, bias
         torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
         return casts
@@ -80,13 +80,13 @@ class _JoinedLinear(torch.autograd.Function):
         ctx.how = weights, product, direct, leaves
         parts = weights.parts(product)
         sizes = [len(weight) for weight, _ in parts]
-        found = x.new_empty((len(x), sum(sizes)))
-        for y, (weight, bias) in zip(found.split(sizes, 1), parts, strict=True):
+        output = x.new_empty((len(x), sum(sizes)))
+        for y, (weight, bias) in zip(output.split(sizes, 1), parts, strict=True):
             if bias is None:
                 torch.mm(x, weight.t(), out=y)
             else:
                 torch.addmm(bias, x, weight.t(), out=y)
-        return found
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -103,10 +103,10 @@ class _JoinedLinear(torch.autograd.Function):
         if product == "qkv":  # the last one in backward
             weights.release()
         needed = ctx.needs_input_grad[4:]
-        found: list[Tensor | None] = [None] * len(leaves)
+        leaf_grads: list[Tensor | None] = [None] * len(leaves)
         if any(needed):
-            found = _by_leaves(grad, slices, x, leaves, needed, direct)
-        return back, None, None, None, *found
+            leaf_grads = _by_leaves(grad, slices, x, leaves, needed, direct)
+        return back, None, None, None, *leaf_grads
 
 
 def _by_leaves(
@@ -119,41 +119,41 @@ def _by_leaves(
 ) -> list[Tensor | None]:
     """Gradients by weights and biases (weight, bias, weight, ...); `None` for those that were added
     to `grad` of the leaf."""
-    own = leaves[::2]
-    sizes = [len(weight) for weight in own]
+    weights = leaves[::2]
+    sizes = [len(weight) for weight in weights]
     columns = grad.split(sizes, 1)
-    found: list[Tensor | None] = [None] * len(leaves)
-    if len(slices) == 1 < len(own) and all(needed[::2]):
-        rows = _as_leaf(slices[0].t() @ x, own, direct)
-        found[::2] = rows.split(sizes)
+    gradients: list[Tensor | None] = [None] * len(leaves)
+    if len(slices) == 1 < len(weights) and all(needed[::2]):
+        rows = _as_leaf(slices[0].t() @ x, weights, direct)
+        gradients[::2] = rows.split(sizes)
     else:
-        for place, (column, weight) in enumerate(zip(columns, own, strict=True)):
-            if not needed[2 * place]:
+        for index, (column, weight) in enumerate(zip(columns, weights, strict=True)):
+            if not needed[2 * index]:
                 continue
-            known = weight.grad
-            if direct and known is not None and known.dtype == x.dtype:
-                known.addmm_(column.t(), x)
+            weight_grad = weight.grad
+            if direct and weight_grad is not None and weight_grad.dtype == x.dtype:
+                weight_grad.addmm_(column.t(), x)
             else:
-                found[2 * place] = _as_leaf(column.t() @ x, [weight], direct)
+                gradients[2 * index] = _as_leaf(column.t() @ x, [weight], direct)
     if any(needed[1::2]):
         sums = grad.sum(0, dtype=torch.float32).split(sizes)
-        found[1::2] = [
-            total if wanted else None for total, wanted in zip(sums, needed[1::2], strict=True)
+        gradients[1::2] = [
+            total if required else None for total, required in zip(sums, needed[1::2], strict=True)
         ]
-    return added(leaves, found) if direct else found
+    return added(leaves, gradients) if direct else gradients
 
 
-def _as_leaf(found: Tensor, leaves: Sequence[Tensor], direct: bool) -> Tensor:
+def _as_leaf(gradient: Tensor, leaves: Sequence[Tensor], direct: bool) -> Tensor:
     """A gradient in the type of its leaves, unless it is added to existing ones."""
     if direct and all(leaf.grad is not None for leaf in leaves):
-        return found
-    return found.to(leaves[0].dtype)
+        return gradient
+    return gradient.to(leaves[0].dtype)
 
 
 @torch.no_grad()
-def added(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def added(leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Adds gradients to those of their leaves; nothing is left for autograd."""
-    pairs = [(leaf, x) for leaf, x in zip(leaves, found, strict=True) if x is not None]
+    pairs = [(leaf, x) for leaf, x in zip(leaves, gradients, strict=True) if x is not None]
     same = [(leaf.grad, x) for leaf, x in pairs if leaf.grad is not None and leaf.dtype == x.dtype]
     if same:
         grads, more = map(list, zip(*same, strict=True))

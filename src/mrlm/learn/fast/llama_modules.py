@@ -140,9 +140,9 @@ class Layer:
 
     @property
     def norms(self) -> list[nn.Module]:
-        found = (self.norm_attention, self.norm_mlp, self.norm_q, self.norm_k)
+        before = (self.norm_attention, self.norm_mlp, self.norm_q, self.norm_k)
         after = (self.norm_after_attention, self.norm_after_mlp)
-        return [norm for norm in (*found, *after) if norm is not None]
+        return [norm for norm in (*before, *after) if norm is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ class Anatomy:
         """Cosines and sines (N, head_dim) for positions (N,), by rotary table."""
         rotate = self.model.model.rotary_emb
         like = torch.empty(0, dtype=dtype, device=positions.device)
-        found: dict[str, tuple[Tensor, Tensor]] = {}
+        tables: dict[str, tuple[Tensor, Tensor]] = {}
         for name in dict.fromkeys(layer.rope for layer in self.layers):
             extra = (name,) if name else ()
             cos, sin = rotate(like, positions[None], *extra)
-            found[name] = (cos[0], sin[0])
-        return found
+            tables[name] = (cos[0], sin[0])
+        return tables
 
 
 def anatomy_of(model: Any) -> Anatomy:
@@ -275,14 +275,14 @@ def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | N
         return [None] * len(adapters)
     downs, ups = wrapped.lora_A._modules, wrapped.lora_B._modules
     dropouts, scaling = wrapped.lora_dropout._modules, wrapped.scaling
-    found: list[Lora | None] = []
+    loras: list[Lora | None] = []
     for name in adapters:
         if not name or name not in downs:
-            found.append(None)
+            loras.append(None)
             continue
         dropout = None if isinstance(dropouts[name], nn.Identity) else dropouts[name]
-        found.append(Lora(downs[name].weight, ups[name].weight, float(scaling[name]), dropout))
-    return found
+        loras.append(Lora(downs[name].weight, ups[name].weight, float(scaling[name]), dropout))
+    return loras
 
 
 def _family(inner: Any, modules: Sequence[nn.Module]) -> str:
@@ -291,10 +291,10 @@ def _family(inner: Any, modules: Sequence[nn.Module]) -> str:
     if family is None or not kind.__module__.startswith(f"transformers.models.{family}."):
         raise NotLean(f"{kind.__name__} is not one of {', '.join(FAMILIES)}")
     embedding = inner.model.embed_tokens
-    known = type(embedding) is nn.Embedding or type(embedding).__module__ == kind.__module__
-    if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
+    plain = type(embedding) is nn.Embedding or type(embedding).__module__ == kind.__module__
+    if not plain or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
         raise NotLean("its embedding or its head was replaced")
-    other = next((type(each) for each in modules if _is_other_adapter(each)), None)
+    other = next((type(candidate) for candidate in modules if _is_other_adapter(candidate)), None)
     if other is not None:
         raise NotLean(f"an adapter of a kind that is not plain LoRA: {other.__name__}")
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
@@ -316,7 +316,7 @@ def _check_config(config: Any) -> None:
     if getattr(config, "attention_dropout", 0.0):
         raise NotLean("it drops attention weights while training")
     ropes: Any = getattr(config, "rope_parameters", None) or {}
-    tables = [ropes] if "rope_type" in ropes else [each for each in ropes.values() if each]
+    tables = [ropes] if "rope_type" in ropes else [entry for entry in ropes.values() if entry]
     for table in tables:
         kind = table.get("rope_type", "default")
         if kind not in ROPES:
@@ -344,7 +344,7 @@ def _base_of(module: Any) -> nn.Linear:
         plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)
         variants = getattr(module, "lora_variant", None) or {}
         ups = module.lora_B._modules.values() if plain else ()
-        biased = any(each._parameters.get("bias") is not None for each in ups)
+        biased = any(up._parameters.get("bias") is not None for up in ups)
         if not plain or variants or biased or getattr(module, "merged", False):
             raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
     return base

@@ -90,15 +90,15 @@ class TokenChunk:
             # dH/dz = -p (log p + H)
             surprise = self.logits.sub_(self.total.log() - self.entropy[:, None])
             surprise.mul_(-by_entropy.float()[:, None] / self.total).sub_(slope / self.total)
-            found = self.weights.mul_(surprise)
+            by_logits = self.weights.mul_(surprise)
         else:
-            found = self.weights.mul_(-slope / self.total)
-        found.scatter_add_(1, self.tokens[:, None], slope)
+            by_logits = self.weights.mul_(-slope / self.total)
+        by_logits.scatter_add_(1, self.tokens[:, None], slope)
         if self.slope is not None:
-            found.mul_(self.slope)
+            by_logits.mul_(self.slope)
         if self.temperature is not None:
-            found.div_(self.temperature)
-        return found.to(self.hidden.dtype)
+            by_logits.div_(self.temperature)
+        return by_logits.to(self.hidden.dtype)
 
 
 class _Scores(torch.autograd.Function):
@@ -109,8 +109,8 @@ class _Scores(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Any, cap: Any
     ) -> tuple[Tensor, Tensor]:
         head = Head(weight, cap)
-        found = chunks(head, hidden, tokens, temperature)
-        logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in found), strict=True)
+        parts = chunks(head, hidden, tokens, temperature)
+        logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in parts), strict=True)
         ctx.save_for_backward(hidden, weight, tokens, temperature)
         ctx.set_materialize_grads(False)
         ctx.cap = cap
@@ -128,14 +128,14 @@ class _Scores(torch.autograd.Function):
         if entropic and by_entropy.device.type == "cpu":
             entropic = bool(by_entropy.any())  # an accelerator would be waited for
         start = 0
-        for each in chunks(Head(weight, ctx.cap), hidden, tokens, temperature):
-            stop = start + len(each.tokens)
+        for chunk in chunks(Head(weight, ctx.cap), hidden, tokens, temperature):
+            stop = start + len(chunk.tokens)
             here = slice(start, stop)
-            step = each.gradient(by_logprob[here], by_entropy[here] if entropic else None)
+            step = chunk.gradient(by_logprob[here], by_entropy[here] if entropic else None)
             if back is not None:
                 torch.mm(step, weight, out=back[here])
             if for_weight is not None:
-                for_weight.addmm_(step.t(), each.hidden)
+                for_weight.addmm_(step.t(), chunk.hidden)
             start = stop
         return back, for_weight, None, None, None
 

@@ -66,11 +66,11 @@ def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
     in 8 bits."""
     if isinstance(weight, int8.Int8):
         return False
-    kept = weight.to_dense() if weight.is_mkldnn else weight
-    parts = kept.split([len(each) for each in weights])
+    dense = weight.to_dense() if weight.is_mkldnn else weight
+    parts = dense.split([len(tensor) for tensor in weights])
     return all(
-        torch.equal(part, each.detach().to(part.dtype))
-        for part, each in zip(parts, weights, strict=True)
+        torch.equal(part, tensor.detach().to(part.dtype))
+        for part, tensor in zip(parts, weights, strict=True)
     )
 
 
@@ -79,16 +79,16 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
     if isinstance(weight, int8.Int8):
         return int8.linear(x, weight, bias).to(x.dtype)
-    given = x.to(weight.dtype)
+    inputs = x.to(weight.dtype)
     if weight.is_mkldnn:
-        found = _through_onednn(given, weight, bias)
+        output = _through_onednn(inputs, weight, bias)
     elif len(x) >= MANY and _is_small(weight) and onednn_serves():
         added = _rounded(len(x)) - len(x)
-        given = F.pad(given, (0, 0, 0, added)) if added else given
-        found = _through_onednn(given, weight, bias)[: len(x)]
+        inputs = F.pad(inputs, (0, 0, 0, added)) if added else inputs
+        output = _through_onednn(inputs, weight, bias)[: len(x)]
     else:
-        found = F.linear(given, weight, bias)
-    return found.to(x.dtype)
+        output = F.linear(inputs, weight, bias)
+    return output.to(x.dtype)
 
 
 def _is_small(weight: Tensor) -> bool:
@@ -113,8 +113,8 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 @cache
 def onednn_has_bfloat16() -> bool:
     """Whether oneDNN is available and computes products in bfloat16."""
-    known = torch.backends.mkldnn.is_available()
-    return known and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    available = torch.backends.mkldnn.is_available()
+    return available and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache

@@ -96,29 +96,29 @@ class LeanPass:
             start = here.stop
             piece = leaf[here].detach().requires_grad_()
             brief = None if here.stop - here.start > 2 * limit else head
-            given = [(jobs[number], part) for number, part in parts]
-            found = self._losses(piece, given, brief, back[here])
-            for (number, _), loss in zip(parts, found, strict=True):
-                known = sums[number]
+            job_parts = [(jobs[number], part) for number, part in parts]
+            part_losses = self._losses(piece, job_parts, brief, back[here])
+            for (number, _), loss in zip(parts, part_losses, strict=True):
+                job_sums = sums[number]
                 for key, value in {"": loss.total.detach(), **loss.metrics}.items():
-                    known[key] = known.get(key, 0.0) + value
+                    job_sums[key] = job_sums.get(key, 0.0) + value
         losses: list[Loss] = []
-        for known in sums:
-            total = known.pop("")
+        for job_sums in sums:
+            total = job_sums.pop("")
             assert isinstance(total, Tensor)
-            losses.append(Loss(total, known))
+            losses.append(Loss(total, job_sums))
         return losses, back
 
     def _losses(
         self,
         piece: Tensor,
-        given: Sequence[tuple[HeadJob, Batch]],
+        job_parts: Sequence[tuple[HeadJob, Batch]],
         head: Head | None,
         back: Tensor,
     ) -> list[Loss]:
         """The losses of parts of batches with hidden states `piece`, whose gradient is written to
         `back`; without a `head`, logits are computed twice."""
-        parts = [part for _, part in given]
+        parts = [part for _, part in job_parts]
         tokens = _joined([part.tokens for part in parts])
         divisors = None
         if any(part.divisors is not None for part in parts):
@@ -130,14 +130,16 @@ class LeanPass:
             with torch.no_grad():
                 chunk = TokenChunk(head, piece, tokens, divisors)
             logprobs = chunk.logprobs.requires_grad_()
-            entropy = chunk.entropy.requires_grad_(any(job.entropy_gradient for job, _ in given))
+            entropy = chunk.entropy.requires_grad_(
+                any(job.entropy_gradient for job, _ in job_parts)
+            )
         sizes = [len(part) for part in parts]
         outputs = (x.split(sizes) for x in (logprobs, entropy, piece))
         losses: list[Loss] = []
-        for (job, part), own, surprise, states in zip(given, *outputs, strict=True):
+        for (job, part), part_logprobs, surprise, states in zip(job_parts, *outputs, strict=True):
             values = None if job.value_head is None else job.value_head(states)
-            known = surprise if job.entropy_gradient else surprise.detach()
-            losses.append(job.loss_of(part, Outputs(own, known, values)))
+            part_entropy = surprise if job.entropy_gradient else surprise.detach()
+            losses.append(job.loss_of(part, Outputs(part_logprobs, part_entropy, values)))
         torch.autograd.backward([loss.total for loss in losses])
         if chunk is not None:
             self._through_chunk(chunk, back)
@@ -153,15 +155,15 @@ class LeanPass:
             return
         step = chunk.gradient(slope, chunk.entropy.grad)
         torch.mm(step, chunk.head.weight, out=back)
-        own = self.anatomy.head
-        if not own.requires_grad:
+        head_weight = self.anatomy.head
+        if not head_weight.requires_grad:
             return
-        if own.grad is None:
-            own.grad = torch.zeros_like(own)
-        if own.dtype == step.dtype:
-            own.grad.addmm_(step.t(), chunk.hidden)
+        if head_weight.grad is None:
+            head_weight.grad = torch.zeros_like(head_weight)
+        if head_weight.dtype == step.dtype:
+            head_weight.grad.addmm_(step.t(), chunk.hidden)
         else:
-            own.grad.add_(step.t() @ chunk.hidden)
+            head_weight.grad.add_(step.t() @ chunk.hidden)
 
 
 def _grouped(jobs: Sequence[HeadJob], limit: int) -> Iterator[list[tuple[int, Batch]]]:
@@ -195,15 +197,15 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) 
 
 
 @torch.no_grad()
-def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
+def full_kl(policy_pass: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
     """`sum_v p(v) (log p(v) - log q(v))` (N,) of a policy p and its reference q at the positions of
     the trained tokens, both at the sampling temperature of the token."""
     both = [
-        chunks(each.head, hidden_states([(each, batch)]), batch.tokens, batch.divisors)
-        for each in (own, reference)
+        chunks(lean_pass.head, hidden_states([(lean_pass, batch)]), batch.tokens, batch.divisors)
+        for lean_pass in (policy_pass, reference)
     ]
-    found: list[Tensor] = []
+    divergences: list[Tensor] = []
     for p, q in zip(*both, strict=True):
         gap = (p.logits - p.total.log()) - (q.logits - q.total.log())
-        found.append((p.weights / p.total * gap).sum(-1))
-    return torch.cat(found)
+        divergences.append((p.weights / p.total * gap).sum(-1))
+    return torch.cat(divergences)

@@ -44,21 +44,21 @@ class HeadRows:
     @classmethod
     def of(cls, piece: PrefixPiece, heads: int, kv_heads: int) -> HeadRows:
         """The rows of a piece."""
-        batch, asking, known = piece.shape
-        own = np.arange(batch * asking) if piece.inside is None else piece.inside.numpy()
-        chunk, place = np.divmod(own, asking)
+        batch, asking, key_count = piece.shape
+        query_index = np.arange(batch * asking) if piece.inside is None else piece.inside.numpy()
+        chunk, position = np.divmod(query_index, asking)
         head = np.arange(heads)
-        places = (chunk[:, None] * heads + head) * asking + place[:, None]
+        places = (chunk[:, None] * heads + head) * asking + position[:, None]
         queries = np.full(batch * heads * asking, piece.start * heads)
-        queries[places] = (piece.start + np.arange(len(own)))[:, None] * heads + head
+        queries[places] = (piece.start + np.arange(len(query_index)))[:, None] * heads + head
         padding = None
         if piece.inside is not None:
             unused = np.ones(len(queries), dtype=bool)
             unused[places] = False
             padding = to_device(np.flatnonzero(unused), "cpu")
         seen = piece.start + np.arange(batch * asking).reshape(batch, asking)
-        for given in (piece.rows, piece.keys):
-            seen = seen if given is None else given.numpy()
+        for table in (piece.rows, piece.keys):
+            seen = seen if table is None else table.numpy()
         keys = seen[:, None] * kv_heads + np.arange(kv_heads)[:, None]
         return cls(
             to_device(queries, "cpu"),
@@ -67,14 +67,14 @@ class HeadRows:
             piece.start * heads,
             piece.stop * heads,
             to_device(places.ravel(), "cpu"),
-            (batch, heads, kv_heads, asking, known),
+            (batch, heads, kv_heads, asking, key_count),
         )
 
     def stores_shares(self, size: int) -> bool:
         """Whether the shares of the values are kept for backward: where they are fewer numbers than
         the queries and keys, of `size` a head. Then they take no more memory than those would."""
-        *_, asking, known = self.shape
-        return asking * known <= size * (asking + known)
+        *_, asking, key_count = self.shape
+        return asking * key_count <= size * (asking + key_count)
 
     def gather(self, queries: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
         """Queries (B * kv_heads, heads / kv_heads * S, head_dim), and keys and values (B *
@@ -96,8 +96,8 @@ class HeadRows:
 
     def repeated(self, x: Tensor) -> Tensor:
         """Keys or values for each head of the queries, (B, heads, K, head_dim)."""
-        batch, heads, kv_heads, _, known = self.shape
-        x = x.view(batch, kv_heads, known, -1)
+        batch, heads, kv_heads, _, key_count = self.shape
+        x = x.view(batch, kv_heads, key_count, -1)
         return x.repeat_interleave(heads // kv_heads, 1) if heads > kv_heads else x
 
     def summed(self, grad: Tensor) -> Tensor:
@@ -124,33 +124,33 @@ class AttendPieces(torch.autograd.Function):
         masks: Sequence[Tensor | None],
     ) -> Tensor:
         ctx.how = size, scale, pieces, masks
-        found = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        rows = found.view(-1, size)
-        given = [x.reshape(-1, size) for x in (queries, keys, values)]
-        kept: list[Tensor] = []
+        output = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        rows = output.view(-1, size)
+        head_rows = [x.reshape(-1, size) for x in (queries, keys, values)]
+        activations: list[Tensor] = []
         with small_products():
             for piece, mask in zip(pieces, masks, strict=True):
-                own = rows[piece.start : piece.stop]
-                q, k, v = piece.gather(*given)
+                piece_rows = rows[piece.start : piece.stop]
+                q, k, v = piece.gather(*head_rows)
                 if mask is not None and piece.stores_shares(size):
                     shares = piece.shares(q.mul_(scale), k, mask)
                     mixed = torch.bmm(shares, v)
-                    kept.append(shares)
+                    activations.append(shares)
                 else:
                     k, v = piece.repeated(k), piece.repeated(v)
                     mixed, sums = flash(piece.by_head(q), k, v, mask, scale)
-                    kept += [mixed, sums]
-                torch.index_select(mixed.reshape(-1, size), 0, piece.places, out=own)
+                    activations += [mixed, sums]
+                torch.index_select(mixed.reshape(-1, size), 0, piece.places, out=piece_rows)
         rows[pieces[-1].stop :] = 0
-        ctx.save_for_backward(queries, keys, values, *kept)
-        return found
+        ctx.save_for_backward(queries, keys, values, *activations)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         size, scale, pieces, masks = ctx.how
         saved = ctx.saved_tensors
-        given, kept = saved[:3], iter(saved[3:])
-        queries, keys, values, grad = (x.reshape(-1, size) for x in (*given, grads[0]))
+        inputs, activations = saved[:3], iter(saved[3:])
+        queries, keys, values, grad = (x.reshape(-1, size) for x in (*inputs, grads[0]))
         to_q = torch.empty_like(queries)
         to_k, to_v = torch.zeros_like(keys), torch.zeros_like(values)
         with small_products():
@@ -161,19 +161,19 @@ class AttendPieces(torch.autograd.Function):
                     slope.index_fill_(0, piece.padding, 0)
                 if mask is not None and piece.stores_shares(size):
                     q.mul_(scale)
-                    dq, dk, dv = _slopes(slope.view(q.shape), q, k, v, next(kept))
+                    dq, dk, dv = _slopes(slope.view(q.shape), q, k, v, next(activations))
                     dq.mul_(scale)
                 else:
                     wide = piece.by_head(q), piece.repeated(k), piece.repeated(v)
-                    results = next(kept), next(kept)
+                    results = next(activations), next(activations)
                     back = flash_backward(piece.by_head(slope), *wide, *results, mask, scale)
                     dq, dk, dv = back[0], piece.summed(back[1]), piece.summed(back[2])
-                own = to_q[piece.start : piece.stop]
-                torch.index_select(dq.reshape(-1, size), 0, piece.places, out=own)
+                piece_rows = to_q[piece.start : piece.stop]
+                torch.index_select(dq.reshape(-1, size), 0, piece.places, out=piece_rows)
                 to_k.index_add_(0, piece.keys, dk.view(-1, size))
                 to_v.index_add_(0, piece.keys, dv.view(-1, size))
         to_q[pieces[-1].stop :] = 0
-        back = (to.view(x.shape) for to, x in zip((to_q, to_k, to_v), given, strict=True))
+        back = (to.view(x.shape) for to, x in zip((to_q, to_k, to_v), inputs, strict=True))
         return *back, None, None, None, None
 
 

@@ -58,12 +58,12 @@ class PrefixPiece:
     def visible(self, window: int | None, start: int = 0, stop: int | None = None) -> Tensor:
         """Mask (B, 1, S, K): queries see the keys up to their own, at most `window` of them; with a
         range, for those queries alone."""
-        _, asking, known = self.shape
+        _, asking, key_count = self.shape
         stop = asking if stop is None else stop
         device = self.lengths.device
         before = self.lengths[:, 0, None, None]
         query = before + torch.arange(start, stop, device=device)[None, :, None]
-        key = torch.arange(known, device=device)[None, None, :]
+        key = torch.arange(key_count, device=device)[None, None, :]
         seen = key <= query
         if window is not None:
             padding = query >= self.lengths.sum(1)[:, None, None]
@@ -74,8 +74,8 @@ class PrefixPiece:
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """The same, as what is added to scores."""
         seen = self.visible(window)
-        shown, hidden = torch.tensor([0, -torch.inf], dtype=dtype, device=seen.device)
-        return torch.where(seen, shown, hidden)
+        zero, hidden = torch.tensor([0, -torch.inf], dtype=dtype, device=seen.device)
+        return torch.where(seen, zero, hidden)
 
 
 @dataclass(slots=True)
@@ -151,23 +151,23 @@ def to_device(array: np.ndarray, device: Any) -> Tensor:
 
 
 def plant(
-    sequences: Sequence[list[int]], sample: np.ndarray, place: np.ndarray, device: Any = "cpu"
+    sequences: Sequence[list[int]], sample: np.ndarray, position: np.ndarray, device: Any = "cpu"
 ) -> PrefixTree:
     """Builds the tree of the ids of some samples, of which the last one is only predicted. For each
-    trained token, `sample` (N,) is its sample, and `place` (N,) the index in it of the token
+    trained token, `sample` (N,) is its sample, and `position` (N,) the index in it of the token
     before."""
     read = [ids[:-1] or ids for ids in sequences]
     stretches, paths = _grow(read)
     groups = _laid(stretches)
     placed = [stretches[index] for group in groups for index in group]
-    ids = [read[each.sample][each.start : each.stop] for each in placed]
+    ids = [read[chunk.sample][chunk.start : chunk.stop] for chunk in placed]
     starts = np.cumsum([0, *map(len, read)])
     whole = _places(stretches[index] for path in paths for index in path)
-    predictors = whole[starts[sample] + place]
+    predictors = whole[starts[sample] + position]
     needed, which = np.unique(predictors, return_inverse=True)
     return PrefixTree(
         to_device(np.array([*chain.from_iterable(ids)], dtype=np.int64), device),
-        to_device(ranges([each.start for each in placed], [*map(len, ids)]), device),
+        to_device(ranges([chunk.start for chunk in placed], [*map(len, ids)]), device),
         stretches,
         groups,
         to_device(predictors, device),
@@ -182,16 +182,16 @@ def merged(trees: Sequence[PrefixTree]) -> tuple[PackedTokens, list[np.ndarray]]
     if len(trees) == 1:
         return trees[0], [np.arange(len(trees[0].ids))]
     stretches: list[_TokenChunk] = []
-    own: list[list[_TokenChunk]] = []
+    tree_chunks: list[list[_TokenChunk]] = []
     for tree in trees:
         first = len(stretches)
         stretches += [
-            replace(each, parent=each.parent + first if each.parent >= 0 else -1)
-            for each in tree.chunks
+            replace(part, parent=part.parent + first if part.parent >= 0 else -1)
+            for part in tree.chunks
         ]
-        own.append([stretches[first + index] for group in tree.groups for index in group])
+        tree_chunks.append([stretches[first + index] for group in tree.groups for index in group])
     groups = _laid(stretches)
-    moved = [_places(each) for each in own]
+    moved = [_places(part) for part in tree_chunks]
     device = trees[0].ids.device
     order = to_device(np.argsort(np.concatenate(moved)), device)
     ids, positions = (
@@ -243,9 +243,9 @@ def _cut(
     first.stop = at
     stretches.append(rest)
     new = len(stretches) - 1
-    for each in stretches[:new]:
-        if each.parent == index:
-            each.parent = new
+    for chunk in stretches[:new]:
+        if chunk.parent == index:
+            chunk.parent = new
     for number in reversed(done):
         if index not in paths[number]:
             break
@@ -254,8 +254,8 @@ def _cut(
 
 def _places(chunks: Iterable[_TokenChunk]) -> np.ndarray:
     """Packed indices of the tokens of chunks, one after the other."""
-    found = [(each.place, each.stop - each.start) for each in chunks]
-    return ranges(*zip(*found, strict=True))
+    spans = [(chunk.place, chunk.stop - chunk.start) for chunk in chunks]
+    return ranges(*zip(*spans, strict=True))
 
 
 def ranges(starts: Sequence[int], sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -279,40 +279,40 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
         key=lambda i: (stretches[i].start > 0, stretches[i].size, stretches[i].stop, i),
     )
     groups: list[list[int]] = []
-    asking = known = content = 0
+    asking = key_count = content = 0
     root = True
     for index in order:
-        each = stretches[index]
-        size, reach = each.size, each.stop
-        wide, deep = max(asking, size), max(known, reach)
+        chunk = stretches[index]
+        size, reach = chunk.size, chunk.stop
+        wide, deep = max(asking, size), max(key_count, reach)
         full = (len(groups[-1]) + 1) * wide * deep if groups else 0
         if (
             not groups
-            or root != (each.start == 0)
+            or root != (chunk.start == 0)
             or full > WASTE * (content + size * reach) + SPARE
         ):
             groups.append([])
             wide, deep, content = size, reach, 0
         groups[-1].append(index)
-        asking, known, content, root = wide, deep, content + size * reach, each.start == 0
+        asking, key_count, content, root = wide, deep, content + size * reach, chunk.start == 0
     return groups
 
 
 def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
-    sizes, reaches = [each.size for each in chosen], [each.stop for each in chosen]
-    asking, known = max(sizes), max(reaches)
+    sizes, reaches = [chunk.size for chunk in chosen], [chunk.stop for chunk in chosen]
+    asking, key_count = max(sizes), max(reaches)
     start = chosen[0].place
     rows = inside = keys = None
     if min(sizes) < asking:
-        first, column = np.array([[each.place] for each in chosen]), np.arange(asking)
+        first, column = np.array([[chunk.place] for chunk in chosen]), np.arange(asking)
         real = column < np.array(sizes)[:, None]
         rows = to_device(np.where(real, first + column, first), device)
         inside = to_device(np.flatnonzero(real), device)
     if sizes != reaches:
         paths = [_path(stretches, index) for index in group]
-        table = np.repeat([[path[0].place] for path in paths], known, axis=1)
-        real = np.arange(known) < np.array(reaches)[:, None]
+        table = np.repeat([[path[0].place] for path in paths], key_count, axis=1)
+        real = np.arange(key_count) < np.array(reaches)[:, None]
         table[real] = _places(chain.from_iterable(paths))
         keys = to_device(table, device)
     return PrefixPiece(
@@ -321,6 +321,6 @@ def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) 
         rows,
         inside,
         keys,
-        to_device(np.array([[each.start, each.size] for each in chosen]), device),
-        (len(chosen), asking, known),
+        to_device(np.array([[chunk.start, chunk.size] for chunk in chosen]), device),
+        (len(chosen), asking, key_count),
     )

@@ -31,8 +31,8 @@ def full(rows: int) -> int:
 def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | None:
     """The outputs (N, out) of linear maps for x (N, in), with gradients; `None` where products are
     not computed in blocks."""
-    leaves = [*(each.weight for each in linears), *(each.bias for each in linears)]
-    if not _in_blocks(x) or any(each is not None and each.dtype != x.dtype for each in leaves):
+    leaves = [*(item.weight for item in linears), *(item.bias for item in linears)]
+    if not _in_blocks(x) or any(item is not None and item.dtype != x.dtype for item in leaves):
         return None
     return list(_Linears.apply(x, len(linears), *leaves))  # pyright: ignore
 
@@ -56,14 +56,14 @@ class _Linears(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, count: int, *leaves: Any) -> tuple[Tensor, ...]:
         weights, biases = leaves[:count], leaves[count:]
         ctx.save_for_backward(x, *weights)
-        found = [x.new_empty((len(x), len(weight))) for weight in weights]
+        outputs = [x.new_empty((len(x), len(weight))) for weight in weights]
         for here in _blocks(len(x)):
-            for y, weight, bias in zip(found, weights, biases, strict=True):
+            for y, weight, bias in zip(outputs, weights, biases, strict=True):
                 if bias is None:
                     torch.mm(x[here], weight.t(), out=y[here])
                 else:
                     torch.addmm(bias, x[here], weight.t(), out=y[here])
-        return tuple(found)
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -76,14 +76,14 @@ def _slopes(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
     needed = ctx.needs_input_grad[2 : 2 + 2 * len(weights)]
     back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
     slopes: list[Any] = [
-        torch.empty_like(weight) if wanted else None
-        for weight, wanted in zip(weights, needed, strict=False)
+        torch.empty_like(weight) if required else None
+        for weight, required in zip(weights, needed, strict=False)
     ]
     for here in _blocks(len(x)) if _in_blocks(x) else [slice(0, len(x))]:
         rows = x[here]
-        for place, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
-            part, slope = grad[here], slopes[place]
-            if back is not None and place == 0:
+        for index, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
+            part, slope = grad[here], slopes[index]
+            if back is not None and index == 0:
                 torch.mm(part, weight, out=back[here])
             elif back is not None:
                 back[here].addmm_(part, weight)
@@ -92,7 +92,7 @@ def _slopes(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
             elif slope is not None:
                 slope.addmm_(part.t(), rows)
     biases = [
-        grad.sum(0) if wanted else None
-        for grad, wanted in zip(grads, needed[len(weights) :], strict=True)
+        grad.sum(0) if required else None
+        for grad, required in zip(grads, needed[len(weights) :], strict=True)
     ]
     return back, None, *slopes, *biases

@@ -50,8 +50,8 @@ class KeyPaths:
         if self.keys is None:
             return grad
         back = torch.ops.aten.embedding_dense_backward
-        found = back(grad.flatten(1), self.keys, like.shape[0], -1, False)
-        return found.view(like.shape)
+        gradient = back(grad.flatten(1), self.keys, like.shape[0], -1, False)
+        return gradient.view(like.shape)
 
 
 class Kernel(Protocol):
@@ -70,12 +70,12 @@ class Kernel(Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kept: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         paths: KeyPaths,
         scale: float,
         window: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients by `q`, `k` and `v`; `kept` is what `forward` returned."""
+        """Gradients by `q`, `k` and `v`; `outputs` is what `forward` returned."""
         ...
 
 
@@ -98,13 +98,13 @@ class FlashKernel:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kept: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         paths: KeyPaths,
         scale: float,
         window: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         left, causal = (-1, True) if window is None else (window - 1, False)
-        out, total, seed, unused = kept
+        out, total, seed, unused = outputs
         return torch.ops.aten._flash_attention_backward(
             grad, q, k, v, out, total, paths.ends_q, paths.ends_k, *paths.longest, 0.0, causal,
             seed, unused, scale=scale, window_size_left=left, window_size_right=0,
@@ -132,12 +132,12 @@ class EfficientKernel:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kept: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         paths: KeyPaths,
         scale: float,
         window: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        out, total, seed, offset = kept
+        out, total, seed, offset = outputs
         wide_k, wide_v = self._repeated(k, q), self._repeated(v, q)
         dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
             grad[None], q[None], wide_k[None], wide_v[None], None, out[None], paths.ends_q,
@@ -213,11 +213,11 @@ def _disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | N
     paths = KeyPaths(keys, ends_q, ends_k, (4, 7))
     window = None if shape.window is None else 3
     scale = shape.head_dim**-0.5
-    wanted = _written_out(q, k, v, paths, scale, window)
-    pairs = [(wanted, *torch.autograd.grad(wanted, (q, k, v), grad))]
+    reference = _written_out(q, k, v, paths, scale, window)
+    pairs = [(reference, *torch.autograd.grad(reference, (q, k, v), grad))]
     try:
-        found = attend(q, k, v, paths, kernel, scale, window)
-        pairs.append((found, *torch.autograd.grad(found, (q, k, v), grad)))
+        output = attend(q, k, v, paths, kernel, scale, window)
+        pairs.append((output, *torch.autograd.grad(output, (q, k, v), grad)))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     gap = max(float((a - b).detach().abs().max()) for a, b in zip(*pairs, strict=True))
@@ -229,19 +229,19 @@ def _written_out(
 ) -> Tensor:
     """The attention of a few tokens, sequence by sequence."""
     group = q.shape[1] // k.shape[1]
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     ends_q, ends_k = paths.ends_q.tolist(), paths.ends_k.tolist()
     k, v = (paths.gathered(x).repeat_interleave(group, 1) for x in (k, v))
     for number in range(len(ends_q) - 1):
         here, there = (slice(*ends[number : number + 2]) for ends in (ends_q, ends_k))
         scores = torch.einsum("qhd,khd->hqk", q[here].float(), k[there].float()) * scale
-        asking, known = scores.shape[1:]
-        gap = torch.arange(asking, device=q.device)[:, None] + known - asking
-        gap = gap - torch.arange(known, device=q.device)
-        seen = (gap >= 0) & (gap < (known if window is None else window))
+        asking, key_count = scores.shape[1:]
+        gap = torch.arange(asking, device=q.device)[:, None] + key_count - asking
+        gap = gap - torch.arange(key_count, device=q.device)
+        seen = (gap >= 0) & (gap < (key_count if window is None else window))
         shares = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        found.append(torch.einsum("hqk,khd->qhd", shares, v[there].float()))
-    return torch.cat(found).to(q.dtype)
+        outputs.append(torch.einsum("hqk,khd->qhd", shares, v[there].float()))
+    return torch.cat(outputs).to(q.dtype)
 
 
 def attend(
@@ -264,15 +264,15 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         q, k, v, *how = inputs
         paths, kernel, *rest = ctx.how = how
-        kept = kernel.forward(q, paths.gathered(k), paths.gathered(v), paths, *rest)
-        ctx.save_for_backward(q, k, v, *kept)
-        return kept[0]
+        outputs = kernel.forward(q, paths.gathered(k), paths.gathered(v), paths, *rest)
+        ctx.save_for_backward(q, k, v, *outputs)
+        return outputs[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, *kept = ctx.saved_tensors
+        q, k, v, *outputs = ctx.saved_tensors
         paths, kernel, *rest = ctx.how
         near = paths.gathered(k), paths.gathered(v)
         with strictly():
-            dq, dk, dv = kernel.backward(grads[0].contiguous(), q, *near, kept, paths, *rest)
+            dq, dk, dv = kernel.backward(grads[0].contiguous(), q, *near, outputs, paths, *rest)
         return dq, paths.scattered(dk, k), paths.scattered(dv, v), None, None, None, None

@@ -20,9 +20,9 @@ def opponent_copy(policy: Policy, name: str) -> Policy:
     if adapter is None:
         return policy.over(copy.deepcopy(model).eval().requires_grad_(False), None, name)
     taken = name in model.peft_config or name == BASE
-    own = unused_name(model, name, "-") if taken else name
-    copy_adapter(model, adapter or BASE, own)
-    return policy.over(model, own, name)
+    adapter_name = unused_name(model, name, "-") if taken else name
+    copy_adapter(model, adapter or BASE, adapter_name)
+    return policy.over(model, adapter_name, name)
 
 
 def beside(policy: Policy) -> Policy:
@@ -44,17 +44,21 @@ def frozen_beside(policy: Policy) -> Policy:
 def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[str, Policy]:
     """Policies to sample from during training, by name; several may share a model. Weights of the
     `trained` ones are copied and stay fixed until `catch_up`; frozen weights are shared."""
-    learned = {id(each) for name in trained for each in policies[name].named_parameters().values()}
+    learned = {
+        id(weight) for name in trained for weight in policies[name].named_parameters().values()
+    }
     moving = {id(policies[name].model) for name in trained}
     memo: dict[int, object] = {}
-    found: dict[str, Policy] = {}
+    mirrors: dict[str, Policy] = {}
     for name, policy in policies.items():
         if id(policy.model) not in moving:
-            found[name] = policy
+            mirrors[name] = policy
             continue
-        memo |= {id(each): each for each in policy.model.parameters() if id(each) not in learned}
-        found[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter, name)
-    return found
+        memo |= {
+            id(weight): weight for weight in policy.model.parameters() if id(weight) not in learned
+        }
+        mirrors[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter, name)
+    return mirrors
 
 
 @torch.no_grad()
@@ -62,10 +66,10 @@ def catch_up(mirror: Policy, policy: Policy) -> None:
     """Copies the current weights into a policy made by `mirrored`."""
     if policy.value_head is not None:
         mirror.value_head = copy.deepcopy(policy.value_head)
-    own = mirror.named_parameters()
+    mirror_weights = mirror.named_parameters()
     for name, weight in policy.named_parameters().items():
-        if own[name] is not weight:
-            own[name].copy_(weight)
+        if mirror_weights[name] is not weight:
+            mirror_weights[name].copy_(weight)
 
 
 @torch.no_grad()

@@ -20,15 +20,15 @@ WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def digests(tensors: Sequence[Tensor]) -> list[int]:
     """64-bit digests of tensors, bit-exact: the sum of all elements, each times its own random
     number, modulo 2^64. Memory is read once, on the tensor's device."""
-    found = [_digest(tensor) for tensor in tensors]
-    return torch.stack([each.cpu() for each in found]).tolist() if found else []
+    values = [_digest(tensor) for tensor in tensors]
+    return torch.stack([value.cpu() for value in values]).tolist() if values else []
 
 
 def digest(tensors: Iterable[Tensor]) -> int:
     """One digest of several tensors in order; its highest bit tells it from a counter."""
     total = 1
-    for each in digests(list(tensors)):
-        total = (total * FACTOR + each) % (1 << 62)
+    for value in digests(list(tensors)):
+        total = (total * FACTOR + value) % (1 << 62)
     return total | (1 << 62)
 
 

@@ -145,9 +145,9 @@ def is_peft(model: Any) -> bool:
 
 def make_trainable(model: Any, name: str) -> None:
     """Makes an adapter trainable if nothing of it is, as one that PEFT loaded for inference."""
-    own = adapter_parameters(model, name).values()
-    if not any(value.requires_grad for value in own):
-        for value in own:
+    weights = adapter_parameters(model, name).values()
+    if not any(value.requires_grad for value in weights):
+        for value in weights:
             value.requires_grad_(True)
 
 

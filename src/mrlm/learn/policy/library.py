@@ -11,12 +11,12 @@ def quietly() -> Iterator[None]:
     """Disables the progress bars of the loading library."""
     from transformers.utils import logging as hub
 
-    shown = hub.is_progress_bar_enabled()
+    enabled = hub.is_progress_bar_enabled()
     hub.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             hub.enable_progress_bar()
 
 

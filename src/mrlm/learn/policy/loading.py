@@ -161,13 +161,13 @@ def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
 
 def damaged_files(folder: Path) -> list[Path]:
     """The invalid JSON files and truncated weight files of a model folder."""
-    found: list[Path] = []
+    files: list[Path] = []
     for file in sorted(folder.glob("*.json")):
         try:
             json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
-            found.append(file)
-    return found + [file for file in sorted(folder.glob("*.safetensors")) if not _is_whole(file)]
+            files.append(file)
+    return files + [file for file in sorted(folder.glob("*.safetensors")) if not _is_whole(file)]
 
 
 def _is_whole(file: Path) -> bool:
@@ -239,15 +239,15 @@ def _moved_base(folder: Path, base: str) -> str:
     folder of a team, or from the config of the run."""
     if portable_name(base) == NAME:
         return NAME
-    place = folder.absolute()
-    for parent in (place, *place.parents[:2]):
+    directory = folder.absolute()
+    for parent in (directory, *directory.parents[:2]):
         if (parent / BASES / Path(base).name).is_dir():
             return str(parent / BASES / Path(base).name)
     files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
+    config_file = next((file for file in files if file.is_file()), None)
+    if config_file is None:
         return base
-    config = load_config(found)
+    config = load_config(config_file)
     named = [config.model.model_name_or_path, *(p.model for p in config.policies.values())]
     alike = (n for n in named if n and Path(n).is_dir() and Path(n).name == Path(base).name)
     return next(alike, base)
@@ -297,10 +297,10 @@ def set_checkpointing(model: Any, on: bool) -> None:
 
 def _unhooked(model: Any) -> bool:
     """Removes that hook; returns whether there was one."""
-    found = hasattr(model, "_require_grads_hook")
-    if found:
+    has_hook = hasattr(model, "_require_grads_hook")
+    if has_hook:
         model.disable_input_require_grads()
-    return found
+    return has_hook
 
 
 def is_model(folder: Path) -> bool:
@@ -312,4 +312,4 @@ def model_folders(folder: Path) -> dict[str, str]:
     """policy -> its folder, where several were saved; empty for the folder of a single one."""
     if is_model(folder):
         return {}
-    return {each.name: str(each) for each in sorted(folder.iterdir()) if is_model(each)}
+    return {path.name: str(path) for path in sorted(folder.iterdir()) if is_model(path)}

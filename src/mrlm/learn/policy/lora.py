@@ -54,7 +54,7 @@ def check_targets(model: Any, name: str, targets: Any) -> None:
         return
     paths = [path.replace(".base_layer", "") for path, _ in model.named_modules()]
     missing = [
-        each for each in targets if not any(f".{path}".endswith(f".{each}") for path in paths)
+        target for target in targets if not any(f".{path}".endswith(f".{target}") for path in paths)
     ]
     if missing:
         last = sorted({path.rsplit(".", 1)[-1] for path in linears(model)})
@@ -124,8 +124,8 @@ def set_adapter_weights(model: Any, name: str, weights: Mapping[str, Tensor]) ->
         result = import_peft().set_peft_model_state_dict(model, weights, adapter_name=name)
     except KeyError as error:
         raise ModelError(f"adapter {name!r}: weight {error} is missing") from error
-    own = adapter_parameters(model, name)  # without the second name of a tied weight
-    missing = [key for key in result.missing_keys if key in own]
+    parameters = adapter_parameters(model, name)  # without the second name of a tied weight
+    missing = [key for key in result.missing_keys if key in parameters]
     if missing or result.unexpected_keys:
         kind, key = ("missing", missing[0]) if missing else ("unknown", result.unexpected_keys[0])
         raise ModelError(f"adapter {name!r}: weight {key!r} is {kind}")
@@ -146,9 +146,9 @@ def adapter_parameters(model: Any, name: str) -> dict[str, nn.Parameter]:
 
 def changes_nothing(model: Any, name: str) -> bool:
     """Whether an adapter leaves its base unchanged: every B matrix is 0, as in a new adapter."""
-    own = adapter_parameters(model, name)
-    second = [value for key, value in own.items() if ".lora_B." in key]
-    return 2 * len(second) == len(own) and not any(bool(value.any()) for value in second)
+    weights = adapter_parameters(model, name)
+    second = [value for key, value in weights.items() if ".lora_B." in key]
+    return 2 * len(second) == len(weights) and not any(bool(value.any()) for value in second)
 
 
 @contextmanager
@@ -156,16 +156,16 @@ def with_noise(model: Any, name: str | None) -> Iterator[None]:
     """Context in which noise is added to the weights of an adapter: one that is new changes
     nothing, so that a check which computes with it could not fail. Afterwards they are as before,
     bit by bit, and without a new version."""
-    own = [value.data for value in adapter_parameters(model, name).values()] if name else []
-    before = [value.clone() for value in own]
+    tensors = [value.data for value in adapter_parameters(model, name).values()] if name else []
+    before = [value.clone() for value in tensors]
     draws = torch.Generator().manual_seed(0)
     try:
-        for value in own:
+        for value in tensors:
             noise = torch.empty(value.shape).normal_(0.0, NOISE, generator=draws)
             value.add_(noise.to(value.device, value.dtype))
         yield
     finally:
-        for value, saved in zip(own, before, strict=True):
+        for value, saved in zip(tensors, before, strict=True):
             value.copy_(saved)
 
 
@@ -198,16 +198,16 @@ def _as_trainable_as_before(model: Any) -> Iterator[None]:
 
 def adapter_of(key: str) -> str | None:
     """The adapter of a parameter of a PEFT model; `None` for a parameter of the base."""
-    found = _ADAPTER.search(key)
-    return found[1] if found else None
+    match = _ADAPTER.search(key)
+    return match[1] if match else None
 
 
 def write_config(config: Any, folder: Path) -> None:
     """Writes a `PeftConfig` as PEFT does, with sorted sets: all processes write equal files."""
     config.save_pretrained(folder)
     path = folder / ADAPTER_CONFIG
-    found = json.loads(path.read_text(encoding="utf-8"))
+    entries = json.loads(path.read_text(encoding="utf-8"))
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
-            found[name] = sorted(value)
-    path.write_text(json.dumps(found, indent=2, sort_keys=True), encoding="utf-8")
+            entries[name] = sorted(value)
+    path.write_text(json.dumps(entries, indent=2, sort_keys=True), encoding="utf-8")

@@ -39,15 +39,17 @@ def update_mode(model: nn.Module, dropout: bool, checkpointing: bool) -> Iterato
                 adapters.train()
             if checkpointing and hasattr(module, "gradient_checkpointing"):
                 module.training = True
-                own = vars(module)
-                rates += [(own, k, x) for k, x in own.items() if "drop" in k and _is_rate(x)]
-        for own, name, _ in rates:
-            own[name] = 0.0
+                attributes = vars(module)
+                rates += [
+                    (attributes, k, x) for k, x in attributes.items() if "drop" in k and _is_rate(x)
+                ]
+        for attributes, name, _ in rates:
+            attributes[name] = 0.0
         try:
             yield
         finally:
-            for own, name, rate in rates:
-                own[name] = rate
+            for attributes, name, rate in rates:
+                attributes[name] = rate
 
 
 def _is_rate(value: object) -> bool:

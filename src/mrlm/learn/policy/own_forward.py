@@ -51,14 +51,14 @@ class OwnForward:
             return self.logits_and_states(model, batch, output_layer)[1]
         grid = batch.grid
         causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        found = self.interface.call(
+        output = self.interface.call(
             causal.base_model,
             grid.input_ids,
             attention_mask=grid.attention_mask,
             position_ids=grid.position_ids,
             use_cache=False,
         )
-        return found.last_hidden_state[batch.sequence, grid.keep[grid.column]]
+        return output.last_hidden_state[batch.sequence, grid.keep[grid.column]]
 
     def _at_columns(self, model: Any, batch: Batch, output_layer: Any) -> tuple[Tensor, Tensor]:
         """Logits (B, K, V) and hidden states (B, K, H) at the columns `batch.grid.keep`; without an
@@ -100,16 +100,16 @@ def checked_pass(
 ) -> LeanPass:
     """The fast path of a model; `NotLean` if it is not supported, `Disagrees` if its log-probs
     differ from `logprobs`, the model's own forward on a batch (N,)."""
-    found = LeanPass(model, adapter, dtype)
-    probe = _probe(model.config.vocab_size, found.anatomy.embedding.device)
+    lean_pass = LeanPass(model, adapter, dtype)
+    probe = _probe(model.config.vocab_size, lean_pass.anatomy.embedding.device)
     with with_noise(model, adapter):
-        gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())
-    limit = AGREEMENT[found.forward.dtype]
-    if rounds_to_tf32(found.anatomy.embedding.device):
+        gap = float((lean_pass.outputs(probe).logprobs - logprobs(probe)).abs().max())
+    limit = AGREEMENT[lean_pass.forward.dtype]
+    if rounds_to_tf32(lean_pass.anatomy.embedding.device):
         limit = max(limit, AGREEMENT[torch.bfloat16])
     if gap > limit:
         raise Disagrees(f"log-probs of the fast path differ by {gap:.2g}")
-    return found
+    return lean_pass
 
 
 def rounds_to_tf32(device: torch.device) -> bool:
@@ -122,7 +122,7 @@ def _probe(vocabulary: int, device: torch.device) -> Batch:
     """Two short samples with a common prefix."""
     samples: list[Sample] = []
     for number in range(2):
-        ids = [(37 * place + 5 + (place > 5) * number) % vocabulary for place in range(14)]
+        ids = [(37 * index + 5 + (index > 5) * number) % vocabulary for index in range(14)]
         turn = Turn("probe", "probe", ids[:8], ids[8:])
         samples.append(Sample(ids, [turn], [8], number, number))
     return pack(samples, device=device)

@@ -107,8 +107,8 @@ class Policy(PolicyWeights):
         """Hidden states (N, H) at the same positions."""
         lean = self.lean_pass
         if lean is not None:
-            found = hidden_states([(lean, batch)])
-            return found
+            result = hidden_states([(lean, batch)])
+            return result
         with self.active() as model:
             if self.storage.sharded:  # a part of it alone gathers nothing
                 return self.own_forward.logits_and_states(model, batch, self.output_layer)[1]
@@ -127,9 +127,9 @@ class Policy(PolicyWeights):
     def full_kl(self, batch: Batch) -> Tensor:
         """KL divergence (N,) from the reference over the whole vocabulary, at trained tokens."""
         self._need_reference()
-        own, reference = self.lean_pass, self._pass("reference")
-        if own is not None and reference is not None:
-            return packed_pass.full_kl(own, reference, batch)
+        policy_pass, reference = self.lean_pass, self._pass("reference")
+        if policy_pass is not None and reference is not None:
+            return packed_pass.full_kl(policy_pass, reference, batch)
         return ops.full_kl(self._logits("own", batch), self._logits("reference", batch))
 
     @torch.no_grad()
@@ -143,8 +143,8 @@ class Policy(PolicyWeights):
 
     def _logits(self, which: Which, batch: Batch) -> Tensor:
         """Logits (N, V) that predict the trained tokens, by the model's own forward."""
-        own = self.active() if which == "own" else standing(self)
-        with self.autocast(), own as model:
+        context = self.active() if which == "own" else standing(self)
+        with self.autocast(), context as model:
             return self.own_forward.logits(model, batch)
 
     def _pass(self, which: Which) -> LeanPass | None:
@@ -155,19 +155,19 @@ class Policy(PolicyWeights):
             return None
         if which not in self.passes:
             self.passes[which] = self._lean_pass(which) if self.lean else None
-        found = self.passes[which]
-        if found is not None:
+        lean_pass = self.passes[which]
+        if lean_pass is not None:
             try:
-                found.check()
+                lean_pass.check()
             except NotLean as reason:
                 take_general_way(self.model, reason)
-                found = self.passes[which] = None
-        return found
+                lean_pass = self.passes[which] = None
+        return lean_pass
 
     def _lean_pass(self, which: Which) -> LeanPass | None:
-        own = which == "own"
-        model, adapter = self.model, self.adapter if own else self.reference_adapter
-        if not own and self.reference is not None:
+        is_own = which == "own"
+        model, adapter = self.model, self.adapter if is_own else self.reference_adapter
+        if not is_own and self.reference is not None:
             model, adapter = self.reference, BASE
 
         def logprobs(batch: Batch) -> Tensor:
@@ -177,7 +177,7 @@ class Policy(PolicyWeights):
             with self.scoring():
                 return checked_pass(model, adapter, AUTOCAST.get(self.precision), logprobs)
         except NotLean as reason:
-            if own or isinstance(reason, Disagrees):
+            if is_own or isinstance(reason, Disagrees):
                 take_general_way(model, reason)
             return None
 
@@ -222,7 +222,7 @@ def random_forward(policy: Policy, dropout: bool | None = None) -> bool:
     `dropout` (by default the policy's own) lets it act, or that of its adapter."""
     lean = policy.lean_pass
     inside = _dropouts(policy, True) if lean is None else lean.dropouts
-    adapters = any(each.p > 0 for each in inside)
+    adapters = any(module.p > 0 for module in inside)
     return adapters or ((policy.dropout if dropout is None else dropout) and own_dropout(policy))
 
 
@@ -236,7 +236,7 @@ def own_dropout(policy: Policy) -> bool:
     """Whether a policy's model has dropout, apart from adapters."""
     config = getattr(policy.model, "config", None)
     attention = float(getattr(config, "attention_dropout", 0.0) or 0.0)
-    return attention > 0 or any(each.p > 0 for each in _dropouts(policy, False))
+    return attention > 0 or any(module.p > 0 for module in _dropouts(policy, False))
 
 
 def _dropouts(policy: Policy, of_adapters: bool) -> Iterator[nn.Dropout]:

@@ -22,8 +22,8 @@ def seed_generators(seed: int, device: torch.device) -> None:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Context in which random numbers of the CPU and of a device begin with a seed; afterwards both
     continue as before. Other devices are not initialised, which takes memory on each of them."""
-    own = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=own, device_type="cuda"):
+    cuda_devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda_devices, device_type="cuda"):
         seed_generators(seed, device)
         yield
 

@@ -49,8 +49,8 @@ def hub_name(base: str) -> str | None:
     """The hub id of a base, also of a folder in the cache of the hub's client; `None` for other
     folders, and for the embedded model."""
     name = portable_name(base)
-    known = HUB_ID.fullmatch(name) and name != NAME and not Path(name).is_dir()
-    return name if known else None
+    on_hub = HUB_ID.fullmatch(name) and name != NAME and not Path(name).is_dir()
+    return name if on_hub else None
 
 
 def name_on_card(base: str) -> str | None:
@@ -69,8 +69,8 @@ def name_on_card(base: str) -> str | None:
 def rename_base(adapter: Path, base: str) -> None:
     """Names another base in the folder of an adapter."""
     file = adapter / ADAPTER_CONFIG
-    found = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": base}
-    file.write_text(json.dumps(found, indent=2, sort_keys=True), encoding="utf-8")
+    config = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": base}
+    file.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 @torch.no_grad()

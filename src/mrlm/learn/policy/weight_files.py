@@ -41,17 +41,17 @@ def write_weights(policy: Policy, file: Path) -> None:
 def take_file(policy: Policy, file: Path) -> None:
     """Loads weights written by `write_weights` for a policy of the same shape, in place; a
     `ModelError`, and no change, if they do not match."""
-    own = spoken_weights(policy)
+    current = spoken_weights(policy)
     try:
         with safe_open(file, "pt") as saved:
             shapes = {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()}  # noqa: SIM118
-        _check(policy, shapes, {name: tuple(value.shape) for name, value in own.items()})
-        found = load_file(file)
+        _check(policy, shapes, {name: tuple(value.shape) for name, value in current.items()})
+        weights = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"policy {policy.name!r}: cannot read the safetensors file: {first_line(error)}"
         ) from error
-    _take(policy, found)
+    _take(policy, weights)
 
 
 @torch.no_grad()
@@ -62,17 +62,22 @@ def take_folder(policy: Policy, folder: Path) -> None:
         return
     dtype = str(policy.model.dtype).removeprefix("torch.")
     model = load_model(str(folder), dtype=dtype, device="cpu")
-    found = {name: value.detach() for name, value in model.named_parameters()}
-    own = {name: tuple(value.shape) for name, value in spoken_weights(policy).items()}
-    _check(policy, {name: tuple(value.shape) for name, value in found.items()}, own)
-    _take(policy, found)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    shapes = {name: tuple(value.shape) for name, value in spoken_weights(policy).items()}
+    _check(policy, {name: tuple(value.shape) for name, value in weights.items()}, shapes)
+    _take(policy, weights)
 
 
 def _check(
-    policy: Policy, found: dict[str, tuple[int, ...]], own: dict[str, tuple[int, ...]]
+    policy: Policy, shapes: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
 ) -> None:
-    missing, strange = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())
-    other = [name for name in sorted(own.keys() & found.keys()) if own[name] != found[name]]
+    missing, strange = (
+        sorted(expected.keys() - shapes.keys()),
+        sorted(shapes.keys() - expected.keys()),
+    )
+    other = [
+        name for name in sorted(expected.keys() & shapes.keys()) if expected[name] != shapes[name]
+    ]
     for kind, names in (("lack", missing), ("have unknown", strange), ("reshape", other)):
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -82,9 +87,9 @@ def _check(
             )
 
 
-def _take(policy: Policy, found: dict[str, Tensor]) -> None:
+def _take(policy: Policy, weights: dict[str, Tensor]) -> None:
     if policy.adapter:
-        set_adapter_weights(policy.model, policy.adapter, found)
+        set_adapter_weights(policy.model, policy.adapter, weights)
         return
     for name, value in policy.model.named_parameters():
-        value.copy_(found[name])
+        value.copy_(weights[name])

@@ -116,17 +116,17 @@ class PolicyWeights:
     @property
     def eos_ids(self) -> frozenset[int]:
         """All token ids that end a completion."""
-        found: set[int] = set(self.other_ends)
+        ids: set[int] = set(self.other_ends)
         generation = getattr(self.model, "generation_config", None)
         for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
-            found.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore
-        found.discard(None)  # pyright: ignore[reportArgumentType]
-        return frozenset(found)
+            ids.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore
+        ids.discard(None)  # pyright: ignore[reportArgumentType]
+        return frozenset(ids)
 
     def modules(self) -> list[nn.Module]:
         """All modules with weights: the model, its heads, and the reference if there is one."""
-        found = (self.model, self.value_head, self.reference)
-        return [module for module in found if module is not None]
+        parts = (self.model, self.value_head, self.reference)
+        return [module for module in parts if module is not None]
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters of the model or its adapter, and of its heads."""
@@ -168,7 +168,7 @@ class PolicyWeights:
     @contextmanager
     def scoring(self) -> Iterator[None]:
         """Disables dropout and gradients; restores the modes of the modules afterwards."""
-        changed = any(each.training for each in modules_of(self.model, self.adapter))
+        changed = any(module.training for module in modules_of(self.model, self.adapter))
         with restored_modes(self.model) if changed else nullcontext(), torch.no_grad():
             if changed:
                 self.model.eval()
@@ -204,12 +204,12 @@ class PolicyWeights:
 
     def load_heads(self, folder: Path) -> None:
         """Loads the heads that `save` wrote, if any."""
-        found = read_heads(folder)
-        if found is not None:
+        heads = read_heads(folder)
+        if heads is not None:
             self.add_value_head()
             assert self.value_head is not None
-            require_weights(str(folder), {*self.value_head.state_dict()} - {*found})
-            self.value_head.load_state_dict(found)
+            require_weights(str(folder), {*self.value_head.state_dict()} - {*heads})
+            self.value_head.load_state_dict(heads)
 
 
 def own_parameters(policy: PolicyWeights) -> Iterable[Tensor]:

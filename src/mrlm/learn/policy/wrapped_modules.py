@@ -39,18 +39,18 @@ def is_replaced(module: nn.Module) -> bool:
 def modules_of(model: nn.Module, adapter: str | None = None) -> list[nn.Module]:
     """The modules of a model that compute with one of its adapters, without those of the others:
     their number does not grow with the adapters. Without an `adapter`, all of them."""
-    found: dict[nn.Module, None] = {}
+    modules: dict[nn.Module, None] = {}
     waiting = [model]
     while waiting:
         module = waiting.pop()
-        if module in found:
+        if module in modules:
             continue
-        found[module] = None
+        modules[module] = None
         named = module._modules
         if adapter and isinstance(module, nn.ModuleDict) and adapter in named:
             named = {adapter: named[adapter]}
         waiting += [child for child in named.values() if child is not None]
-    return list(found)
+    return list(modules)
 
 
 class Structure:
@@ -63,7 +63,9 @@ class Structure:
 
     def __init__(self, model: nn.Module, adapter: str | None = None) -> None:
         modules = modules_of(model, adapter)
-        self.dropouts: list[nn.Dropout] = [each for each in modules if isinstance(each, nn.Dropout)]
+        self.dropouts: list[nn.Dropout] = [
+            layer for layer in modules if isinstance(layer, nn.Dropout)
+        ]
         self._children = [module._modules for module in modules]
         self._known = [dict(named) for named in self._children]
         self._hooks = [
@@ -85,14 +87,14 @@ class Structure:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Context in which these modules are in training mode, as by `train` of each."""
-        before = [own["training"] for own in self._own]
-        for own in self._own:
-            own["training"] = True
+        before = [attributes["training"] for attributes in self._own]
+        for attributes in self._own:
+            attributes["training"] = True
         try:
             yield
         finally:
-            for own, mode in zip(self._own, before, strict=True):
-                own["training"] = mode
+            for attributes, mode in zip(self._own, before, strict=True):
+                attributes["training"] = mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def interface_of(model: Any) -> Interface:
             "(B, T) and returns logits (B, T, V)"
         )
     accepted = inspect.signature(forward).parameters
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     foreign = not hasattr(inner, "base_model_prefix")
     named = "input_ids" in accepted or (open_ended and not foreign)
 
@@ -163,19 +165,19 @@ def interface_of(model: Any) -> Interface:
 
 def logits_of(output: Any) -> Tensor:
     """Logits (B, T, V) of an output: a tensor, a tuple that begins with them, or `.logits`."""
-    found = output
+    scores = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        scores = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        scores = output.logits
     elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, Tensor) or found.dim() != 3:
+        scores = output[0]
+    if not isinstance(scores, Tensor) or scores.dim() != 3:
         raise ModelError(
             f"the model returned {type(output).__name__}; it must return logits (B, T, V): a "
             "tensor, a tuple that begins with them, or an object with .logits"
         )
-    return found
+    return scores
 
 
 def output_layer(model: Any, vocabulary: int) -> Any:
@@ -184,15 +186,15 @@ def output_layer(model: Any, vocabulary: int) -> Any:
     named = getattr(model, "get_output_embeddings", None)
     if named is not None and named() is not None:
         return named()
-    linears = [each for each in model.modules() if isinstance(each, nn.Linear)]
-    found = [each for each in linears if each.out_features >= vocabulary]
-    if len(found) != 1:
+    linears = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    matches = [layer for layer in linears if layer.out_features >= vocabulary]
+    if len(matches) != 1:
         raise ModelError(
             f"{type(model).__name__}: a value head reads what the output layer reads, and "
-            f"{len(found)} of its linear layers could be that; define get_output_embeddings() to "
+            f"{len(matches)} of its linear layers could be that; define get_output_embeddings() to "
             "return it, or take an algorithm without values (GRPO, RLOO)"
         )
-    return found[0]
+    return matches[0]
 
 
 def _plain(model: Any) -> Any:

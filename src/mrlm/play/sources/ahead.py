@@ -287,8 +287,8 @@ class Ahead(EpisodeSource):
         marks = self._marks
         if marks.begun < marks.goal:
             return True
-        asked = itertools.islice(self._jobs, marks.goal - marks.taken)
-        if not _done(asked):
+        jobs = itertools.islice(self._jobs, marks.goal - marks.taken)
+        if not _done(jobs):
             return True
         if self.partial and self.play.batcher.rounds >= marks.until:
             return False
@@ -298,9 +298,9 @@ class Ahead(EpisodeSource):
         """Starts the batches that are due."""
         marks, rounds = self._marks, self.play.batcher.rounds
         while marks.begun < marks.limit:
-            asked = marks.begun < marks.goal
+            due = marks.begun < marks.goal
             early = rounds - marks.last < marks.spacing(self._spread)
-            if early and not asked and not _done(self._jobs):
+            if early and not due and not _done(self._jobs):
                 return
             size = min(self.batch_size, marks.limit - marks.begun)
             for _ in range(max(size, marks.goal - marks.begun)):

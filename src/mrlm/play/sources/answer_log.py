@@ -41,11 +41,11 @@ class AnswerLog:
 
     def recall(self, request: Request) -> Completion | None:
         """The logged answer to this request, if there is one and the request is the same."""
-        known = self._known.get(request.key)
-        if not known:
+        entries = self._known.get(request.key)
+        if not entries:
             return None
-        entry = known.pop(0)
-        if not known:
+        entry = entries.pop(0)
+        if not entries:
             del self._known[request.key]
         if entry.asked != _digest(request):
             log.warning(
@@ -95,6 +95,6 @@ def _completion(row: Mapping[str, Any]) -> Completion:
 
 def _digest(request: Request) -> str:
     """Sixteen hexadecimal digits of a request's content."""
-    said = [(message.role.value, message.content) for message in request.messages]
-    asked = repr(request.prompt_ids or said).encode()
-    return hashlib.blake2b(asked, digest_size=8).hexdigest()
+    texts = [(message.role.value, message.content) for message in request.messages]
+    data = repr(request.prompt_ids or texts).encode()
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -94,13 +94,16 @@ class Script:
     own_rest: bool = True
     feed: bool = True
 
-    def changes(self, place: TurnPlace) -> bool:
+    def changes(self, turn_key: TurnPlace) -> bool:
         """Whether a turn is changed."""
-        return place in self.turns or place[0] in self.agents
+        return turn_key in self.turns or turn_key[0] in self.agents
 
     def start(self, past: Past) -> tuple[int, int] | None:
         """When the first changed turn is taken; `None` if no recorded turn is changed."""
-        return min((each.when for place, each in past.items() if self.changes(place)), default=None)
+        return min(
+            (past_turn.when for turn_key, past_turn in past.items() if self.changes(turn_key)),
+            default=None,
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -124,8 +127,8 @@ class BranchAgent(Agent):
         return await super().act(messages, **sampling)
 
     async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
-        place, script = (self.name, turn.index), self.script
-        was, changed = self.past.get(place), script.changes((self.name, turn.index))
+        turn_key, script = (self.name, turn.index), self.script
+        was, changed = self.past.get(turn_key), script.changes((self.name, turn.index))
         same = was is not None and was.asked == (turn.prompt_ids or turn.read)
         if was is not None and not changed:
             if self._settled(was):
@@ -195,10 +198,10 @@ class BranchAgent(Agent):
         return text, {}
 
     def _key(self, turn: Turn) -> Key:
-        own = self.script.own_rest
+        branched = self.script.own_rest
         if self.script.changes((self.name, turn.index)):
-            own = self.script.own_turns
-        branch = () if own else (f"branch {self.script.number}",)
+            branched = self.script.own_turns
+        branch = () if branched else (f"branch {self.script.number}",)
         return (*self.key, *branch, self.name, turn.index)
 
 
@@ -227,14 +230,14 @@ class EpisodePlace:
             ConfigError: it is not the id of an episode in these environments.
         """
         split, _, rest = episode.partition("/")
-        for env in sorted(environments, key=lambda each: -len(each.name)):
+        for env in sorted(environments, key=lambda spec: -len(spec.name)):
             numbers = rest.removeprefix(f"{env.name}/").split("/")
             fits = rest.startswith(f"{env.name}/") and len(numbers) > 1
             if fits and split in ("train", "eval") and (numbers[0] + numbers[1]).isdigit():
                 return cls(env, cast("Split", split), int(numbers[0]), int(numbers[1]))
-        known = ", ".join(env.name for env in environments) or "none"
+        names = ", ".join(env.name for env in environments) or "none"
         raise ConfigError(
-            f"episode {episode!r} was not played in an environment of the run ({known}), so there "
+            f"episode {episode!r} was not played in an environment of the run ({names}), so there "
             "is nothing to play on"
         )
 
@@ -265,18 +268,18 @@ class Branches(Play):
         return list(await asyncio.gather(*map(self._branch, scripts)))
 
     async def _branch(self, script: Script) -> Episode:
-        one, place = copy.copy(self), self.place
-        assert place is not None
-        if not place.env.template.seeded:
+        one, origin = copy.copy(self), self.place
+        assert origin is not None
+        if not origin.env.template.seeded:
             raise ConfigError(
-                f"environment {place.env.name!r}: its reset takes neither seed nor task, so its "
+                f"environment {origin.env.name!r}: its reset takes neither seed nor task, so its "
                 "episodes cannot be played again; give its reset a parameter seed"
             )
         one.script, one.follow = script, () if self.answers else self.path
-        job = PlannedTask(place.env, place.split, place.index, [self.settings_of])
-        key, task = (*self.deck.key(job), place.number), self.deck.task(job)
-        (episode,) = await one._episode(place.env, task, None, key, self.settings_of)
-        episode.greedy = self.calm and place.split == "train"
+        job = PlannedTask(origin.env, origin.split, origin.index, [self.settings_of])
+        key, task = (*self.deck.key(job), origin.number), self.deck.task(job)
+        (episode,) = await one._episode(origin.env, task, None, key, self.settings_of)
+        episode.greedy = self.calm and origin.split == "train"
         if self.answers:
             episode.answers, episode.path = dict(self.answers), self.path
         return episode

@@ -47,8 +47,8 @@ class OversampledTask:
             return False
         failed = [number for number in complete if number not in whole]
         order = sorted(whole, key=lambda number: (self.rounds(number), number)) + failed
-        kept = sorted(order[: self.keep])
-        self.won.set_result([self.plays[number].result() for number in kept])
+        numbers = sorted(order[: self.keep])
+        self.won.set_result([self.plays[number].result() for number in numbers])
         self.stop()
         return True
 
@@ -64,5 +64,5 @@ class OversampledTask:
         if error is not None:
             self.won.set_exception(error)
             self.stop()
-        elif all(each.done() for each in self.plays):
+        elif all(other.done() for other in self.plays):
             self.judge()

@@ -144,16 +144,16 @@ class Play(EpisodeSource):
         jobs = []
         for number, env in enumerate(self.environments):
             share = (episodes + len(self.environments) - 1 - number) // len(self.environments)
-            known = env.template.num_tasks("eval")
-            if known is not None and share > known:
-                if known and env.name not in self._warned:
+            available = env.template.num_tasks("eval")
+            if available is not None and share > available:
+                if available and env.name not in self._warned:
                     log.warning(
                         "evaluation: %d episodes of environment %r are requested, and it has %d "
                         "held-out tasks; each is played once",
-                        *(share, env.name, known),
+                        *(share, env.name, available),
                     )
                 self._warned.add(env.name)
-                share = known
+                share = available
             jobs += [PlannedTask(env, "eval", k, [settings_of] * samples) for k in range(share)]
         if not jobs:
             raise ConfigError(
@@ -176,8 +176,8 @@ class Play(EpisodeSource):
         `lineups`: the episodes of a group differ in the policies of their agents."""
         if greedy:
             lineups = list(map(_greedy, lineups))
-        known = env.template.num_tasks("eval")
-        count = tasks if known is None else min(tasks, known)
+        available = env.template.num_tasks("eval")
+        count = tasks if available is None else min(tasks, available)
         jobs = [PlannedTask(env, "eval", index, lineups) for index in range(count)]
         return await self._play(jobs)
 
@@ -195,37 +195,37 @@ class Play(EpisodeSource):
         past episodes of the same environments; with fewer tasks than processes, parts of one."""
         peers = self.peers
         if peers.size > 1:
-            each = -(-peers.size // max(1, len(jobs)))
-            jobs = [part for job in jobs for part in job.parts(each)]
+            num_parts = -(-peers.size // max(1, len(jobs)))
+            jobs = [part for job in jobs for part in job.parts(num_parts)]
         loads = [self._length.get(job.env.name, 1.0) * len(job.numbers) for job in jobs]
         places = shares(loads, peers.size)
-        mine = [jobs[place] for place in places[peers.rank]]
+        mine = [jobs[index] for index in places[peers.rank]]
         episodes = sum(len(job.numbers) for job in mine)
         with counting("evaluation" if jobs and jobs[0].split == "eval" else "episodes", episodes):
             played = await asyncio.gather(*(self._group(job) for job in mine))
         if peers.size == 1:
             return self.failures.checked(played)
-        found: dict[int, Group] = {}
+        group_of: dict[int, Group] = {}
         for chosen, groups in zip(places, await peers.exchange(played), strict=True):
-            found |= zip(chosen, groups, strict=True)
+            group_of |= zip(chosen, groups, strict=True)
         whole: list[Group] = []
-        for place, job in enumerate(jobs):
-            self._note(job.env, found[place])
+        for index, job in enumerate(jobs):
+            self._note(job.env, group_of[index])
             if job.first:
-                whole.append(found[place])
+                whole.append(group_of[index])
             else:
                 task = whole[-1].episodes[0].task
-                for episode in found[place]:
+                for episode in group_of[index]:
                     episode.task = task
-                together = [*whole[-1].episodes, *found[place].episodes]
+                together = [*whole[-1].episodes, *group_of[index].episodes]
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
         return self.failures.checked(whole)
 
     def _note(self, env: EnvironmentSpec, group: Group) -> None:
         """Updates the mean number of tokens of an environment's episodes."""
         tokens = sum(len(turn) for episode in group for turn in episode.turns)
-        each = tokens / max(1, len(group))
-        self._length[env.name] = 0.9 * self._length.get(env.name, each) + 0.1 * each
+        mean = tokens / max(1, len(group))
+        self._length[env.name] = 0.9 * self._length.get(env.name, mean) + 0.1 * mean
 
     # -- one group, one episode --------------------------------------------------------------------
 
@@ -245,8 +245,8 @@ class Play(EpisodeSource):
         if job.keep is not None:
             jobs = [self._first(jobs, job.keep, key)]
         if self.greedy and job.split == "train" and job.first:
-            own = _greedy(lineups[0]).items()
-            calm = {name: replace(settings, trained=False) for name, settings in own}
+            greedy_settings = _greedy(lineups[0]).items()
+            calm = {name: replace(settings, trained=False) for name, settings in greedy_settings}
             jobs.append(self._tried(env.retries, partial(play, (*key, size), calm), greedy=True))
         played = await asyncio.gather(*jobs)
         if opening is not None:
@@ -334,27 +334,27 @@ class Play(EpisodeSource):
         )
         try:
             await env.workflow(task, agents, runner)
-            for each in runner.family:
-                if each.episode.status == "running":
-                    each.end(truncated=not each.result.done)
-                if each.failure is None and not each.episode.turns:
-                    each.fail(silent(env.workflow, each))
+            for branch in runner.family:
+                if branch.episode.status == "running":
+                    branch.end(truncated=not branch.result.done)
+                if branch.failure is None and not branch.episode.turns:
+                    branch.fail(silent(env.workflow, branch))
         except ENDS_RUN:
             raise
         except BaseException as error:  # any error of an environment or workflow is data
             if is_interrupt(error):
                 raise
-            for each in runner.family:
-                each.fail(as_failure(error))
+            for branch in runner.family:
+                branch.fail(as_failure(error))
         finally:
-            for each in runner.family:
-                each.environment.close()
-        for each in runner.family:
-            for agent in each.agents.values():
+            for branch in runner.family:
+                branch.environment.close()
+        for branch in runner.family:
+            for agent in branch.agents.values():
                 agent.close()
-            if each.failure is not None:
-                self.failures.note(each.episode, each.failure)
-        return [each.episode for each in runner.family]
+            if branch.failure is not None:
+                self.failures.note(branch.episode, branch.failure)
+        return [branch.episode for branch in runner.family]
 
     def _agent(
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
@@ -393,8 +393,8 @@ async def _opened(env: EnvironmentSpec, task: Task) -> tuple[Environment, StepRe
     environment = env.make()
 
     async def first() -> StepResult:
-        found = await in_thread(lambda: environment.reset(task, task.seed))
-        return found if isinstance(found, StepResult) else await found
+        result = await in_thread(lambda: environment.reset(task, task.seed))
+        return result if isinstance(result, StepResult) else await result
 
     with span("environment", env.name):
         return environment, await asyncio.wait_for(first(), env.timeout)

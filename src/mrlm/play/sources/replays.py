@@ -36,8 +36,8 @@ class PlayWithReplays(Play):
 
     replays: Replays = field(default_factory=lambda: Replays("silence"))
 
-    def __post_init__(self, *given: object) -> None:
-        super().__post_init__(*given)  # type: ignore[arg-type]
+    def __post_init__(self, *arguments: object) -> None:
+        super().__post_init__(*arguments)  # type: ignore[arg-type]
         self._script: Script = Script()
         self._past: Past = {}
 
@@ -81,7 +81,7 @@ class PlayWithReplays(Play):
             return turns
         key = (*self.deck.key(job), episode.path[0], "decisions")
         places = random.Random(seed_of(key)).sample(range(len(turns)), most)
-        return [turns[place] for place in sorted(places)]
+        return [turns[index] for index in sorted(places)]
 
     async def _replay(
         self, job: PlannedTask, episode: Episode, script: Script, mark: ReplayMark
@@ -91,11 +91,11 @@ class PlayWithReplays(Play):
         one._script, one._past = script, past_of(episode)
         env, key = job.env, (*self.deck.key(job), number)
         play = partial(one._episode, env, episode.task, None, key, job.lineups[number])
-        (found,) = await self._tried(env.retries, play)
-        found.id, found.replayed = f"{episode.id}{REPLAY}{script.number}", mark
-        for turn in found.turns:
+        (replay,) = await self._tried(env.retries, play)
+        replay.id, replay.replayed = f"{episode.id}{REPLAY}{script.number}", mark
+        for turn in replay.turns:
             turn.trained &= mark.kind == "alternatives" and (turn.agent, turn.index) in script.turns
-        return found
+        return replay
 
     def _agent(
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key

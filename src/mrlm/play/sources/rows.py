@@ -80,10 +80,10 @@ class Grouping:
             )
         agent = row.get("agent")
         if agent is not None and agent not in self._settings:
-            known = ", ".join(self._settings)
+            names = ", ".join(self._settings)
             raise ConfigError(
                 f"{self.where}, row {index + 1}: agent {agent!r} is not one of the agents of this "
-                f"run ({known})"
+                f"run ({names})"
             )
 
     def group(self, row: Mapping[str, Any], index: int) -> Group:
@@ -109,7 +109,7 @@ class Grouping:
                 for messages, _ in conversations
             ]
             try:
-                said = [
+                turn_lists = [
                     transcript_turns(
                         settings.chat, view, settings.name, settings.policy, {settings.name}
                     )
@@ -117,16 +117,18 @@ class Grouping:
                 ]
             except ChatTemplateError as error:
                 raise ChatTemplateError(f"{where}: {error}") from error
-            self._fit(index, settings, said)
-            for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
+            self._fit(index, settings, turn_lists)
+            for part, view, turns, (_, score) in zip(
+                parts, views, turn_lists, conversations, strict=True
+            ):
                 if turns:
-                    turns[-1].reward = paid
+                    turns[-1].reward = score
                 rollout = Rollout(settings.name, settings.policy, name, turns, view)
                 rollout.tail_ids, rollout.rewritten = _tail(settings, view, turns)
                 part[settings.name] = rollout
         episodes = [
-            Episode.recorded(f"{name}/{side}", Task(name), part, paid)
-            for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
+            Episode.recorded(f"{name}/{side}", Task(name), part, score)
+            for side, (part, (_, score)) in enumerate(zip(parts, conversations, strict=True))
         ]
         return Group(episodes, name)
 
@@ -137,8 +139,8 @@ class Grouping:
         if row.get("messages") is not None and not self.pairs:
             messages = row_messages(row["messages"], f"{where}, column 'messages'")
             return [(messages, float(row.get("reward") or 0.0))]
-        given = row.get("prompt")
-        prompt = _shared(row) if given is None else row_messages(given, f"{where}, column 'prompt'")
+        value = row.get("prompt")
+        prompt = _shared(row) if value is None else row_messages(value, f"{where}, column 'prompt'")
         sides = (("chosen", 1.0), ("rejected", 0.0))
         if row.get("chosen") is None:
             sides = (("completion", 0.0),)
@@ -146,7 +148,7 @@ class Grouping:
 
     def _note_unused(self, row: Mapping[str, Any], where: str) -> None:
         """Names the columns that nothing reads, once."""
-        unused = [name for name, each in row.items() if name not in READ and each is not None]
+        unused = [name for name, value in row.items() if name not in READ and value is not None]
         if unused and not self._noted:
             self._noted = True
             log.warning("%s: not used in training: %s", where, ", ".join(map(str, unused)))
@@ -227,7 +229,7 @@ class RowSource(EpisodeSource):
         left = len(self.rows) - self._taken % len(self.rows)
         places = [self.place(self._taken + i) for i in range(min(count, left))]
         self._taken += len(places)
-        return [self.group(place) for place in places]
+        return [self.group(index) for index in places]
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self._taken}
@@ -237,10 +239,10 @@ class RowSource(EpisodeSource):
 
     def place(self, index: int) -> int:
         """The row at position `index` of the run, counted over epochs."""
-        epoch, place = divmod(index, len(self.rows))
+        epoch, position = divmod(index, len(self.rows))
         if not self.shuffle:
-            return place
-        return int(shuffled((self.seed, "rows", epoch), len(self.rows))[place])
+            return position
+        return int(shuffled((self.seed, "rows", epoch), len(self.rows))[position])
 
     def group(self, index: int) -> Group:
         """The group of row number `index`."""
@@ -308,8 +310,8 @@ def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -
                 f"{where}: loss_mask must be a list with an entry for each message, not {mask!r}"
             )
         messages = [
-            replace(m, weight=m.weight if each else 0.0)
-            for m, each in zip(messages, mask, strict=True)
+            replace(m, weight=m.weight if flag else 0.0)
+            for m, flag in zip(messages, mask, strict=True)
         ]
     if system:
         if not isinstance(system, str) or messages[0].role is Role.SYSTEM:
@@ -330,12 +332,12 @@ def _explained(settings: AgentSettings, messages: list[Message], where: str) -> 
     chat = settings.chat
     if chat is None or chat.takes_tools:
         return messages
-    place = next((i for i, m in enumerate(messages) if "tools" in m.metadata), None)
-    if place is None:
+    position = next((i for i, m in enumerate(messages) if "tools" in m.metadata), None)
+    if position is None:
         return messages
     chat.say(
         f"{where}: the tools are left out, since {chat.title} explains none; describe them in the "
         "system message"
     )
-    rest = {key: each for key, each in messages[place].metadata.items() if key != "tools"}
-    return [replace(m, metadata=rest) if i == place else m for i, m in enumerate(messages)]
+    rest = {key: value for key, value in messages[position].metadata.items() if key != "tools"}
+    return [replace(m, metadata=rest) if i == position else m for i, m in enumerate(messages)]

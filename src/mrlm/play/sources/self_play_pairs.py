@@ -76,8 +76,10 @@ class SelfPlayPairs(EpisodeSource):
         return [self._pair(of, row) for of, row in chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        said = [[number, row, by] for number, rows in self.said.items() for row, by in rows.items()]
-        return {"calls": self.calls, "said": said, "tokens": self.batcher.tokens}
+        answers = [
+            [number, row, by] for number, rows in self.said.items() for row, by in rows.items()
+        ]
+        return {"calls": self.calls, "said": answers, "tokens": self.batcher.tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.calls, self.batcher.tokens = state["calls"], state["tokens"]
@@ -87,34 +89,41 @@ class SelfPlayPairs(EpisodeSource):
 
     def _place(self, number: int, index: int, size: int) -> int:
         """The pair at position `index` of a round's pool: a new order in every pass."""
-        turn, place = divmod(index, size)
-        return int(shuffled((self.seed, "pairs", number, turn), size)[place])
+        turn, position = divmod(index, size)
+        return int(shuffled((self.seed, "pairs", number, turn), size)[position])
 
     async def _begin(self, number: int) -> None:
         """Samples the answers of a round; answers older than the round before are dropped."""
         first = number * self.rounds.rows
         places = [self.rows.place(first + i) for i in range(self.rounds.rows)]
-        own: Said = {}
+        local_answers: Said = {}
         mine = places[self.peers.rank :: self.peers.size]
         for start in range(0, len(mine), AT_ONCE):
             chunk = dict.fromkeys(mine[start : start + AT_ONCE])
-            found = await asyncio.gather(*(self._answers(number, row) for row in chunk))
-            own |= dict(zip(chunk, found, strict=True))
+            results = await asyncio.gather(*(self._answers(number, row) for row in chunk))
+            local_answers |= dict(zip(chunk, results, strict=True))
         everywhere: Said = {}
-        for part in await self.peers.exchange(own):
+        for part in await self.peers.exchange(local_answers):
             everywhere |= part
-        said = {row: everywhere[row] for row in places}
-        kept = (number - 1,) if self.rounds.previous else ()
-        self.said = {of: self.said[of] for of in kept if of in self.said} | {number: said}
+        round_answers = {row: everywhere[row] for row in places}
+        kept_rounds = (number - 1,) if self.rounds.previous else ()
+        self.said = {of: self.said[of] for of in kept_rounds if of in self.said} | {
+            number: round_answers
+        }
 
     async def _answers(self, number: int, row: int) -> dict[str, list[int]]:
         """The sampled answers of the agents of a row."""
         rollouts = self.rows.group(row).episodes[0].rollouts
-        asked = {agent: each.turns[-1] for agent, each in rollouts.items() if each.turns}
-        said = await asyncio.gather(
-            *(self._answer(number, row, self.settings_of[a], turn) for a, turn in asked.items())
+        last_turns = {
+            agent: rollout.turns[-1] for agent, rollout in rollouts.items() if rollout.turns
+        }
+        completions = await asyncio.gather(
+            *(
+                self._answer(number, row, self.settings_of[a], turn)
+                for a, turn in last_turns.items()
+            )
         )
-        return dict(zip(asked, said, strict=True))
+        return dict(zip(last_turns, completions, strict=True))
 
     async def _answer(
         self, number: int, row: int, settings: AgentSettings, turn: Turn
@@ -133,10 +142,10 @@ class SelfPlayPairs(EpisodeSource):
     def _pair(self, number: int, row: int) -> Group:
         """The group of a row: its own answer, and the one that was sampled in a round."""
         group = self.rows.group(row)
-        given = group.episodes[0]
-        parts: tuple[dict[str, Rollout], ...] = (dict(given.rollouts), {})
+        episode = group.episodes[0]
+        parts: tuple[dict[str, Rollout], ...] = (dict(episode.rollouts), {})
         for agent, ids in self.said[number][row].items():
-            rollout = given.rollouts[agent]
+            rollout = episode.rollouts[agent]
             real, chat = rollout.turns[-1], self.settings_of[agent].chat
             assert chat is not None
             eos = chat.tokenizer.eos_token_id
@@ -152,9 +161,9 @@ class SelfPlayPairs(EpisodeSource):
                 turn.message = Message(text, Role.ASSISTANT, agent=agent)
                 messages = [*rollout.messages[:-1], turn.message]
                 part[agent] = replace(rollout, turns=[turn], messages=messages)
-        stem, task = given.id[:-1], given.task
+        stem, task = episode.id[:-1], episode.task
         pair = [
-            Episode.recorded(given.id, task, parts[0], 1.0),
+            Episode.recorded(episode.id, task, parts[0], 1.0),
             Episode.recorded(f"{stem}{number + 1}", task, parts[1], 0.0),
         ]
         return Group(pair, group.task_id)
@@ -163,10 +172,10 @@ class SelfPlayPairs(EpisodeSource):
 def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:
     """The text of an answer and its end token; whitespace that a template adds after that is
     dropped."""
-    for place in range(len(ids) - 1, -1, -1):
-        text = chat.decode(ids[place : place + 1])
+    for index in range(len(ids) - 1, -1, -1):
+        text = chat.decode(ids[index : index + 1])
         if not text:
-            return list(ids[:place]), [ids[place]]
+            return list(ids[:index]), [ids[index]]
         if text.strip():
             break
     return list(ids), []

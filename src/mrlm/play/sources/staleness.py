@@ -35,7 +35,7 @@ class Staleness:
 
     def note(self, groups: list[Group]) -> None:
         """Counts groups that are trained on."""
-        for episode in (each for group in groups for each in group.valid):
+        for episode in (item for group in groups for item in group.valid):
             versions: dict[str, set[int]] = {}
             for turn in (turn for turn in episode.own_turns if turn.trained):
                 self._tokens[turn.lag] += len(turn)
@@ -75,7 +75,7 @@ class Staleness:
             now = perf_counter()
             self._rested, self._since = self._rested + now - self._since, now
         tokens, everything = self._tokens, max(1, self._tokens.total())
-        found = {
+        metrics = {
             "lag/mean": sum(lag * number for lag, number in tokens.items()) / everything,
             "lag/max": float(max(tokens, default=0)),
             "lag/partial": self._partial / max(1, self._episodes),
@@ -83,8 +83,8 @@ class Staleness:
             "seconds/waiting": self._waited,
             "seconds/resting": self._rested,
         }
-        found |= {f"lag/tokens/{lag}": tokens[lag] / everything for lag in range(max_lag + 1)}
+        metrics |= {f"lag/tokens/{lag}": tokens[lag] / everything for lag in range(max_lag + 1)}
         self._tokens = Counter()
         self._episodes = self._partial = self._dropped = 0
         self._waited = self._rested = 0.0
-        return found
+        return metrics

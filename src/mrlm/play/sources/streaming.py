@@ -92,8 +92,8 @@ class StreamedRows(EpisodeSource):
             if len(held) < self.buffer:
                 held.append(numbered)
                 continue
-            place = int(generator.integers(self.buffer))
-            yield held[place]
-            held[place] = numbered
-        for place in generator.permutation(len(held)):
-            yield held[place]
+            index = int(generator.integers(self.buffer))
+            yield held[index]
+            held[index] = numbered
+        for index in generator.permutation(len(held)):
+            yield held[index]

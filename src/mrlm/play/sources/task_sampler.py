@@ -126,10 +126,10 @@ class TaskSampler:
             return env.template.task(seed_of(self.key(job)) >> 33, split)
         if count == 0:
             raise ConfigError(f"environment {env.name!r} has no {split} tasks")
-        epoch, place = divmod(index, count)
+        epoch, position = divmod(index, count)
         if split == "train":
-            place = int(shuffled((self.seed, "order", env.name, epoch), count)[place])
-        return env.template.task(place, split)
+            position = int(shuffled((self.seed, "order", env.name, epoch), count)[position])
+        return env.template.task(position, split)
 
     def key(self, job: PlannedTask) -> Key:
         """The prefix of the keys of all requests of a job."""

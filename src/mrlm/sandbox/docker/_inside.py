@@ -65,22 +65,22 @@ def kills_for_memory():
 def begun(harness, head, parts):
     """Start the program; returns its process, its pipes, and that for a failed start."""
     pipes = [os.pipe() for _ in range(3)]
-    (out, err, said), (out_in, err_in, said_in) = zip(*pipes, strict=True)
+    (out, err, report_fd), (out_in, err_in, said_in) = zip(*pipes, strict=True)
     first = os.dup(0) if head["request"]["session"] else held(parts["stdin"])
     fds = [first, out_in, err_in, held(parts["program"]), held(parts["files"])]
     setup = {"namespaces": False, "landlock": False, "filter": "", "others": 1 << 20}
 
-    def work(*given):
+    def work(*args):
         harness.called("prctl", harness.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         harness.called("prctl", harness.DUMPABLE, 1, 0, 0, 0)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # out of memory, the kernel kills the program instead of process 1
-        harness.program(*given)
+        harness.program(*args)
 
-    pid = harness.forked(work, setup, head["request"], fds, said_in, out, err, said)
+    pid = harness.forked(work, setup, head["request"], fds, said_in, out, err, report_fd)
     for fd in (*fds, said_in):
         os.close(fd)
-    return pid, {out: b"o", err: b"e"}, said
+    return pid, {out: b"o", err: b"e"}, report_fd
 
 
 def ended(pid):
@@ -88,12 +88,12 @@ def ended(pid):
     code = None
     while True:
         try:
-            found, status = os.waitpid(-1, os.WNOHANG)
+            child, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return code
-        if not found:
+        if not child:
             return code
-        if found == pid:
+        if child == pid:
             code = os.waitstatus_to_exitcode(status)
 
 
@@ -138,7 +138,7 @@ def main():
     harness.called("prctl", harness.DUMPABLE, 0, 0, 0, 0)
     kills = kills_for_memory()
     sent(b"s")
-    pid, pipes, said = begun(harness, head, parts)
+    pid, pipes, report_fd = begun(harness, head, parts)
     code = watched(pid, pipes, head["seconds"])
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = {
@@ -148,9 +148,9 @@ def main():
         "cause": "oom" if kills_for_memory() > kills else None,
         "failed": "",
     }
-    os.set_blocking(said, False)
+    os.set_blocking(report_fd, False)
     with contextlib.suppress(OSError):
-        report.update(json.loads(os.read(said, 1 << 16) or b"{}"))
+        report.update(json.loads(os.read(report_fd, 1 << 16) or b"{}"))
     sent(b"x", json.dumps(report).encode())
 
 

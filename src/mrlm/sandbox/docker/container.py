@@ -120,15 +120,15 @@ class Container:
         (`time.monotonic()`). Raises `SandboxError`: the container ended, or sent invalid data. A
         program cannot end its container without a report: signals do not reach process 1, and the
         kernel kills the program first when memory runs out."""
-        while (found := self._taken()) is None:
+        while (next_frame := self._taken()) is None:
             if self._ended:
                 try:
                     code = self.process.wait(REMOVING)
                 except subprocess.TimeoutExpired:
                     raise SandboxError("the docker client did not exit") from None
-                said = os.pread(self._said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
+                message = os.pread(self._said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
                 raise SandboxError(
-                    f"the container ended with exit code {code} and no report: {said}"
+                    f"the container ended with exit code {code} and no report: {message}"
                 )
             left = until - time.monotonic()
             if left <= 0:
@@ -144,7 +144,7 @@ class Container:
                     data = os.read(self._out, 1 << 16)
                     self._read += data
                     self._ended = not data
-        return found
+        return next_frame
 
     def _send(self) -> None:
         try:
@@ -195,10 +195,10 @@ class Container:
             raise SandboxError(
                 f"a container was not removed ({' '.join(words)}): {error}"
             ) from None
-        said = done.stderr.decode("utf-8", "replace").strip()
-        gone = "No such container" in said or "already in progress" in said
+        message = done.stderr.decode("utf-8", "replace").strip()
+        gone = "No such container" in message or "already in progress" in message
         if done.returncode and not gone:
-            raise SandboxError(f"a container was not removed ({' '.join(words)}): {said[-500:]}")
+            raise SandboxError(f"a container was not removed ({' '.join(words)}): {message[-500:]}")
 
 
 def _head(parts: Mapping[str, bytes], limits: Limits, session: bool) -> bytes:

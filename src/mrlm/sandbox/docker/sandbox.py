@@ -228,8 +228,8 @@ def _next(container: Container, end: float, stop: threading.Event) -> tuple[byte
 def _started(container: Container, stop: threading.Event) -> float:
     end = time.monotonic() + STARTING
     while time.monotonic() < end:
-        found = _next(container, end, stop)
-        if found is not None and found[0] == b"s":
+        frame = _next(container, end, stop)
+        if frame is not None and frame[0] == b"s":
             return time.monotonic()
     raise SandboxError(f"the container did not start within {STARTING:g} s")
 

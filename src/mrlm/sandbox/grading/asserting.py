@@ -167,19 +167,19 @@ async def _conversation(
     """Run the test that `request` starts; its requests are forwarded, and the results back."""
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
-    async def timed(worker: SolvingWorker, asked: Callable[[float], Awaitable[T]]) -> T:
+    async def timed(worker: SolvingWorker, send: Callable[[float], Awaitable[T]]) -> T:
         before = worker.clock.left
         try:
-            return await asked(left[worker])
+            return await send(left[worker])
         finally:
             left[worker] -= before - worker.clock.left
 
     came: Value | Raised | None = None
     while True:
-        said = await timed(tester, lambda wall, request=request: tester.ask(request, wall))
-        if "call" not in said:
-            return _verdict(said, came)
-        call = said["call"] | {key: said[key] for key in ("args", "kwargs", "in_place")}
+        reply = await timed(tester, lambda wall, request=request: tester.ask(request, wall))
+        if "call" not in reply:
+            return _verdict(reply, came)
+        call = reply["call"] | {key: reply[key] for key in ("args", "kwargs", "in_place")}
         came = await timed(solution, lambda wall, call=call: solution.run(call, wall))
         if isinstance(came, Value):
             request = {"do": "go on", "value": came.packed, "arguments": came.arguments}
@@ -189,12 +189,12 @@ async def _conversation(
             request = {"do": "go on", "raise": came.base, "text": came.text}
 
 
-def _verdict(said: dict[str, Any], came: Value | Raised | None) -> GradingVerdict:
-    if came is None or said.get("unfit"):
-        return GradingVerdict("refused", said.get("failed", "NoCall"))
-    if said.get("passed") is True:
+def _verdict(reply: dict[str, Any], came: Value | Raised | None) -> GradingVerdict:
+    if came is None or reply.get("unfit"):
+        return GradingVerdict("refused", reply.get("failed", "NoCall"))
+    if reply.get("passed") is True:
         return GradingVerdict("passed")
-    failed = said["failed"]
+    failed = reply["failed"]
     if isinstance(came, Raised) and failed == came.base:
         return came.verdict
     got = show(came.packed) if isinstance(came, Value) else ""

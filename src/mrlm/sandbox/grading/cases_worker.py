@@ -92,22 +92,22 @@ class Case(ObjectTest):
         self.over = True
         self.outbox.put({"failed": failed, "unfit": self.unfit} if failed else self.passed())
 
-    def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
-        call = said["call"]
+    def raised(self, request: dict[str, Any], name: str, text: str) -> Exception:
+        call = request["call"]
         if call["name"] == "__next__" and name == "StopIteration":
             return StopIteration(text)  # the end of an iterator
         if call["do"] == "get" or (call["name"][:2] == "__" and call["name"] != "__call__"):
             return STOPPED[name](text) if name in STOPPED else built_in(name, text)
-        return super().raised(said, name, text)
+        return super().raised(request, name, text)
 
     def abandon(self) -> None:
         self.over = True
         super().abandon()
 
-    def asked(self, said: Any, args: Any, kwargs: Any, in_place: bool) -> Any:
+    def asked(self, request: Any, args: Any, kwargs: Any, in_place: bool) -> Any:
         if self.over:  # cleanup after the end cannot be forwarded
             raise NotPlain("the case is over")
-        return super().asked(said, args, kwargs, in_place)
+        return super().asked(request, args, kwargs, in_place)
 
 
 def in_place(called: Any) -> Any:

@@ -17,13 +17,13 @@ _NAMES = {"t": "tuple", "s": "set", "z": "set", "b": "bytes"}
 _nan = itertools.count()
 
 
-def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
+def same(got: Any, expected: Any, rel_tol: float = 0.0) -> bool:
     """Whether two values are equal, with the `==` of built-in types; but a boolean never equals a
     number, and NaN never equals anything. Keys of dictionaries are compared like values.
 
     Args:
         got: the value of the solution.
-        wanted: the expected value.
+        expected: the expected value.
         rel_tol: relative tolerance of floats (absolute if 0 is expected); not in sets and keys, and
             not between integers.
 
@@ -32,14 +32,14 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
         (True, False, False)
     """
     try:
-        return same_packed(pack(got), pack(wanted), rel_tol)
+        return same_packed(pack(got), pack(expected), rel_tol)
     except NotPlain:
         return False
 
 
-def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
+def same_packed(got: Any, expected: Any, rel_tol: float = 0.0) -> bool:
     """`same` for packed values. Raises `NotPlain`: the solution's value is malformed."""
-    return _same(got, wanted, rel_tol, DEPTH)
+    return _same(got, expected, rel_tol, DEPTH)
 
 
 def show(packed: Any) -> str:
@@ -53,10 +53,10 @@ def show(packed: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-def _same(got: Any, wanted: Any, rel_tol: float, depth: int) -> bool:
+def _same(got: Any, expected: Any, rel_tol: float, depth: int) -> bool:
     if depth < 0:
         raise NotPlain("too deep")
-    (kind, one), (target, other) = _opened(got), _opened(wanted)
+    (kind, one), (target, other) = _opened(got), _opened(expected)
     if kind == "tuple" and target == "list":
         kind = "list"
     if kind != target or kind == "object":
@@ -68,23 +68,23 @@ def _same(got: Any, wanted: Any, rel_tol: float, depth: int) -> bool:
             _same(a, b, rel_tol, depth - 1) for a, b in zip(one, other, strict=True)
         )
     if kind == "set":
-        return {_key(each, depth - 1) for each in one} == {_key(each, depth - 1) for each in other}
+        return {_key(item, depth - 1) for item in one} == {_key(item, depth - 1) for item in other}
     if kind == "dict":
         mine, theirs = _table(one, depth - 1), _table(other, depth - 1)
         return mine.keys() == theirs.keys() and all(
-            _same(each, theirs[key], rel_tol, depth - 1) for key, each in mine.items()
+            _same(item, theirs[key], rel_tol, depth - 1) for key, item in mine.items()
         )
     return one == other
 
 
-def _close(got: Any, wanted: Any, rel_tol: float) -> bool:
-    if got == wanted:
+def _close(got: Any, expected: Any, rel_tol: float) -> bool:
+    if got == expected:
         return True
-    if rel_tol <= 0 or (type(got) is int and type(wanted) is int):
+    if rel_tol <= 0 or (type(got) is int and type(expected) is int):
         return False
     try:
-        near = cmath.isclose if complex in (type(got), type(wanted)) else math.isclose
-        return near(got, wanted, rel_tol=rel_tol, abs_tol=0.0 if wanted else rel_tol)
+        near = cmath.isclose if complex in (type(got), type(expected)) else math.isclose
+        return near(got, expected, rel_tol=rel_tol, abs_tol=0.0 if expected else rel_tol)
     except OverflowError:  # an integer beyond the range of floats
         return False
 
@@ -110,14 +110,14 @@ def _opened(packed: Any) -> tuple[str, Any]:
     if tag == "f" and content in ("nan", "inf", "-inf"):
         return "number", float(content)
     if tag == "c" and _are(content, 2):
-        real, imaginary = (_opened(each) for each in content)
+        real, imaginary = (_opened(part) for part in content)
         if type(real[1]) is float and type(imaginary[1]) is float:
             return "number", complex(real[1], imaginary[1])
     if tag == "u" and type(content) is str:
         return "broken text", content
     if tag == "r" and _are(content, 3):
-        bounds = [_opened(each)[1] for each in content]
-        if all(type(each) is int and each.bit_length() < 64 for each in bounds) and bounds[2]:
+        bounds = [_opened(part)[1] for part in content]
+        if all(type(part) is int and part.bit_length() < 64 for part in bounds) and bounds[2]:
             return "range", range(*bounds)
     if (tag in ("t", "s", "z") and _are(content)) or (tag == "b" and type(content) is str):
         return _NAMES[tag], content
@@ -148,9 +148,9 @@ def _key(packed: Any, depth: int) -> str:
     if kind == "number":
         return _number(content)
     if kind == "tuple":
-        return f"({','.join(_key(each, depth - 1) for each in content)})"
+        return f"({','.join(_key(item, depth - 1) for item in content)})"
     if kind == "set" and "z" in packed:
-        return f"{{{','.join(sorted({_key(each, depth - 1) for each in content}))}}}"
+        return f"{{{','.join(sorted({_key(item, depth - 1) for item in content}))}}}"
     if kind in ("none", "bool", "text", "broken text", "bytes"):
         return f"{kind} {content!r}"
     raise NotPlain(f"a {kind} cannot be a key")
@@ -177,11 +177,11 @@ def _write(packed: Any, parts: list[str], depth: int) -> None:
         return
     left, right = {"list": "[]", "tuple": "()"}.get(kind, "{}")
     parts.append(left)
-    for index, each in enumerate(content):
+    for index, item in enumerate(content):
         if sum(map(len, parts)) > SHOWN:
             break
         parts.append(", " if index else "")
-        key, value = each if kind == "dict" else (None, each)
+        key, value = item if kind == "dict" else (None, item)
         if kind == "dict":
             _write(key, parts, depth - 1)
             parts.append(": ")

@@ -131,9 +131,9 @@ def _ran(result: SandboxResult, expected: str, num_lines: int) -> GradingVerdict
     if result.status == "error":
         errors, places = _ERROR.findall(result.stderr), _PLACE.findall(result.stderr)
         line = int(places[-1]) if places else None
-        known = line is not None and 0 < line <= num_lines
+        is_inside = line is not None and 0 < line <= num_lines
         name = errors[-1].rsplit(".", 1)[-1][:80] if errors else "ExitCode"
-        return GradingVerdict("error", name or "ExitCode", line if known else None)
+        return GradingVerdict("error", name or "ExitCode", line if is_inside else None)
     if not result.ok:
         return of_status(result.status, result.reason)
     got = _lines(result.stdout)

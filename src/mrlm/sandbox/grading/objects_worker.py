@@ -86,9 +86,9 @@ class Kind(type):
     case: "ObjectTest"
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        known = set(cls.case.seen)
+        numbers = set(cls.case.seen)
         came = cls.case.asked(cls.case.said("new", cls.__name__, ""), args, kwargs, False)
-        if type(came) is not SolutionObject or came._mrlm_number in known:
+        if type(came) is not SolutionObject or came._mrlm_number in numbers:
             raise NotPlain("no new object")
         made = SolutionObject(cls.case, came._mrlm_number)
         object.__setattr__(made, "_mrlm_made", True)
@@ -103,9 +103,9 @@ class Kind(type):
     def __instancecheck__(cls, thing: Any) -> bool:
         if type(thing) is not SolutionObject:
             return False
-        said = cls.case.said("invoke", thing._mrlm_number, "__is__")
-        said["call"]["class"] = cls.__name__
-        return cls.case.asked(said, (), {}, False) is True
+        request = cls.case.said("invoke", thing._mrlm_number, "__is__")
+        request["call"]["class"] = cls.__name__
+        return cls.case.asked(request, (), {}, False) is True
 
 
 def kind(case: "ObjectTest", name: str) -> Kind:
@@ -151,10 +151,10 @@ class ObjectTest(Test):
         for name in {*self.classes} - {self.entry}:
             self.functions[name] = kind(self, name)
 
-    def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
-        if said["call"]["name"] == "__len__" and name == "TypeError":
+    def raised(self, request: dict[str, Any], name: str, text: str) -> Exception:
+        if request["call"]["name"] == "__len__" and name == "TypeError":
             return TypeError(text)  # `list` tries to get a length and needs none
-        return super().raised(said, name, text)
+        return super().raised(request, name, text)
 
     def forwards(self, name: str, made: bool) -> bool:
         """Whether an operator is forwarded, for an object that the test has made or not."""

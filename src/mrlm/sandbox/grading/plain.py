@@ -141,7 +141,7 @@ class PlainPacker:
     def many(self, kind: Any, values: Any, depth: int) -> list[Any]:
         if kind.__len__(values) > self.items:
             raise NotPlain("too many values")
-        return [self.value(each, depth) for each in kind.__iter__(values)]
+        return [self.value(item, depth) for item in kind.__iter__(values)]
 
     def row(self, value: list[Any], depth: int) -> Any:
         return self.many(list, value, depth)
@@ -159,7 +159,7 @@ class PlainPacker:
         if dict.__len__(value) > self.items:
             raise NotPlain("too many values")
         pairs = dict.items(value)
-        return {"d": [[self.value(key, depth), self.value(each, depth)] for key, each in pairs]}
+        return {"d": [[self.value(key, depth), self.value(item, depth)] for key, item in pairs]}
 
     def steps(self, value: range, depth: int) -> Any:
         return {"r": [self.integer(n, depth) for n in (value.start, value.stop, value.step)]}
@@ -199,7 +199,7 @@ class PlainUnpacker:
         try:
             if type(packed) is list:
                 row = self.known([])
-                row.extend(self.value(each, depth - 1) for each in packed)
+                row.extend(self.value(item, depth - 1) for item in packed)
                 return row
             ((tag, content),) = packed.items()
             return self.tagged(tag, content, depth - 1)
@@ -215,17 +215,17 @@ class PlainUnpacker:
     def tagged(self, tag: str, content: Any, depth: int) -> Any:
         if tag == "d":
             table = self.known({})
-            table.update((self.value(key, depth), self.value(each, depth)) for key, each in content)
+            table.update((self.value(key, depth), self.value(item, depth)) for key, item in content)
             return table
         if tag == "s":
             heap = self.known(set())
-            heap.update(self.value(each, depth) for each in content)
+            heap.update(self.value(item, depth) for item in content)
             return heap
         if tag == "a" and self.aliases is not None:
             return self.aliases[content]
         if tag in ("t", "z"):
             kind = {"t": tuple, "z": frozenset}[tag]
-            return kind(self.value(each, depth) for each in content)
+            return kind(self.value(item, depth) for item in content)
         if tag == "i":
             return integer(content)
         if tag == "f":
@@ -238,7 +238,7 @@ class PlainUnpacker:
         if tag == "b":
             return bytes.fromhex(content)
         if tag == "r":
-            return range(*(self.value(each, depth) for each in content))
+            return range(*(self.value(item, depth) for item in content))
         if tag == "x":
             name, parts = content
             return made(name, self.value(parts, depth))

@@ -61,9 +61,9 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
 
 def find(request: dict[str, Any]) -> dict[str, Any]:
     """Find the names that are functions, and those of these that are classes."""
-    found = {name: solution.__dict__.get(name) for name in request["names"]}
-    functions = [name for name, each in found.items() if callable(each)]
-    return {"value": [functions, [name for name in functions if isinstance(found[name], type)]]}
+    values = {name: solution.__dict__.get(name) for name in request["names"]}
+    functions = [name for name, value in values.items() if callable(value)]
+    return {"value": [functions, [name for name in functions if isinstance(values[name], type)]]}
 
 
 def call(request: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +142,8 @@ def new(request: dict[str, Any]) -> dict[str, Any]:
 
 def get(request: dict[str, Any]) -> dict[str, Any]:
     """Read an attribute: its value, or that it is callable."""
-    found = getattr(target(request), request["name"])
-    return {"value": ["call", None] if callable(found) else ["value", kept(found)]}
+    value = getattr(target(request), request["name"])
+    return {"value": ["call", None] if callable(value) else ["value", kept(value)]}
 
 
 def put(request: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +198,8 @@ def raised(error: BaseException) -> dict[str, Any]:
     if line is None and isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
     bases = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == builtins.__name__]
-    said = error.args[0] if len(error.args) == 1 else error  # KeyError would quote it
-    text = str(said)[:TEXT_SHOWN].encode("utf-8", "replace").decode()
+    message = error.args[0] if len(error.args) == 1 else error  # KeyError would quote it
+    text = str(message)[:TEXT_SHOWN].encode("utf-8", "replace").decode()
     return {"error": type(error).__name__, "base": bases[0], "text": text, "line": line}
 
 

@@ -172,12 +172,12 @@ class Solution(SolvingWorker):
         """Which of the names are functions, and which of all names requested so far are classes."""
         new = [name for name in names if name not in self.functions]
         if new:
-            found = await self.run({"do": "find", "names": new}, self.clock.next())
-            if isinstance(found, Raised):
-                raise Ended(found.verdict)
+            reply = await self.run({"do": "find", "names": new}, self.clock.next())
+            if isinstance(reply, Raised):
+                raise Ended(reply.verdict)
             try:
                 functions, classes = (
-                    {name for name in each if isinstance(name, str)} for each in found.packed
+                    {name for name in group if isinstance(name, str)} for group in reply.packed
                 )
             except (TypeError, ValueError):
                 raise Ended(NO_ANSWER) from None

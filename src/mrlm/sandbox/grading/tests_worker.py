@@ -37,15 +37,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Run a request; a running test answers with its next call, or with its end."""
     begin = time.monotonic()
     if request["do"] == "names":
-        found: dict[str, Any] = {"names": unknown(request["source"])}
+        reply: dict[str, Any] = {"names": unknown(request["source"])}
     elif request["do"] == "go on":
-        found = running[0].go_on(request)
+        reply = running[0].go_on(request)
     else:
         if running:
             running.pop().abandon()
         running.append(KINDS[request["do"]](request))
-        found = running[0].start()
-    return {**found, "seconds": time.monotonic() - begin}
+        reply = running[0].start()
+    return {**reply, "seconds": time.monotonic() - begin}
 
 
 def unknown(source: str) -> list[str] | None:
@@ -55,19 +55,19 @@ def unknown(source: str) -> list[str] | None:
         compile(source, "<test>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    used, own = set(), {*dir(builtins), *MODULES}
+    used, defined = set(), {*dir(builtins), *MODULES}
     for node in nodes:
         if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else own).add(node.id)
+            (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            own.add(node.name)
+            defined.add(node.name)
         elif isinstance(node, ast.arg):
-            own.add(node.arg)
+            defined.add(node.arg)
         elif isinstance(node, ast.alias):
-            own.add((node.asname or node.name).split(".")[0])
+            defined.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            own.add(node.name)
-    return sorted(used - own)
+            defined.add(node.name)
+    return sorted(used - defined)
 
 
 class Abandoned(BaseException):
@@ -89,7 +89,9 @@ class Test:
         self.modules: list[str] = request.get("modules", [])
         named: list[str] = request.get("functions", [])
         self.functions = {name: self.proxy(name, False) for name in {self.entry, *named}}
-        self.in_place = {each: self.proxy(name, True) for name, each in self.functions.items()}
+        self.in_place = {
+            function: self.proxy(name, True) for name, function in self.functions.items()
+        }
         self.functions["candidate"] = self.functions[self.entry]
 
     def start(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class Test:
         return function
 
     def asked(
-        self, said: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
+        self, request: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
         try:
             packer = self.packer()
@@ -151,12 +153,12 @@ class Test:
         except NotPlain:
             self.unfit = True
             raise
-        self.outbox.put({**said, "in_place": in_place, **packed})
+        self.outbox.put({**request, "in_place": in_place, **packed})
         came = self.inbox.get()
         if came is None:
             raise Abandoned
         if "raise" in came:
-            raise self.raised(said, came["raise"], came["text"])
+            raise self.raised(request, came["raise"], came["text"])
         if in_place:
             new_args, new_kwargs = self.unpacked(came["arguments"])
             for old, new in zip(args, new_args, strict=True):
@@ -165,7 +167,7 @@ class Test:
                 take_over(kwargs[key], new)
         return self.unpacked(came["value"])
 
-    def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
+    def raised(self, request: dict[str, Any], name: str, text: str) -> Exception:
         """The exception that a call of the solution raises in the test."""
         self.swallowed = name
         return STOPPED[name](text) if name in STOPPED else built_in(name, text)
@@ -202,14 +204,14 @@ class Expected(ast.NodeTransformer):
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         if isinstance(node.type, ast.Tuple):
-            node.type.elts = [each for old in node.type.elts for each in both(old)]
+            node.type.elts = [item for old in node.type.elts for item in both(old)]
         elif node.type is not None:
             node.type = either(node.type)
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if catching(node):
-            node.args = [either(each) for each in node.args]
+            node.args = [either(argument) for argument in node.args]
         return self.generic_visit(node)
 
 
@@ -223,9 +225,9 @@ def both(node: ast.expr) -> list[ast.expr]:
 def either(node: ast.expr) -> ast.expr:
     """Both names as one expression."""
     if isinstance(node, ast.Tuple):
-        return ast.Tuple([each for old in node.elts for each in both(old)], ast.Load())
-    found = both(node)
-    return node if len(found) == 1 else ast.Tuple(found, ast.Load())
+        return ast.Tuple([item for old in node.elts for item in both(old)], ast.Load())
+    names = both(node)
+    return node if len(names) == 1 else ast.Tuple(names, ast.Load())
 
 
 def replacements() -> dict[str, Any]:

@@ -92,11 +92,11 @@ class Clock:
         """Seconds that the next test may take; 0 or less if none are left."""
         return min(self.wall, self.left)
 
-    def took(self, waited: float, said: object) -> None:
+    def took(self, waited: float, seconds: object) -> None:
         """Charge the time of an answer, as reported by its worker because other requests may have
         been first, but never more than the waiting time. A worker that reports too little is still
         bound by the deadline of each answer, and by the CPU time of `session_limits` for all."""
-        self.left -= said if type(said) is float and 0 <= said <= waited else waited
+        self.left -= seconds if type(seconds) is float and 0 <= seconds <= waited else waited
 
     def session_limits(self, limits: Limits) -> Limits:
         """Limits of a process that runs all the tests: time to start, CPU time for all."""

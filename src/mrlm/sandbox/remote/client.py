@@ -114,10 +114,10 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
     async def health(self) -> dict[str, Any]:
         """The server's description of itself; fails if it does not answer or accept the token."""
         reply = await answer(self._address, "/health", None, self.grace, MOST_REPLY)
-        found = self._content(reply.code, reply.data)
-        if not isinstance(found.get("sandbox"), str):
+        content = self._content(reply.code, reply.data)
+        if not isinstance(content.get("sandbox"), str):
             raise SandboxError("the server at this URL is not a sandbox")
-        return found
+        return content
 
     def check(self) -> None:
         """Check the server. Raises `SandboxUnavailableError`: no answer, or the token is wrong."""
@@ -174,15 +174,15 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
         """Parse an answer; `Unanswered` if a retry may succeed, else `SandboxError`."""
         try:
-            found = wire.read(data)
+            content = wire.read(data)
         except wire.WireError as error:
-            found = {"error": str(error)}
+            content = {"error": str(error)}
             if code == 200:
                 raise Unanswered(f"the answer is damaged: {error}") from None
         if code == 200:
-            return found
-        said = f"the server answers {code}: {ascii(found.get('error', ''))[:300]}"
-        raise Unanswered(said) if code in (500, 502, 503, 504) else SandboxError(said)
+            return content
+        message = f"the server answers {code}: {ascii(content.get('error', ''))[:300]}"
+        raise Unanswered(message) if code in (500, 502, 503, 504) else SandboxError(message)
 
 
 class RemoteSession:
@@ -227,17 +227,17 @@ def _request(program: str, files: Mapping[str, bytes], limits: Limits) -> dict[s
     }
 
 
-def _said(reply: Mapping[str, Any], wanted: str) -> Any:
+def _said(reply: Mapping[str, Any], key: str) -> Any:
     """The answer of a session, or its error as reported by the server."""
-    if wanted in reply:
-        return reply[wanted]
-    said = str(reply.get("failed") or reply.get("reason") or reply.get("broken") or "")[:1000]
+    if key in reply:
+        return reply[key]
+    message = str(reply.get("failed") or reply.get("reason") or reply.get("broken") or "")[:1000]
     if "failed" in reply:
-        raise AnswerError(said)
+        raise AnswerError(message)
     status = reply.get("ended")
     if isinstance(status, str) and status in wire.STATUSES:
-        raise SessionEnded(status, said)  # type: ignore[arg-type]
-    raise SandboxError(said or "the server's answer is malformed")
+        raise SessionEnded(status, message)  # type: ignore[arg-type]
+    raise SandboxError(message or "the server's answer is malformed")
 
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> RemoteSandbox:

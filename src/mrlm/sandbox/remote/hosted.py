@@ -237,15 +237,15 @@ class Hosted:
     def _once(self, key: str, data: bytes, work: Callable[[], bytes]) -> bytes:
         digest = hashlib.sha256(data).digest()
         with self._lock:
-            known = self._done.get(key)
-            if known is None:
+            entry = self._done.get(key)
+            if entry is None:
                 if self.draining:
                     raise SandboxRefusal(503, "the server is shutting down", 1)
                 mine = self._done[key] = Done(digest)
-        if known is not None:
-            if known.digest != digest:
+        if entry is not None:
+            if entry.digest != digest:
                 raise SandboxRefusal(409, "another request had the same id")
-            reply = known.reply.result()
+            reply = entry.reply.result()
             if not reply:
                 raise SandboxRefusal(410, "the result of this request is no longer kept")
             return reply
@@ -329,14 +329,14 @@ class Hosted:
         return limits
 
     def _forget(self, now: float) -> None:
-        kept = 0
+        total = 0
         for key, done in reversed(list(self._done.items())):
             if done.finished is None:
                 continue
-            kept += len(done.reply.result())
+            total += len(done.reply.result())
             if now - done.finished > REMEMBERED:
                 del self._done[key]
-            elif now - done.finished > KEPT or kept > KEPT_BYTES:
+            elif now - done.finished > KEPT or total > KEPT_BYTES:
                 done.reply = _GONE
 
 

@@ -182,8 +182,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _do(self, doors: dict[str, Any], has_body: bool) -> None:
         self.close_connection = True
         try:
-            given = self.headers.get_all("Authorization") or [""]
-            if not hmac.compare_digest(given[0].encode("utf-8", "replace"), self.server.expected):
+            tokens = self.headers.get_all("Authorization") or [""]
+            if not hmac.compare_digest(tokens[0].encode("utf-8", "replace"), self.server.expected):
                 raise SandboxRefusal(401, "the token is not the server's")
             door = doors.get(self.path)
             if door is None:
@@ -192,8 +192,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.heard()
             self._reply(200, door(data))
         except SandboxRefusal as refusal:
-            said = wire.written({"error": refusal.reason})
-            self._reply(refusal.code, said, refusal.retry_after)
+            body = wire.written({"error": refusal.reason})
+            self._reply(refusal.code, body, refusal.retry_after)
         except wire.WireError as error:
             self._reply(400, wire.written({"error": str(error)}))
         except OSError:

@@ -32,12 +32,12 @@ def written(message: Any) -> bytes:
 def read(data: bytes) -> dict[str, Any]:
     """Decode a JSON object; fails if it is something else."""
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None
-    if type(found) is not dict:
+    if type(content) is not dict:
         raise WireError("not a JSON object")
-    return found
+    return content
 
 
 def field(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
@@ -71,32 +71,32 @@ def files_out(files: Mapping[str, bytes] | None) -> dict[str, str]:
 
 def files_in(message: Mapping[str, Any]) -> dict[str, bytes]:
     """Decode files."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path, data in field(message, "files", dict).items():
         if type(data) is not str:
             raise WireError("files must be base64")
         try:
-            found[path] = base64.b64decode(data, validate=True)
+            files[path] = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise WireError("files must be base64") from None
-    return found
+    return files
 
 
 def limits_in(message: Mapping[str, Any]) -> Limits | None:
     """Decode limits; `None` if the server's own apply."""
     if message.get("limits") is None:
         return None
-    given = field(message, "limits", dict)
-    known = {one.name for one in fields(Limits)}
-    for name, value in given.items():
-        if name not in known:
+    values = field(message, "limits", dict)
+    names = {one.name for one in fields(Limits)}
+    for name, value in values.items():
+        if name not in names:
             raise WireError(f"unknown limit {name!r}")
         if type(value) not in (int, float) and not (name == "cpu" and value is None):
             raise WireError(f"limit {name!r} must be a number")
         if type(value) is float and name not in ("wall", "cpu"):
             raise WireError(f"limit {name!r} must be a whole number")
     try:
-        return Limits(**given)
+        return Limits(**values)
     except (ConfigError, OverflowError) as error:
         raise WireError(str(error)) from None
 

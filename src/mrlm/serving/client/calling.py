@@ -98,8 +98,8 @@ def _leave() -> None:
     loop, thread = _homes[os.getpid()]
 
     async def settled() -> None:
-        own = asyncio.current_task()
-        rest = {task for task in asyncio.all_tasks() if task is not own}
+        current = asyncio.current_task()
+        rest = {task for task in asyncio.all_tasks() if task is not current}
         if rest:
             await asyncio.wait(rest, timeout=LEAVING / 4)
         for task in rest:

@@ -105,21 +105,23 @@ class RemoteEnvironment(Environment):
         words = {"token": token, "token_env": token_env, "servers_file": servers_file}
         words |= {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
         if isinstance(server, ServerPool):
-            given = [name for name, value in words.items() if value is not None]
-            if given:
-                raise ConfigError(f"{given[0]}: give it to the ServerPool, not to the environment")
+            names = [name for name, value in words.items() if value is not None]
+            if names:
+                raise ConfigError(f"{names[0]}: give it to the ServerPool, not to the environment")
             pool = server
         else:
             pool = ServerPool(server, **words)
-        wanted = pb.World(
+        spec = pb.World(
             environment=environment,
             arguments_json=_arguments_json(environment, {**(arguments or {}), **more}),
         )
-        found = _described(pool, wanted, patience)
-        self._shared = _Shared(pool, wanted, found, deadline, patience)
-        self.name: str = found.name or environment.rsplit(":", 1)[-1].lower()
-        self.agents: tuple[str, ...] = tuple(found.agents)
-        self.max_turns: int | None = found.max_turns if found.HasField("max_turns") else None
+        description = _described(pool, spec, patience)
+        self._shared = _Shared(pool, spec, description, deadline, patience)
+        self.name: str = description.name or environment.rsplit(":", 1)[-1].lower()
+        self.agents: tuple[str, ...] = tuple(description.agents)
+        self.max_turns: int | None = (
+            description.max_turns if description.HasField("max_turns") else None
+        )
         self._session: Future[ClientSession] | None = None
         self._state: str | None = None
         self._with_state = False  # whether results of the session include the state
@@ -143,22 +145,22 @@ class RemoteEnvironment(Environment):
     # -- before an episode --
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        found = self._shared.description
+        info = self._shared.description
         name = "eval_tasks" if split == "eval" else "train_tasks"
-        return getattr(found, name) if found.HasField(name) else None
+        return getattr(info, name) if info.HasField(name) else None
 
     def task(self, seed: int, split: Split = "train") -> Task:
         shared, key = self._shared, (split, seed)
         with shared.lock:
-            found = shared.tasks.get(key)
-        if found is None:
+            reply = shared.tasks.get(key)
+        if reply is None:
             request = pb.TaskRequest(world=shared.wanted, seed=seed, split=split)
-            found = waited(shared.pool.ask("GetTask", request, shared.until, shared.patience))
+            reply = waited(shared.pool.ask("GetTask", request, shared.until, shared.patience))
             with shared.lock:
-                shared.tasks[key] = found
+                shared.tasks[key] = reply
                 while len(shared.tasks) > KEPT:
                     shared.tasks.popitem(last=False)
-        return codec.task_of(found)
+        return codec.task_of(reply)
 
     def spawn(self) -> RemoteEnvironment:
         fresh = self._copied()
@@ -222,12 +224,12 @@ class RemoteEnvironment(Environment):
                 "an environment in the middle of an episode cannot be pickled; close it first"
             )
         shared = self._shared
-        given = codec.json_of(shared.wanted.arguments_json, "arguments")
+        values = codec.json_of(shared.wanted.arguments_json, "arguments")
         fresh = partial(
             RemoteEnvironment,
             shared.wanted.environment,
             server=shared.pool,
-            arguments=given,
+            arguments=values,
             deadline=shared.deadline,
             patience=shared.patience,
         )
@@ -312,21 +314,21 @@ async def _closed(session: Future[ClientSession]) -> None:
         await (await _settled(session)).close()
 
 
-def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:
+def _arguments_json(environment: str, arguments: Mapping[str, Any]) -> str:
     try:
-        return codec.to_json(dict(given), f"environment {environment!r}: the argument") or ""
+        return codec.to_json(dict(arguments), f"environment {environment!r}: the argument") or ""
     except EpisodeError as error:
         raise ConfigError(
             f"{error}; a remote environment's arguments are sent to its server as JSON"
         ) from None
 
 
-def _described(pool: ServerPool, wanted: pb.World, patience: float) -> pb.Description:
+def _described(pool: ServerPool, spec: pb.World, patience: float) -> pb.Description:
     """The servers' description of the environment, read before any episode."""
-    name = wanted.environment
+    name = spec.environment
     until = time.monotonic() + STARTING
     try:
-        return waited(pool.ask("Describe", wanted, until, max(patience, STARTING)))
+        return waited(pool.ask("Describe", spec, until, max(patience, STARTING)))
     except Unreachable as error:
         first = pool.addresses[0] if pool.addresses else "localhost:50051"
         raise ConfigError(

@@ -75,7 +75,7 @@ class PolicyClient:
         """The policies by name, and the epoch of the server's start."""
         reply = await self._call("List", pb.ListRequest())
         self._note(reply.epoch)
-        return {each.name: each for each in reply.policies}, reply.epoch
+        return {info.name: info for info in reply.policies}, reply.epoch
 
     async def tokenizer_files(self, policy: str) -> dict[str, bytes]:
         """The files of a policy's tokenizer, by name."""
@@ -85,24 +85,24 @@ class PolicyClient:
     async def generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
         """One completion for each request, in order. A batch too large for one message is split."""
         parts: Sequence[Sequence[Request]] = _portions(requests)
-        found = await asyncio.gather(*(self._generate(policy, each) for each in parts))
-        return [completion for each in found for completion in each]
+        answers = await asyncio.gather(*(self._generate(policy, part) for part in parts))
+        return [completion for part in answers for completion in part]
 
     async def _generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
         prompts = [
             pb.Prompt(
-                token_ids=each.prompt_ids,
+                token_ids=entry.prompt_ids,
                 sampling=pb.Sampling(
-                    max_new_tokens=each.sampling.max_new_tokens,
-                    temperature=each.sampling.temperature,
-                    top_p=each.sampling.top_p,
-                    top_k=each.sampling.top_k,
-                    min_p=each.sampling.min_p,
-                    stop=each.sampling.stop,
+                    max_new_tokens=entry.sampling.max_new_tokens,
+                    temperature=entry.sampling.temperature,
+                    top_p=entry.sampling.top_p,
+                    top_k=entry.sampling.top_k,
+                    min_p=entry.sampling.min_p,
+                    stop=entry.sampling.stop,
                 ),
-                seed=each.seed % (1 << 64),
+                seed=entry.seed % (1 << 64),
             )
-            for each in requests
+            for entry in requests
         ]
         reply = await self._call("Generate", pb.GenerateRequest(policy=policy, prompts=prompts))
         if len(reply.completions) != len(requests):
@@ -110,7 +110,7 @@ class PolicyClient:
                 f"{self._title} answered {len(reply.completions)} of {len(requests)} prompts"
             )
         self._note(reply.epoch)
-        return [_completion(each) for each in reply.completions]
+        return [_completion(entry) for entry in reply.completions]
 
     async def update(self, policy: str, file: Path, version: int) -> int:
         """Upload a safetensors file as the weights of a policy; returns its new version."""
@@ -145,8 +145,8 @@ class PolicyClient:
                 sent = message() if callable(message) else message
                 return await call(sent, timeout=self.timeout, metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
-            code, said = error.code(), one_line(short(error.details() or ""))
-            failure = f"{code.name.lower()}: {said}"
+            code, reason = error.code(), one_line(short(error.details() or ""))
+            failure = f"{code.name.lower()}: {reason}"
             if code in FINAL:
                 raise EndpointError(
                     f"{self._title} refuses {method}, {failure}; {FINAL[code]}"
@@ -160,24 +160,26 @@ class PolicyClient:
 
 def _portions(requests: Sequence[Request]) -> list[list[Request]]:
     """Split requests, in order, into portions of at most `PORTION` bytes, with their answers."""
-    found: list[list[Request]] = [[]]
+    portions: list[list[Request]] = [[]]
     size = 0
-    for each in requests:
-        own = PROMPT_BYTES * len(each.prompt_ids) + ANSWER_BYTES * each.sampling.max_new_tokens
-        if found[-1] and size + own > PORTION:
-            found.append([])
+    for request in requests:
+        request_bytes = (
+            PROMPT_BYTES * len(request.prompt_ids) + ANSWER_BYTES * request.sampling.max_new_tokens
+        )
+        if portions[-1] and size + request_bytes > PORTION:
+            portions.append([])
             size = 0
-        found[-1].append(each)
-        size += own
-    return found
+        portions[-1].append(request)
+        size += request_bytes
+    return portions
 
 
-def _completion(found: Any) -> Completion:
-    ids, logprobs = [*found.token_ids], [*found.logprobs]
+def _completion(answer: Any) -> Completion:
+    ids, logprobs = [*answer.token_ids], [*answer.logprobs]
     if len(ids) != len(logprobs) or not ids:
         raise EngineError(f"{len(ids)} tokens came with {len(logprobs)} log-probs")
-    reason = "length" if found.finish_reason == "length" else "stop"
-    return Completion(ids, logprobs, found.text, reason, found.version)
+    reason = "length" if answer.finish_reason == "length" else "stop"
+    return Completion(ids, logprobs, answer.text, reason, answer.version)
 
 
 def _sha256(file: Path) -> str:

@@ -70,7 +70,7 @@ class ServerPool:
     ) -> None:
         self.access: Access = access_of(token, token_env, tls_ca, tls_cert, tls_key)
         named = [servers] if isinstance(servers, str) else servers
-        self._own = [address_of(each) for each in named]
+        self._own = [address_of(server) for server in named]
         self._file = None if servers_file is None else Path(servers_file)
         self._begin()
 
@@ -116,20 +116,20 @@ class ServerPool:
         """Begin no more episodes on a server; running ones finish there."""
         address = address_of(server)
         if address not in self._links:
-            known = ", ".join(self.addresses) or "none"
-            raise ConfigError(f"server {server!r} is not in the pool (its servers: {known})")
-        self._own = [each for each in self._own if each != address]
-        self._set([each for each in self._links if each != address])
+            names = ", ".join(self.addresses) or "none"
+            raise ConfigError(f"server {server!r} is not in the pool (its servers: {names})")
+        self._own = [other for other in self._own if other != address]
+        self._set([other for other in self._links if other != address])
 
     def replace(self, servers: Sequence[str]) -> None:
         """Begin episodes on these servers only. Raises `ConfigError`: an address is invalid."""
-        self._own = [address_of(each) for each in servers]
+        self._own = [address_of(server) for server in servers]
         self._set(self._own)
 
-    def _set(self, wanted: Sequence[ServerAddress]) -> None:
+    def _set(self, addresses: Sequence[ServerAddress]) -> None:
         """Update the links; they are replaced as a whole, as other threads read them."""
         old = self._links
-        self._links = {each: old.get(each) or Link(each, self.access) for each in wanted}
+        self._links = {server: old.get(server) or Link(server, self.access) for server in addresses}
         self._made.update(self._links.values())
         for address, link in old.items():
             if address not in self._links:
@@ -146,15 +146,15 @@ class ServerPool:
             lines = self._file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"servers_file {self._file} cannot be read: {error}") from None
-        found = []
+        addresses = []
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].strip()
             if words:
                 try:
-                    found.append(address_of(words))
+                    addresses.append(address_of(words))
                 except ConfigError as error:
                     raise ConfigError(f"{self._file}, line {number}: {error}") from None
-        return found
+        return addresses
 
     def _mark(self) -> tuple[int, int]:
         assert self._file is not None
@@ -169,11 +169,11 @@ class ServerPool:
         try:
             if self._mark() == self._stamp:
                 return
-            wanted = [*self._own, *self._listed()]
+            servers = [*self._own, *self._listed()]
         except (OSError, ConfigError) as error:
             log.warning("%s; the servers stay as they are", error)
             return
-        self._set(wanted)
+        self._set(servers)
         log.info("environment servers: %s", ", ".join(self.addresses) or "none")
 
     # -- load balancing --
@@ -200,8 +200,8 @@ class ServerPool:
     def _none_usable(self, links: Sequence[Link]) -> str:
         if not links:
             return "the pool of environment servers is empty"
-        said = "; ".join(f"{link.address}: {link.problem or 'busy'}" for link in links[:4])
-        return f"no environment server can be used ({said})"
+        problems = "; ".join(f"{link.address}: {link.problem or 'busy'}" for link in links[:4])
+        return f"no environment server can be used ({problems})"
 
     async def ask(self, name: str, request: Any, until: float, patience: float) -> Any:
         """Make a call by its name that any server of the pool may answer, each within `patience`

@@ -101,17 +101,17 @@ class Settings:
     @property
     def served(self) -> dict[str, ServedEnvironment]:
         """The environments by name. Raises `ConfigError`: a name is unknown, or taken twice."""
-        found: dict[str, ServedEnvironment] = {}
-        for each in self.environments:
-            env = ServedEnvironment(each) if isinstance(each, str) else each
-            if env.name in found:
+        by_name: dict[str, ServedEnvironment] = {}
+        for entry in self.environments:
+            env = ServedEnvironment(entry) if isinstance(entry, str) else entry
+            if env.name in by_name:
                 raise ConfigError(f"two environments are called {env.name!r}; name them apart")
             reference = env.reference or env.name
-            known = registry.names("environments")
-            if ":" not in reference and reference not in known:
-                raise PluginError(registry.unknown(reference, known, "environments"))
-            found[env.name] = env
-        return found
+            registered = registry.names("environments")
+            if ":" not in reference and reference not in registered:
+                raise PluginError(registry.unknown(reference, registered, "environments"))
+            by_name[env.name] = env
+        return by_name
 
 
 class EnvironmentServer:
@@ -280,19 +280,19 @@ def serve(
 async def _serve(
     server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
 ) -> None:
-    asked = asyncio.Event()
+    stop_event = asyncio.Event()
 
     def ask(number: int) -> None:
-        if asked.is_set():
+        if stop_event.is_set():
             os._exit(128 + number)  # the workers notice it and exit too
-        asked.set()
+        stop_event.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask, number)
     async with server:
         started(server)
-        await asked.wait()
+        await stop_event.wait()
         count = len(server.sessions)
         log.info(
             "shutting down: open sessions (%d) have %g s to finish; a second signal ends it",

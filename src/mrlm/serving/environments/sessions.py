@@ -148,8 +148,8 @@ class Sessions:
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
-        for each in ids:
-            session = self._found.get(each)
+        for session_id in ids:
+            session = self._found.get(session_id)
             if session is not None:
                 self._forget(session)
 
@@ -176,17 +176,17 @@ class Sessions:
         """Open a session; a key whose request failed may be used again."""
         opened = request.open
         origin = hashlib.sha256(opened.SerializeToString(deterministic=True)).digest()
-        known = self._known(opened.key, origin, "a session of another environment")
-        if isinstance(known, str):
-            return refused(request, pb.Failure.BAD, known)
-        if known is None:
+        pending = self._known(opened.key, origin, "a session of another environment")
+        if isinstance(pending, str):
+            return refused(request, pb.Failure.BAD, pending)
+        if pending is None:
             refusal = self._no_room(request)
             if refusal is not None:
                 return refusal
             if self.draining:
                 return _busy(request, "the server is shutting down and opens no sessions")
-            known = self._begin(self._open(request), opened.key, origin)
-        _, reply = await asyncio.shield(known.job)
+            pending = self._begin(self._open(request), opened.key, origin)
+        _, reply = await asyncio.shield(pending.job)
         return as_answer(reply, request.seq)
 
     async def _open(self, request: pb.Request) -> tuple[End, pb.Reply]:
@@ -212,15 +212,15 @@ class Sessions:
     ) -> tuple[End, SerializedReply]:
         """Open a copy of a session in its current state; the same key gets the same copy."""
         key = request.fork.key
-        known = self._known(key, session.id, "another session")
-        if isinstance(known, str):
-            return End.REFUSED, refused(request, pb.Failure.BAD, known)
-        if known is None:
+        pending = self._known(key, session.id, "another session")
+        if isinstance(pending, str):
+            return End.REFUSED, refused(request, pb.Failure.BAD, pending)
+        if pending is None:
             twin = ServerSession(secrets.token_bytes(16), 0, key, session.worker)
             job = self._create(twin, Op.FORK, session.id, twin.id)
-            known = self._begin(job, key, session.id)
+            pending = self._begin(job, key, session.id)
         try:
-            end, reply = await known.job
+            end, reply = await pending.job
         except LostError:
             self._keys.pop(key, None)
             raise
@@ -233,10 +233,10 @@ class Sessions:
         """The session that a request with this key has opened; or what is wrong with the key."""
         if len(key) > MOST_KEY:
             return f"a key has {MOST_KEY} characters at most"
-        known = self._keys.get(key) if key else None
-        if known is not None and known.origin != origin:
+        pending = self._keys.get(key) if key else None
+        if pending is not None and pending.origin != origin:
             return f"the key {key[:60]!r} belongs to {whose}"
-        return known
+        return pending
 
     def _begin(
         self, job: Coroutine[Any, Any, tuple[End, pb.Reply]], key: str, origin: bytes

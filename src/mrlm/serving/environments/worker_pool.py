@@ -74,13 +74,13 @@ class WorkerProcess:
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
         try:
             body = json.dumps(self.hello).encode()
-            end, said = await asyncio.wait_for(self.ask(Op.HELLO, NOBODY, body), STARTING)
+            end, reply = await asyncio.wait_for(self.ask(Op.HELLO, NOBODY, body), STARTING)
         except TimeoutError as error:
             self.kill()
             raise LostError(f"a worker did not start within {STARTING:g} s") from error
         if end != End.DONE:
             self.kill()
-            raise ConfigError(said.decode())
+            raise ConfigError(reply.decode())
         self.ready = True
 
     async def ask(self, op: Op, session: bytes, body: bytes) -> tuple[End, bytes]:

@@ -133,12 +133,12 @@ class Host:
             if op == Op.CALL:
                 request = pb.Request.FromString(body)
                 what = f"{what}: {request.WhichOneof('call')}"
-                found = await self._call(self._sessions[session], request)
+                result = await self._call(self._sessions[session], request)
             else:
                 what = f"{what}: {Op(op).name.lower()}"
-                found = await self._other(op, session, body)
-            self._check_size(found)
-            return End.DONE, found
+                result = await self._other(op, session, body)
+            self._check_size(result)
+            return End.DONE, result
         except DecodeError:
             return self._failed(
                 session, RefusedError("the message is not one of the protocol"), what
@@ -206,13 +206,13 @@ class Host:
             call = CALLS[kind](instance.environment, getattr(request, kind))
         except EpisodeError as error:  # a malformed part of the request
             raise RefusedError(str(error)) from error
-        found = await instance.answered(kind, call)
+        outcome = await instance.answered(kind, call)
         if kind == "reset":
             instance.begun = True
         if kind in ("reset", "step"):
-            reply.result.CopyFrom(await instance.encoded(found))
+            reply.result.CopyFrom(await instance.encoded(outcome))
         else:
-            reply.said.CopyFrom(pb.Said(text=found))
+            reply.said.CopyFrom(pb.Said(text=outcome))
         return reply.SerializeToString()
 
     def _check_size(self, answer: bytes) -> None:
@@ -236,12 +236,12 @@ class Host:
 
     # -- templates ---------------------------------------------------------------------------------
 
-    async def _template(self, wanted: pb.World) -> EnvironmentTemplate:
+    async def _template(self, spec: pb.World) -> EnvironmentTemplate:
         """The environment with these arguments, created once."""
-        if wanted.environment not in self._served:
-            known = list(self._served)
-            raise RefusedError(registry.unknown(wanted.environment, known, "this server"))
-        key = (wanted.environment, wanted.arguments_json)
+        if spec.environment not in self._served:
+            names = list(self._served)
+            raise RefusedError(registry.unknown(spec.environment, names, "this server"))
+        key = (spec.environment, spec.arguments_json)
         task = self._templates.get(key)
         if task is None:
             task = asyncio.ensure_future(self._made(*key))
@@ -258,11 +258,11 @@ class Host:
 
     async def _made(self, name: str, arguments_json: str) -> EnvironmentTemplate:
         env, plugin = self._served[name], self._plugins[name]
-        given = self._given(name, arguments_json)
+        arguments = self._given(name, arguments_json)
         timeout = float(env["timeout"])
 
         def make() -> Environment:
-            environment = as_environment(plugin(**self._fitted(name, given)))
+            environment = as_environment(plugin(**self._fitted(name, arguments)))
             if not environment.name:
                 environment.name = env["reference"].rsplit(":", 1)[-1].lower()
             for split in SPLITS:  # a data set is read now, before the first task
@@ -275,12 +275,12 @@ class Host:
             raise SlowError(timeout, hung=True) from error
         return EnvironmentTemplate(made, name, timeout)
 
-    def _fitted(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return fitted_arguments(self._plugins[name], given, f"environment {name!r}")
+    def _fitted(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return fitted_arguments(self._plugins[name], arguments, f"environment {name!r}")
 
     def _given(self, name: str, arguments_json: str) -> dict[str, Any]:
         """The arguments of the server and the client, as they were written."""
-        own = dict(self._served[name]["arguments"])
+        server_args = dict(self._served[name]["arguments"])
         try:
             more = codec.json_of(arguments_json, "arguments") or {}
         except EpisodeError as error:
@@ -290,15 +290,15 @@ class Host:
         if more and not self._arguments:
             raise RefusedError("this server takes no arguments for its environments")
         for key, value in more.items():
-            if key in own and own[key] != value:
+            if key in server_args and server_args[key] != value:
                 raise RefusedError(f"environment {name!r}: {key!r} is set by the server")
         named, _ = accepted(self._plugins[name])
-        found = own | more
-        if "max_turns" in found and "max_turns" not in named:
-            limit = found.pop("max_turns")  # the workflow's, if the environment has none
+        arguments = server_args | more
+        if "max_turns" in arguments and "max_turns" not in named:
+            limit = arguments.pop("max_turns")  # the workflow's, if the environment has none
             if "max_attempts" in named:
-                found.setdefault("max_attempts", limit)
-        return found
+                arguments.setdefault("max_attempts", limit)
+        return arguments
 
 
 def _description(template: EnvironmentTemplate) -> bytes:
@@ -333,8 +333,8 @@ def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
         raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {agents}")
     if not step.order:
         raise RefusedError("a step needs the message of at least one agent")
-    said = {agent: codec.message_of(step.actions[agent]) for agent in step.order}
-    return lambda: environment.step(said)
+    messages = {agent: codec.message_of(step.actions[agent]) for agent in step.order}
+    return lambda: environment.step(messages)
 
 
 def _expert(environment: Environment, expert: pb.Expert) -> Callable[[], Any]:

@@ -73,18 +73,18 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
     if sum(map(data.count, (b"{", b"[", b":"))) > parts:
         raise Refusal("bad", f"the body holds more than {parts} objects, lists and names")
     try:
-        found = json.loads(data.decode(), parse_constant=_no_number)
+        body = json.loads(data.decode(), parse_constant=_no_number)
         if b"\\ud" in data or b"\\uD" in data:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(body, ensure_ascii=False).encode()
     except UnicodeError:
         raise Refusal(
             "bad", "the body is not JSON: half of a surrogate pair in it, or not UTF-8"
         ) from None
     except (ValueError, RecursionError):
         raise Refusal("bad", "the body is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise Refusal("bad", "the body must be a JSON object")
-    return found
+    return body
 
 
 def check_size(characters: int, max_context: int) -> None:
@@ -108,7 +108,7 @@ def checked_sampling(sampling: SamplingParams) -> SamplingParams:
         ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
         (
             "stop",
-            len(sampling.stop) <= 16 and all(0 < len(each) <= 1000 for each in sampling.stop),
+            len(sampling.stop) <= 16 and all(0 < len(text) <= 1000 for text in sampling.stop),
             "at most 16 texts of 1 to 1000 characters",
         ),
     ]
@@ -121,34 +121,34 @@ def checked_sampling(sampling: SamplingParams) -> SamplingParams:
 def count_repeated(data: bytes, field: int, most: int) -> int:
     """Count the occurrences of a field, given by its number, in a protobuf message, up to one above
     `most`, without building objects. A malformed message is counted as far as it can be read."""
-    place = count = 0
-    while place < len(data) and count <= most:
-        tag, place = _varint(data, place)
+    offset = count = 0
+    while offset < len(data) and count <= most:
+        tag, offset = _varint(data, offset)
         count += tag >> 3 == field
         kind = tag & 7
         if kind == 0:
-            _, place = _varint(data, place)
+            _, offset = _varint(data, offset)
         elif kind == 2:
-            size, place = _varint(data, place)
-            place += size
+            size, offset = _varint(data, offset)
+            offset += size
         elif kind in (1, 5):
-            place += 8 if kind == 1 else 4
+            offset += 8 if kind == 1 else 4
         else:
             break
     return count
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """A varint of a protobuf message and its end."""
     value = shift = 0
-    while place < len(data) and shift < 70:
-        byte = data[place]
-        place += 1
+    while offset < len(data) and shift < 70:
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
             break
-    return value, place
+    return value, offset
 
 
 def _no_number(text: str) -> None:

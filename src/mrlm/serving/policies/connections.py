@@ -32,23 +32,23 @@ class Connections:
 
     def admit(self, connection: Any, address: str) -> bool:
         """Whether there is room for a connection, which is then counted."""
-        own = self._open[address]
+        from_address = self._open[address]
         full = len(self) >= self.limits.connections
-        if full or len(own) >= self.limits.per_address:
+        if full or len(from_address) >= self.limits.per_address:
             most = max(self._open.values(), key=len)
-            waiting = [each for each in [*own, *(most if full else ())] if each.waits]
+            waiting = [other for other in [*from_address, *(most if full else ())] if other.waits]
             if not waiting:
                 return False
-            idle = next((each for each in waiting if each.cycle is None), waiting[0])
+            idle = next((other for other in waiting if other.cycle is None), waiting[0])
             idle.transport.abort()
             self.forget(idle, idle.address)
         self._open[address][connection] = None
         return True
 
     def forget(self, connection: Any, address: str) -> None:
-        own = self._open.get(address, {})
-        own.pop(connection, None)
-        if not own:
+        from_address = self._open.get(address, {})
+        from_address.pop(connection, None)
+        if not from_address:
             self._open.pop(address, None)
 
 

@@ -72,8 +72,8 @@ class Policies:
 
     async def List(self, request: Any, context: Context) -> Any:
         served = list(self.hub.served.values())
-        known = await asyncio.to_thread(lambda: [_info(each) for each in served])
-        return pb.ListReply(policies=known, epoch=self.hub.epoch)
+        infos = await asyncio.to_thread(lambda: [_info(policy) for policy in served])
+        return pb.ListReply(policies=infos, epoch=self.hub.epoch)
 
     async def GetTokenizer(self, request: Any, context: Context) -> Any:
         async with _refusing(context):
@@ -83,8 +83,8 @@ class Policies:
     async def Generate(self, data: bytes, context: Context) -> bytes:
         async with _refusing(context):
             count = count_repeated(data, PROMPTS, self.hub.max_waiting)
-            _, found = await self.hub.sample(count, lambda: _requests(data))
-            return await self.hub.read(lambda: _reply(found, self.hub.epoch))
+            _, completions = await self.hub.sample(count, lambda: _requests(data))
+            return await self.hub.read(lambda: _reply(completions, self.hub.epoch))
         raise AssertionError("a refusal ends the call")
 
     async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
@@ -138,17 +138,17 @@ def _requests(data: bytes) -> list[Request]:
     return [_request(request.policy, prompt) for prompt in request.prompts]
 
 
-def _reply(found: Sequence[Completion], epoch: str) -> bytes:
-    return pb.GenerateReply(completions=map(_completion, found), epoch=epoch).SerializeToString()
+def _reply(answers: Sequence[Completion], epoch: str) -> bytes:
+    return pb.GenerateReply(completions=map(_completion, answers), epoch=epoch).SerializeToString()
 
 
-def _completion(found: Completion) -> Any:
+def _completion(completion: Completion) -> Any:
     return pb.Completion(
-        token_ids=found.token_ids,
-        logprobs=found.logprobs,
-        text=found.text,
-        finish_reason=found.finish_reason,
-        version=found.policy_version,
+        token_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        text=completion.text,
+        finish_reason=completion.finish_reason,
+        version=completion.policy_version,
     )
 
 

@@ -109,7 +109,7 @@ class PolicyHub:
     weights_from: Path | None = None
 
     def __post_init__(self, policies: Sequence[ServedPolicy]) -> None:
-        self.served: dict[str, ServedPolicy] = {each.name: each for each in policies}
+        self.served: dict[str, ServedPolicy] = {policy.name: policy for policy in policies}
         if self.weights_from is not None:
             self.weights_from = self.weights_from.resolve()
         self.epoch: str = secrets.token_hex(8)
@@ -137,11 +137,11 @@ class PolicyHub:
 
     def find(self, name: str) -> ServedPolicy:
         """The policy of a name. Raises `Refusal`: the policy does not exist."""
-        found = self.served.get(name)
-        if found is None:
+        policy = self.served.get(name)
+        if policy is None:
             text = f"policy {name[:100]!r} does not exist on this server; it has "
             raise Refusal("unknown", text + ", ".join(sorted(self.served)))
-        return found
+        return policy
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
@@ -200,10 +200,10 @@ class PolicyHub:
     def load_adapter(self, name: str, folder: Path) -> concurrent.futures.Future[int]:
         """Load the adapter of a folder under a name, new or replacing the adapter of that name."""
         self.require_trainer()
-        known = self.served.get(name)
-        if known is not None and known.parent is None:
+        current = self.served.get(name)
+        if current is not None and current.parent is None:
             raise Refusal("bad", f"{name!r} is a whole model, not an adapter")
-        if known is not None:
+        if current is not None:
             return self.update(name, folder=folder)
         if self.add_adapter is None:
             raise Refusal("forbidden", "this server takes no new adapters")
@@ -257,7 +257,7 @@ class PolicyHub:
 
     def _check(self, requests: Sequence[Request]) -> None:
         """Refuse requests that cannot be answered; a prompt of several requests is checked once."""
-        known: set[int] = set()
+        checked_ids: set[int] = set()
         for request in requests:
             served, ids = self.find(request.policy), request.prompt_ids
             room = served.max_context - len(ids)
@@ -267,9 +267,9 @@ class PolicyHub:
                     f"the maximum context length is {served.max_context} tokens; the prompt has "
                     f"{len(ids)} and {request.sampling.max_new_tokens} more are requested",
                 )
-            if id(ids) in known:
+            if id(ids) in checked_ids:
                 continue
-            known.add(id(ids))
+            checked_ids.add(id(ids))
             if not ids:
                 raise Refusal("bad", "the prompt has no tokens")
             size = len(served.chat.tokenizer)
@@ -282,20 +282,20 @@ class PolicyHub:
             async with asyncio.timeout(self.timeout), self._weight_lock.passing():
                 if self.asleep:
                     raise Refusal("asleep", "this server sleeps; wake it first")
-                versions = {each.policy: self.served[each.policy].version for each in requests}
-                jobs = [asyncio.ensure_future(self._batcher.generate(each)) for each in requests]
+                versions = {item.policy: self.served[item.policy].version for item in requests}
+                jobs = [asyncio.ensure_future(self._batcher.generate(item)) for item in requests]
                 try:
-                    found = await asyncio.gather(*jobs)
+                    completions = await asyncio.gather(*jobs)
                 finally:
                     for job in jobs:
                         job.cancel()
         except TimeoutError:
             raise Refusal("slow", f"no answer within {self.timeout:g} s") from None
-        for request, each in zip(requests, found, strict=True):
-            each.policy_version = versions[request.policy]
-        self.answered += len(found)
-        self.tokens += sum(len(each.token_ids) for each in found)
-        return found
+        for request, item in zip(requests, completions, strict=True):
+            item.policy_version = versions[request.policy]
+        self.answered += len(completions)
+        self.tokens += sum(len(item.token_ids) for item in completions)
+        return completions
 
     async def _update(
         self, served: ServedPolicy, version: int | None, file: Path | None, folder: Path | None
@@ -323,18 +323,18 @@ class PolicyHub:
             except MRLMError as error:
                 log.warning("adapter %r was refused: %s", name, error)
                 raise Refusal("bad", "the folder holds no adapter that fits a policy") from error
-            for each in changed:
-                if each.name in self.served:
-                    each.version = self.served[each.name].version
-                self.served[each.name] = each
-                self._engines[each.name] = each.engine
+            for policy in changed:
+                if policy.name in self.served:
+                    policy.version = self.served[policy.name].version
+                self.served[policy.name] = policy
+                self._engines[policy.name] = policy.engine
         return self.served[name].version
 
     async def _sleep(self) -> None:
         async with self._weight_lock.alone():
             self.asleep = True
-            for each in self.served.values():
-                await each.engine.load_weights(each.name, each.holder, each.version)
+            for policy in self.served.values():
+                await policy.engine.load_weights(policy.name, policy.holder, policy.version)
 
 
 async def _guarded(job: Coroutine[Any, Any, T]) -> T:

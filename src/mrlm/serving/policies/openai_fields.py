@@ -89,8 +89,8 @@ class Fields:
             if not closed and name not in NEUTRAL:
                 continue
             if not any(
-                value == each and isinstance(value, bool) == isinstance(each, bool)
-                for each in NEUTRAL.get(name, ())
+                value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+                for neutral in NEUTRAL.get(name, ())
             ):
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
@@ -115,15 +115,15 @@ class Fields:
         return self._value(name, False, lambda e: type(e) is bool, "true or false")
 
     def text(self, name: str) -> str:
-        found = self._value(name, "", lambda e: isinstance(e, str), "a text")
-        if not found:
+        value = self._value(name, "", lambda e: isinstance(e, str), "a text")
+        if not value:
             raise Refusal("bad", f"{name} must be a text", name)
-        return found
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A text, or a list of them; none if not given."""
-        found = self._value(name, [], _are_texts, "a text or a list of texts")
-        return (found,) if isinstance(found, str) else tuple(found)
+        value = self._value(name, [], _are_texts, "a text or a list of texts")
+        return (value,) if isinstance(value, str) else tuple(value)
 
     def choices(self) -> int:
         """Completions of each prompt."""
@@ -137,8 +137,8 @@ class Fields:
 
     def seed(self) -> int:
         """The seed of the request; a random one if it has none."""
-        given = self.whole("seed", secrets.randbits(63), -(1 << 63), (1 << 64) - 1)
-        return given % (1 << 64)
+        value = self.whole("seed", secrets.randbits(63), -(1 << 63), (1 << 64) - 1)
+        return value % (1 << 64)
 
     def sampling(self, max_new_tokens: int) -> SamplingParams:
         """Sampling parameters. `top_k` may be 0 or -1 for off."""
@@ -163,34 +163,36 @@ class Fields:
     def messages(self, max_context: int) -> list[Message]:
         """The conversation; tools for the chat template are attached to its first message. A
         conversation that cannot fit into `max_context` tokens is refused before tokenisation."""
-        given = self.body.get("messages")
-        if not isinstance(given, list) or not given:
+        entries = self.body.get("messages")
+        if not isinstance(entries, list) or not entries:
             raise Refusal("bad", "messages must be a list with at least one message", "messages")
-        if len(given) > max_context:
+        if len(entries) > max_context:
             text = f"the maximum context length is {max_context} tokens"
-            raise Refusal("long", f"{text}; {len(given)} messages do not fit", "messages")
+            raise Refusal("long", f"{text}; {len(entries)} messages do not fit", "messages")
         try:
-            size = _characters(given) + _characters(self.body.get("tools"))
+            size = _characters(entries) + _characters(self.body.get("tools"))
         except RecursionError:
             raise Refusal("bad", "messages and tools are nested too deep", "messages") from None
         check_size(size, max_context)
-        found = [_message(each, f"messages[{place}]") for place, each in enumerate(given)]
+        conversation = [
+            _message(entry, f"messages[{index}]") for index, entry in enumerate(entries)
+        ]
         tools = self.tools()
         if tools:
-            found[0] = replace(found[0], metadata={"tools": tools})
-        return found
+            conversation[0] = replace(conversation[0], metadata={"tools": tools})
+        return conversation
 
     def tools(self) -> list[JSON]:
         """The tools that may be called."""
         choice = self.body.get("tool_choice")
         if choice not in (None, "auto", "none"):
             raise Refusal("bad", "tool_choice may be 'auto' or 'none' here", "tool_choice")
-        given = self.body.get("tools")
-        if given is None or choice == "none":
+        entries = self.body.get("tools")
+        if entries is None or choice == "none":
             return []
-        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        if not isinstance(entries, list) or not all(isinstance(tool, dict) for tool in entries):
             raise Refusal("bad", "tools must be a list of objects", "tools")
-        return given
+        return entries
 
 
 def is_ids(value: Any) -> bool:
@@ -200,7 +202,7 @@ def is_ids(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return texts or isinstance(value, str)
 
 
@@ -212,9 +214,9 @@ def _characters(value: Any) -> int:
     return sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
-def _message(given: Any, where: str) -> Message:
+def _message(entry: Any, where: str) -> Message:
     try:
-        return read_message(given, where)
+        return read_message(entry, where)
     except DataError as error:
         raise Refusal("bad", str(error), where) from None
 
@@ -233,59 +235,62 @@ def head(kind: str, model: str) -> JSON:
     }
 
 
-def usage(read: int, found: Sequence[Completion]) -> JSON:
+def usage(read: int, completions: Sequence[Completion]) -> JSON:
     """Token counts of prompt and completions."""
-    written = sum(len(each.token_ids) for each in found)
+    written = sum(len(completion.token_ids) for completion in completions)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-def chat_logprobs(chat: Chat, found: Completion) -> JSON:
+def chat_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a chat completion, token by token."""
     return {
         "content": [
-            {"token": text, "logprob": logprob, "bytes": list(own), "top_logprobs": []}
-            for text, own, logprob in zip(
-                _tokens(chat, found), _bytes(chat, found), found.logprobs, strict=True
+            {"token": text, "logprob": logprob, "bytes": list(raw_bytes), "top_logprobs": []}
+            for text, raw_bytes, logprob in zip(
+                _tokens(chat, completion),
+                _bytes(chat, completion),
+                completion.logprobs,
+                strict=True,
             )
         ],
         "refusal": None,
     }
 
 
-def completion_logprobs(chat: Chat, found: Completion) -> JSON:
+def completion_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a text completion."""
-    tokens = _tokens(chat, found)
+    tokens = _tokens(chat, completion)
     offsets = [0]
-    for each in tokens[:-1]:
-        offsets.append(offsets[-1] + len(each))
+    for token in tokens[:-1]:
+        offsets.append(offsets[-1] + len(token))
     return {
         "tokens": tokens,
-        "token_logprobs": found.logprobs,
+        "token_logprobs": completion.logprobs,
         "text_offset": offsets[: len(tokens)],
-        "top_logprobs": [{t: p} for t, p in zip(tokens, found.logprobs, strict=True)],
+        "top_logprobs": [{t: p} for t, p in zip(tokens, completion.logprobs, strict=True)],
     }
 
 
-def _tokens(chat: Chat, found: Completion) -> list[str]:
-    return [chat.tokenizer.decode([token]) for token in found.token_ids]
+def _tokens(chat: Chat, completion: Completion) -> list[str]:
+    return [chat.tokenizer.decode([token]) for token in completion.token_ids]
 
 
 _vocabulary = lru_cache(maxsize=8)(token_bytes)
 
 
-def _bytes(chat: Chat, found: Completion) -> list[bytes]:
+def _bytes(chat: Chat, completion: Completion) -> list[bytes]:
     """The bytes of every token: a part of a character has its own, which its text cannot show."""
-    known = _vocabulary(chat.tokenizer)
-    return [known[token] if token < len(known) else b"" for token in found.token_ids]
+    vocabulary = _vocabulary(chat.tokenizer)
+    return [vocabulary[token] if token < len(vocabulary) else b"" for token in completion.token_ids]
 
 
-def spoken(found: Completion, tools: Sequence[JSON], opened: bool = False) -> tuple[JSON, str]:
+def spoken(completion: Completion, tools: Sequence[JSON], opened: bool = False) -> tuple[JSON, str]:
     """The message of a completion and its finish reason. Calls that a model writes as
     `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if given any, but
     not those in a thought, which its prompt may have `opened`."""
-    calls, rest = _calls_in(found.text, opened) if tools else ([], found.text)
+    calls, rest = _calls_in(completion.text, opened) if tools else ([], completion.text)
     if not calls:
-        return {"role": "assistant", "content": found.text}, found.finish_reason
+        return {"role": "assistant", "content": completion.text}, completion.finish_reason
     content = rest.strip() or None
     return {"role": "assistant", "content": content, "tool_calls": calls}, "tool_calls"
 
@@ -294,16 +299,16 @@ def _calls_in(text: str, opened: bool) -> tuple[list[JSON], str]:
     """The tool calls after the thoughts of a text, and the rest. Malformed calls stay text."""
     calls: list[JSON] = []
     stated = without_thoughts(text, opened)
-    rest, text, place = [text[: len(text) - len(stated)]], stated, 0
+    rest, text, offset = [text[: len(text) - len(stated)]], stated, 0
     for block in blocks_in(text):
         if isinstance(block.call, ToolCall):
             arguments = json.dumps(block.call.arguments)
             function = {"name": block.call.name, "arguments": arguments}
             name = f"call_{secrets.token_hex(8)}"
             calls.append({"id": name, "type": "function", "function": function})
-            rest.append(text[place : block.start])
-            place = block.end
-    return calls, "".join([*rest, text[place:]])
+            rest.append(text[offset : block.start])
+            offset = block.end
+    return calls, "".join([*rest, text[offset:]])
 
 
 async def events(first: JSON, choices: list[JSON], counts: JSON | None) -> AsyncIterator[bytes]:
@@ -325,7 +330,7 @@ def _chat_parts(choice: JSON) -> Iterator[JSON]:
         yield bare | {"delta": {"content": piece}}
     for number, call in enumerate(message.get("tool_calls", ())):
         yield bare | {"delta": {"tool_calls": [{"index": number, **call}]}}
-    last = {key: each for key, each in choice.items() if key != "message"}
+    last = {key: value for key, value in choice.items() if key != "message"}
     yield last | {"delta": {}}
 
 

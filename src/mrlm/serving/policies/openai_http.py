@@ -114,10 +114,10 @@ class OpenAIHandler:
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        def choice(sent: Request, found: Completion) -> JSON:
+        def choice(sent: Request, completion: Completion) -> JSON:
             opened = served.chat.thoughts.opened(sent.prompt_ids) is not None
-            message, reason = spoken(found, tools, opened)
-            scores = chat_logprobs(served.chat, found) if logprobs else None
+            message, reason = spoken(completion, tools, opened)
+            scores = chat_logprobs(served.chat, completion) if logprobs else None
             return {"message": message, "logprobs": scores, "finish_reason": reason}
 
         kind = "chat.completion.chunk" if streamed else "chat.completion"
@@ -136,12 +136,14 @@ class OpenAIHandler:
         def asked() -> list[Request]:
             return _requests(served, fields, _prompts(served, body.get("prompt")), limit)
 
-        def choice(sent: Request, found: Completion) -> JSON:
-            ids = {"token_ids": found.token_ids, "prompt_token_ids": sent.prompt_ids}
+        def choice(sent: Request, completion: Completion) -> JSON:
+            ids = {"token_ids": completion.token_ids, "prompt_token_ids": sent.prompt_ids}
             return {
-                "text": served.chat.tokenizer.decode(found.token_ids) if special else found.text,
-                "logprobs": completion_logprobs(served.chat, found) if scored else None,
-                "finish_reason": found.finish_reason,
+                "text": served.chat.tokenizer.decode(completion.token_ids)
+                if special
+                else completion.text,
+                "logprobs": completion_logprobs(served.chat, completion) if scored else None,
+                "finish_reason": completion.finish_reason,
                 "stop_reason": None,
                 **(ids if shows_ids else {}),
             }
@@ -154,17 +156,17 @@ class OpenAIHandler:
         self,
         kind: str,
         fields: Fields,
-        asked: Callable[[], list[Request]],
+        make_requests: Callable[[], list[Request]],
         choice: Callable[[Request, Completion], JSON],
     ) -> JSON | AsyncIterator[bytes]:
         """The answer with one choice for each completion, streamed if the request says so."""
-        sent, found = await self.hub.sample(fields.count(), asked)
+        sent, completions = await self.hub.sample(fields.count(), make_requests)
 
         def answer() -> JSON | AsyncIterator[bytes]:
-            pairs = enumerate(zip(sent, found, strict=True))
-            choices = [{"index": place, **choice(*pair)} for place, pair in pairs]
-            read = sum(len(each.prompt_ids) for each in sent[:: fields.choices()])
-            first, counts = head(kind, sent[0].policy), usage(read, found)
+            pairs = enumerate(zip(sent, completions, strict=True))
+            choices = [{"index": index, **choice(*pair)} for index, pair in pairs]
+            read = sum(len(request.prompt_ids) for request in sent[:: fields.choices()])
+            first, counts = head(kind, sent[0].policy), usage(read, completions)
             if not fields.flag("stream"):
                 return first | {"choices": choices, "usage": counts}
             return events(first, choices, counts if fields.wants_usage() else None)
@@ -182,10 +184,10 @@ class OpenAIHandler:
                 await self._receive(request, data)
                 limits = self.limits
                 body = await self.hub.read(lambda: parsed(data, limits.parts)) if data else {}
-                found = await route(body, request)
-                if isinstance(found, AsyncIterator):
-                    return StreamingResponse(found, media_type="text/event-stream")
-                return await self.hub.read(lambda: JSONResponse(found))
+                result = await route(body, request)
+                if isinstance(result, AsyncIterator):
+                    return StreamingResponse(result, media_type="text/event-stream")
+                return await self.hub.read(lambda: JSONResponse(result))
             except Refusal as refusal:
                 status, kind, code = STATUS[refusal.kind]
                 return _error(status, str(refusal), kind, code, refusal.field)
@@ -202,8 +204,8 @@ class OpenAIHandler:
             if "origin" in request.headers:  # a web page in a browser on this machine
                 raise Refusal("browser", "browsers are let in with a token only")
             return
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        good = secrets.compare_digest(_digest(shown.strip()), self._token)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        good = secrets.compare_digest(_digest(token.strip()), self._token)
         if scheme.lower() != "bearer" or not good:
             raise Refusal("denied", "the token is missing or wrong")
 
@@ -243,24 +245,24 @@ def _error(
 ) -> Any:
     from starlette.responses import JSONResponse
 
-    said = {"message": message, "type": kind, "param": field, "code": code}
+    body = {"message": message, "type": kind, "param": field, "code": code}
     headers = {"retry-after": f"{RETRY_AFTER:g}"} if status == 429 else {}
     if field == BOTH:  # where the request ends is disputed, so nothing after it is read
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse({"error": said}, status, headers)
+    return JSONResponse({"error": body}, status, headers)
 
 
 async def _no_page(request: Any, error: Any) -> Any:
     return _error(error.status_code, "unknown route", "invalid_request_error")
 
 
-def _another(seed: int, place: int) -> int:
+def _another(seed: int, index: int) -> int:
     """The seed of the choice at an index; the first uses the seed of the request."""
-    if not place:
+    if not index:
         return seed
-    return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest())
+    return int.from_bytes(hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest())
 
 
 def _model(served: ServedPolicy) -> JSON:
@@ -281,8 +283,8 @@ def _requests(
 ) -> list[Request]:
     sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
     return [
-        Request(served.name, prompt, sampling, _another(seed, place * count + choice))
-        for place, prompt in enumerate(prompts)
+        Request(served.name, prompt, sampling, _another(seed, index * count + choice))
+        for index, prompt in enumerate(prompts)
         for choice in range(count)
     ]
 
@@ -294,7 +296,7 @@ def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
         raise Refusal("bad", str(error), "messages") from error
 
 
-def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
+def _prompts(served: ServedPolicy, prompt: Any) -> list[list[int]]:
     """The prompts in ids: from a text, several texts, one list of ids, or several."""
 
     def encoded(text: str) -> list[int]:
@@ -303,12 +305,12 @@ def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
         check_size(len(text), served.max_context)
         return served.chat.encode(text)
 
-    if isinstance(given, str) and given:
-        return [encoded(given)]
-    several: list[Any] = given if isinstance(given, list) else []
-    if is_ids(given):
+    if isinstance(prompt, str) and prompt:
+        return [encoded(prompt)]
+    several: list[Any] = prompt if isinstance(prompt, list) else []
+    if is_ids(prompt):
         return [several]
-    if several and all(isinstance(each, str) and each for each in several):
+    if several and all(isinstance(item, str) and item for item in several):
         return [*map(encoded, several)]
     if several and all(map(is_ids, several)):
         return several

@@ -77,7 +77,7 @@ class SleepMode:
 
 def whole_model(hub: PolicyHub) -> ServedPolicy:
     """The only policy that is not an adapter. Raises `Refusal`: there are none, or several."""
-    whole = [each for each in hub.served.values() if each.parent is None]
+    whole = [policy for policy in hub.served.values() if policy.parent is None]
     if len(whole) != 1:
         raise Refusal("bad", f"this server has {len(whole)} whole models; name one of them")
     return whole[0]
@@ -140,9 +140,9 @@ class Vllm(_Routes):
         """Only `reload_weights` from a folder: a remote call of any other method is refused."""
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
-        given = body.get("kwargs")
+        arguments = body.get("kwargs")
         folder = self.hub.readable(
-            Fields(given if isinstance(given, dict) else {}).text("weights_path")
+            Fields(arguments if isinstance(arguments, dict) else {}).text("weights_path")
         )
         await self.take(folder)
         return {"results": [None]}
@@ -168,24 +168,24 @@ class Sglang(_Routes):
         sampling, seed = _sampling(body.get("sampling_params"))
         prompts: Any = body.get("input_ids")
         single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
-        given: list[Any] = [prompts] if single else prompts
-        if not isinstance(given, list) or not given:
+        id_lists: list[Any] = [prompts] if single else prompts
+        if not isinstance(id_lists, list) or not id_lists:
             raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
         scored = fields.flag("return_logprob")
 
         def asked() -> list[Request]:
-            if not all(map(is_ids, given)):
+            if not all(map(is_ids, id_lists)):
                 text = "input_ids must be a list of token ids, or several"
                 raise Refusal("bad", text, "input_ids")
             return [
                 Request(served.name, ids, sampling, (seed + n) % (1 << 64))
-                for n, ids in enumerate(given)
+                for n, ids in enumerate(id_lists)
             ]
 
-        sent, found = await self.hub.sample(len(given), asked)
+        sent, completions = await self.hub.sample(len(id_lists), asked)
         answers = [
-            _generated(each, len(one.prompt_ids), scored, self.sleep_mode.mark)
-            for each, one in zip(found, sent, strict=True)
+            _generated(completion, len(one.prompt_ids), scored, self.sleep_mode.mark)
+            for completion, one in zip(completions, sent, strict=True)
         ]
         return answers[0] if single else answers
 
@@ -224,28 +224,28 @@ class Sglang(_Routes):
 
     def _adapters(self) -> JSON:
         served = self.hub.served.values()
-        loaded = {each.name: each.model for each in served if each.parent is not None}
+        loaded = {policy.name: policy.model for policy in served if policy.parent is not None}
         return {"success": True, "error_message": "", "loaded_adapters": loaded}
 
 
-def _sampling(given: Any) -> tuple[SamplingParams, int]:
-    fields = Fields(given if isinstance(given, Mapping) else {}, done=SPECIAL)
+def _sampling(params: Any) -> tuple[SamplingParams, int]:
+    fields = Fields(params if isinstance(params, Mapping) else {}, done=SPECIAL)
     seed = Fields({"seed": fields.body.get("sampling_seed")}).seed()
     limit = fields.whole("max_new_tokens", 128, 1, 1 << 31)
     return checked_sampling(fields.sampling(limit)), seed
 
 
-def _generated(found: Completion, read: int, scored: bool, mark: str) -> JSON:
-    reason: JSON = {"type": found.finish_reason}
-    if found.finish_reason == "length":
-        reason["length"] = len(found.token_ids)
+def _generated(completion: Completion, read: int, scored: bool, mark: str) -> JSON:
+    reason: JSON = {"type": completion.finish_reason}
+    if completion.finish_reason == "length":
+        reason["length"] = len(completion.token_ids)
     about: JSON = {
         "finish_reason": reason,
         "prompt_tokens": read,
-        "completion_tokens": len(found.token_ids),
-        "weight_version": mark or str(found.policy_version),
+        "completion_tokens": len(completion.token_ids),
+        "weight_version": mark or str(completion.policy_version),
     }
     if scored:
-        pairs = zip(found.logprobs, found.token_ids, strict=True)
+        pairs = zip(completion.logprobs, completion.token_ids, strict=True)
         about["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-    return {"text": found.text, "output_ids": found.token_ids, "meta_info": about}
+    return {"text": completion.text, "output_ids": completion.token_ids, "meta_info": about}

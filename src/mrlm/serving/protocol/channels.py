@@ -68,7 +68,7 @@ def channel_options(most_bytes: int = MOST_BYTES) -> Options:
 
 def service_stub(channel: grpc.Channel | grpc.aio.Channel, service: str) -> Any:
     """The methods of a service (`Environments` or `Policies`), as gRPC's compiler makes them."""
-    found = SimpleNamespace()
+    stub = SimpleNamespace()
     for method in pb.DESCRIPTOR.services_by_name[service].methods:
         sent = "stream" if method.client_streaming else "unary"
         answered = "stream" if method.server_streaming else "unary"
@@ -78,8 +78,8 @@ def service_stub(channel: grpc.Channel | grpc.aio.Channel, service: str) -> Any:
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
-        setattr(found, method.name, call)
-    return found
+        setattr(stub, method.name, call)
+    return stub
 
 
 TRAILER = "mrlm-failure-bin"
@@ -103,10 +103,10 @@ metadata it comes from the server."""
 
 def trailers(failure: pb.Failure) -> tuple[tuple[str, str | bytes], ...]:
     """The trailing metadata of a call that failed."""
-    found: list[tuple[str, str | bytes]] = [(TRAILER, failure.SerializeToString())]
+    metadata: list[tuple[str, str | bytes]] = [(TRAILER, failure.SerializeToString())]
     if failure.retry_after:
-        found.append((PUSHBACK, str(round(failure.retry_after * 1000))))
-    return tuple(found)
+        metadata.append((PUSHBACK, str(round(failure.retry_after * 1000))))
+    return tuple(metadata)
 
 
 def failure_in(error: BaseException) -> pb.Failure | None:

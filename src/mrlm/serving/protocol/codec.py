@@ -69,12 +69,12 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _object_of(text: str, where: str) -> dict[str, Any]:
-    found = json_of(text, where)
-    if found is None:
+    value = json_of(text, where)
+    if value is None:
         return {}
-    if not isinstance(found, dict):
-        raise EpisodeError(f"{where} must be an object, not {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise EpisodeError(f"{where} must be an object, not {type(value).__name__}")
+    return value
 
 
 def _no_constant(name: str) -> Any:
@@ -205,8 +205,8 @@ def reward_of(record: pb.Reward) -> Reward:
 
 def to_board(board: str | None) -> pb.Board:
     """The protocol's board, at most as long as it is recorded."""
-    shown = None if board is None else bounded(board)
-    return _made(lambda: pb.Board(text=shown, html=isinstance(board, Html)), "the board")
+    content = None if board is None else bounded(board)
+    return _made(lambda: pb.Board(text=content, html=isinstance(board, Html)), "the board")
 
 
 def board_of(record: pb.Board) -> str | None:
@@ -220,7 +220,7 @@ def to_result(
     result: StepResult, state: str | None = None, board: pb.Board | None = None
 ) -> pb.StepResult:
     """The protocol's step result, with the whole state and the board if they were requested."""
-    seen, paid = result.observations, result.rewards
+    seen, agent_rewards = result.observations, result.rewards
     return _made(
         lambda: pb.StepResult(
             speakers=list(seen),
@@ -228,9 +228,10 @@ def to_result(
                 agent: to_observation(one, f"the observation of {agent!r}")
                 for agent, one in seen.items()
             },
-            paid=list(paid),
+            paid=list(agent_rewards),
             rewards={
-                agent: to_reward(one, f"the reward of {agent!r}") for agent, one in paid.items()
+                agent: to_reward(one, f"the reward of {agent!r}")
+                for agent, one in agent_rewards.items()
             },
             done=result.done,
             truncated=result.truncated,

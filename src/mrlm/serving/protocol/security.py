@@ -54,11 +54,11 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        given = b""
+        token = b""
         for key, value in handler_call_details.invocation_metadata or ():
             if key == HEADER:
-                given = value if isinstance(value, bytes) else value.encode()
-        if hmac.compare_digest(given, self._wanted):
+                token = value if isinstance(value, bytes) else value.encode()
+        if hmac.compare_digest(token, self._wanted):
             return await continuation(handler_call_details)
         self._denied()
         return self._no
