@@ -82,7 +82,7 @@ def _made(face: Face) -> Any:
 
 
 def _derived() -> dict[str, Callable[[], Any]]:
-    return {name: partial(_made, each) for name, each in faces().items()}
+    return {name: partial(_made, face) for name, face in faces().items()}
 
 
 __getattr__: Callable[[str], Any]

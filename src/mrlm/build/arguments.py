@@ -30,7 +30,7 @@ Models = dict[str, tuple[Any, Any]]
 
 
 def references_of(
-    known: Sequence[str],
+    agent_ids: Sequence[str],
     env_agents: Sequence[str],
     model: Any,
     agents: Mapping[str, Any] | Sequence[Any] | None,
@@ -39,7 +39,7 @@ def references_of(
     """agent -> its model, or the name or path of one.
 
     Args:
-        known, env_agents: agents of the config, and of the environments.
+        agent_ids, env_agents: agents of the config, and of the environments.
         model, agents, num_agents: arguments of the trainer.
 
     Raises:
@@ -54,7 +54,7 @@ def references_of(
             raise ConfigError(f"{len(agents)} models for {len(names)} agents ({', '.join(names)})")
         references = dict(zip(names, agents, strict=True))
     else:
-        references = dict.fromkeys(known or env_agents or agent_names(num_agents or 1), model)
+        references = dict.fromkeys(agent_ids or env_agents or agent_names(num_agents or 1), model)
     if num_agents is not None and len(references) != num_agents:
         raise ConfigError(
             f"num_agents={num_agents}, but there are {len(references)} agents: "
@@ -73,10 +73,11 @@ def last_words() -> Mapping[str, str]:
         if isinstance(kind, type) and issubclass(kind, Section):
             for name in kind.model_fields:
                 paths.setdefault(name, []).append(f"{section}.{name}")
-    found = {
-        name: [p for p in each if p.startswith("training.")] or each for name, each in paths.items()
+    groups = {
+        name: [p for p in full_paths if p.startswith("training.")] or full_paths
+        for name, full_paths in paths.items()
     }
-    return {name: each[0] for name, each in found.items() if len(each) == 1}
+    return {name: full_paths[0] for name, full_paths in groups.items() if len(full_paths) == 1}
 
 
 def with_paths(
@@ -92,7 +93,9 @@ def with_paths(
     """
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
-    first |= {each for each in words if any(name.endswith(f"_{each}") for name in arguments)}
+    first |= {
+        argument for argument in words if any(name.endswith(f"_{argument}") for name in arguments)
+    }
     paths = {word: word if word in first else last_words().get(word, word) for word in words}
     return {paths[word]: value for word, value in words.items()}
 
@@ -108,14 +111,14 @@ def refuse_unknown(words: Iterable[str], arguments: Sequence[str], algorithm: st
     Raises:
         ConfigError: an unknown keyword; names the nearest known one.
     """
-    known = [*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS]
-    passed = {*known, "eval_envs", section_key(algorithm), *registry.names("algorithms")}
+    accepted = [*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS]
+    passed = {*accepted, "eval_envs", section_key(algorithm), *registry.names("algorithms")}
     problems = []
     for word in words:
         if word in passed or "." in word or refused_text(word):
             continue
-        near = [name for name in known if name.endswith(f"_{word}")]
-        near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+        near = [name for name in accepted if name.endswith(f"_{word}")]
+        near = near or difflib.get_close_matches(word, accepted, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else "docs/trainers.md has the known ones"
         problems.append(Problem(word, f"unknown argument; {hint}"))
     if problems:
@@ -132,8 +135,8 @@ def assign_references(
     models: Models = {}
     of: dict[str, str] = {}
     by_reference: dict[Any, str] = {}
-    for agent, given in references.items():
-        reference, own, frozen, agents[agent] = _opened(agent, given, tokenizer)
+    for agent, argument in references.items():
+        reference, own_tokenizer, frozen, agents[agent] = _opened(agent, argument, tokenizer)
         named = isinstance(reference, str | os.PathLike)
         key = (str(reference) if named else id(reference), frozen)
         name = by_reference.get(key) if together else None
@@ -144,8 +147,8 @@ def assign_references(
             else:
                 section = {"trainable": False} if frozen else {"lora": {}} if lora else {}
                 policies[name] = section | ({"model": str(reference)} if named else {})
-                if own is not None or not (named or reference is None):
-                    models[name] = (reference, own)
+                if own_tokenizer is not None or not (named or reference is None):
+                    models[name] = (reference, own_tokenizer)
         of[agent] = name
     if len(policies) == 1 and len(of) > 1:
         ((only, section),) = policies.items()
@@ -179,10 +182,10 @@ def _opened(agent: str, reference: Any, tokenizer: Any) -> tuple[Any, Any, bool,
 
 def refuse_unplayed(**parts: Any) -> None:
     """Refuses arguments that need prompts to be sampled from."""
-    given = next((name for name, part in parts.items() if part is not None), None)
-    if given is not None:
+    key = next((name for name, part in parts.items() if part is not None), None)
+    if key is not None:
         raise ConfigError(
-            f"{given}= needs a run that samples completions; set train_dataset=, reward_func= and "
+            f"{key}= needs a run that samples completions; set train_dataset=, reward_func= and "
             "an online algorithm"
         )
 
@@ -196,7 +199,7 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     if peft_config is None:
         return {}
     check_kind(peft_config, "peft_config")
-    usual, known = (
+    usual, setting_names = (
         type(peft_config)(),
         {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields},
     )
@@ -205,12 +208,14 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
         always = name in ("r", "lora_alpha", "target_modules")  # whose defaults are others here
         if name in ABOUT or not (always or value != getattr(usual, name, None)):
             continue
-        if name not in known:
+        if name not in setting_names:
             raise ConfigError(
                 f"peft_config.{name}={value!r}: the section `lora` has only "
-                f"{', '.join(known)}; pass a PEFT model as model= for others"
+                f"{', '.join(setting_names)}; pass a PEFT model as model= for others"
             )
-        words[f"model.lora.{known[name]}"] = sorted(value) if isinstance(value, set) else value
+        words[f"model.lora.{setting_names[name]}"] = (
+            sorted(value) if isinstance(value, set) else value
+        )
     return words
 
 
@@ -239,12 +244,14 @@ def one_of(name: str, *values: Any) -> Any:
     Raises:
         ConfigError: two different values are given.
     """
-    given = [value for value in values if value is not None]
-    if any(value is not given[0] and not _same(value, given[0]) for value in given[1:]):
+    candidates = [value for value in values if value is not None]
+    if any(
+        value is not candidates[0] and not _same(value, candidates[0]) for value in candidates[1:]
+    ):
         raise ConfigError(
-            f"{name} is given twice, with different values: {given[0]!r} and {given[1]!r}"
+            f"{name} is given twice, with different values: {candidates[0]!r} and {candidates[1]!r}"
         )
-    return given[0] if given else None
+    return candidates[0] if candidates else None
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -260,7 +267,7 @@ def environments_or_rows(data: Any, environment: Any = None) -> tuple[list[Any],
         return more, None
     if _is_environment(data):
         return [data, *more], None
-    if isinstance(data, list | tuple) and data and all(_is_environment(each) for each in data):
+    if isinstance(data, list | tuple) and data and all(_is_environment(item) for item in data):
         return [*data, *more], None
     return more, data
 

@@ -74,10 +74,10 @@ def _refuse_several(config: ExperimentConfig) -> None:
 
 def _check_oversample(plan: RunPlan, key: str) -> None:
     """Refuses workflows whose episodes depend on each other: these cannot be aborted one by one."""
-    asked = plan.spec.sampling
+    sampler = plan.spec.sampling
     for env in plan.trained_environments:
         together = env.workflow.spec.opens or env.workflow.spec.forks
-        if together or asked.cross is not None or asked.tree:
+        if together or sampler.cross is not None or sampler.tree:
             raise ConfigError(
                 f"{key}: the episodes of a task of environment {env.name!r} branch from one "
                 "another, so none of them can be aborted; remove it"

@@ -36,9 +36,9 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
     yield Check(
         "config", "ok", f"{config.training.algorithm}, {len(plan.assignment.policy_of)} agents"
     )
-    shown = first_prompts(plan, colour)
-    missing = len(shown) == 1
-    yield Check("prompts", "warn" if missing else "ok", "\n".join(shown))
+    prompts = first_prompts(plan, colour)
+    missing = len(prompts) == 1
+    yield Check("prompts", "warn" if missing else "ok", "\n".join(prompts))
     yield _memory(plan)
     if plan.rows is not None:
         yield Check("episodes", "ok", "none are played: this run reads rows")
@@ -55,9 +55,11 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
     for name, policy in plan.assignment.policies.items():
         if policy.endpoint is not None:
             yield Check("endpoint", "ok", f"{name}: {policy.endpoint.base_url} answers")
-    for each in opened():
-        verdict = "warn" if each["probe"] == "not probed" else "ok"
-        yield Check("sandbox", verdict, f"{each['name']} (tier {each['tier']}): {each['probe']}")
+    for sandbox in opened():
+        verdict = "warn" if sandbox["probe"] == "not probed" else "ok"
+        yield Check(
+            "sandbox", verdict, f"{sandbox['name']} (tier {sandbox['tier']}): {sandbox['probe']}"
+        )
 
 
 def _memory(plan: RunPlan) -> Check:
@@ -73,18 +75,18 @@ def _memory(plan: RunPlan) -> Check:
 
 def _played(episodes: Sequence[Episode]) -> Iterator[Check]:
     """Checks of the played episodes."""
-    failed = [each for each in episodes if each.failed]
+    failed = [episode for episode in episodes if episode.failed]
     if failed:
         text = f"{len(failed)} of {len(episodes)} fail: {failed[0].error}"
         yield Check("episodes", "fail", " ".join(text.split()))
     else:
         yield Check("episodes", "ok", f"{len(episodes)} were played")
-    valid = [each for each in episodes if not each.failed]
-    turns = [turn for each in valid for turn in each.turns if turn.completion_ids]
+    valid = [episode for episode in episodes if not episode.failed]
+    turns = [turn for episode in valid for turn in episode.turns if turn.completion_ids]
     if turns:
         yield _template(turns)
         yield _stop(turns)
-    rewards = [each.reward for each in valid if each.scored]
+    rewards = [episode.reward for episode in valid if episode.scored]
     if rewards:
         text = f"rewards {', '.join(f'{reward:.3g}' for reward in rewards)}"
         varied = len(set(rewards)) > 1

@@ -19,10 +19,10 @@ from mrlm.tracking.run_log import check_trackers
 
 def check_plays(plan: RunPlan) -> None:
     """Refuses runs that cannot be sampled or trained on."""
-    config, asked = plan.config, plan.spec.sampling
+    config, sampler = plan.config, plan.spec.sampling
     name = config.training.algorithm
     if plan.rows is not None:
-        if plan.spec.reads_old or asked.greedy or asked.tree:
+        if plan.spec.reads_old or sampler.greedy or sampler.tree:
             raise ConfigError(
                 f"training.algorithm={name!r} has to sample its own completions, and data.dataset "
                 "only provides rows; set environments: instead (the environment 'reward' takes a "
@@ -30,18 +30,18 @@ def check_plays(plan: RunPlan) -> None:
             )
         return
     for env in plan.trained_environments:
-        if env.workflow.spec.combines and asked.cross is None:
+        if env.workflow.spec.combines and sampler.cross is None:
             raise ConfigError(
                 "workflow.name='cross' plays every combination of the agents' answers, and "
                 f"{name} compares whole episodes; remove it, or use magrpo with joint_mode=cross"
             )
-        if asked.cross is not None:
-            _check_cross(plan, asked.cross, env)
-        if asked.replays is not None:
+        if sampler.cross is not None:
+            _check_cross(plan, sampler.cross, env)
+        if sampler.replays is not None:
             _check_replays(plan, env)
         if env.workflow.spec.forks:
             _check_tree(plan, env)
-        elif asked.tree:
+        elif sampler.tree:
             raise ConfigError(
                 f"training.algorithm={name!r} compares several answers to one state, and "
                 f"workflow.name={config.workflow.name!r} plays every episode on its own; set "
@@ -176,20 +176,20 @@ def _check_replays(plan: RunPlan, env: EnvironmentSpec) -> None:
 
 def _check_tree(plan: RunPlan, env: EnvironmentSpec) -> None:
     """Refuses algorithms and settings that do not fit a workflow with several answers per state."""
-    config, asked = plan.config, plan.spec.sampling
+    config, sampler = plan.config, plan.spec.sampling
     name = config.training.algorithm
     tries = f"workflow.name={config.workflow.name!r} tries several answers from one state, and"
-    if asked.greedy:
+    if sampler.greedy:
         raise ConfigError(
             f"{tries} training.algorithm={name!r} compares whole episodes with a greedy one; use "
             "the workflow 'turns' or 'single_turn'"
         )
-    if asked.credits == "chains":
+    if sampler.credits == "chains":
         raise ConfigError(
             f"{tries} {name} compares whole episodes; use the workflow 'turns', or an "
             "algorithm that gives credit in trees, such as magrpo"
         )
-    if env.workflow.spec.prunes and asked.credits != "pruned_trees":
+    if env.workflow.spec.prunes and sampler.credits != "pruned_trees":
         raise ConfigError(
             f"workflow.select='best' continues one answer to a state only, and {name} credits an "
             "answer with what followed it; set workflow.select=all, or use at_grpo"
@@ -215,10 +215,10 @@ def check_effects(plan: RunPlan) -> None:
                 f"{key}: environment {env.name!r} cannot be replayed, since its reset takes "
                 "neither seed nor task; give its reset a parameter seed, or remove the setting"
             )
-    known = plan.assignment.policy_of
-    if len(known) < 2:
-        raise ConfigError(f"{key}: the team has one agent, {next(iter(known))!r}; remove it")
-    for agent, name in known.items():
+    assigned = plan.assignment.policy_of
+    if len(assigned) < 2:
+        raise ConfigError(f"{key}: the team has one agent, {next(iter(assigned))!r}; remove it")
+    for agent, name in assigned.items():
         if plan.assignment.policies[name].endpoint is not None:
             raise ConfigError(
                 f"{key}: agent {agent!r} is played by policy {name!r} behind an API, which cannot "

@@ -21,24 +21,24 @@ Usual = frozenset[str]
 
 
 def with_usual(
-    config: ExperimentConfig, usual: Mapping[str, Any], given: Collection[str]
+    config: ExperimentConfig, usual: Mapping[str, Any], given_names: Collection[str]
 ) -> tuple[ExperimentConfig, Usual]:
     """A config with the defaults of another library where nothing is given, and their paths.
 
     Args:
         config: as given by the user.
         usual: config path -> default; `algorithm.` is the algorithm's section.
-        given: the algorithm's settings that are given.
+        given_names: the algorithm's settings that are given.
     """
     written, section = NestedSettings(config.given()), section_key(config.training.algorithm)
     changes: dict[str, Any] = {}
     for path, value in usual.items():
-        place, _, setting = path.partition(".")
-        if place == "algorithm":
-            known, path = setting in given, f"{section}.{setting}"
+        head, _, setting = path.partition(".")
+        if head == "algorithm":
+            is_set, path = setting in given_names, f"{section}.{setting}"
         else:
-            known = written.get(_canonical(path)) is not UNSET
-        if path != NUM_AGENTS and not known:
+            is_set = written.get(_canonical(path)) is not UNSET
+        if path != NUM_AGENTS and not is_set:
             changes[path] = value
     paths = frozenset(map(_canonical, changes))
     return (config.merged(changes) if changes else config), paths
@@ -79,12 +79,14 @@ def with_critics(
             "critics: the critic shares the policy's network; set use_separate_critic=True, or "
             "remove it"
         )
-    trained = [name for name, each in config.policies.items() if each.trainable]
+    trained = [name for name, candidate in config.policies.items() if candidate.trainable]
     names = [TEAM] if critic.of_team else trained
     if len(critics) not in (len(names), len(config.agents)) and len(critics) != 1:
         raise ConfigError(f"critics: {len(critics)} models for {len(names)}; give one of each")
     first = critics[0]
-    if all(each is first or each == first for each in critics) and isinstance(first, str):
+    if all(candidate is first or candidate == first for candidate in critics) and isinstance(
+        first, str
+    ):
         return config.merged({"training": {"critic_model": first}})
     models = list(critics)[: len(names)] if len(critics) >= len(names) else [first] * len(names)
     for name, model in zip(names, models, strict=True):
@@ -126,9 +128,13 @@ def evaluated(
         changes |= {"episodes": rows, "at_start": False, "samples": size}
     elif "evaluation.episodes" in usual:
         changes |= {"episodes": min(section.episodes, rows)}
-    given = config.given().get("evaluation", {}).keys()
-    kept = {k: v for k, v in changes.items() if k not in given or f"evaluation.{k}" in usual}
-    return config.merged({"evaluation": kept}), usual | {f"evaluation.{key}" for key in kept}
+    set_keys = config.given().get("evaluation", {}).keys()
+    effective = {
+        k: v for k, v in changes.items() if k not in set_keys or f"evaluation.{k}" in usual
+    }
+    return config.merged({"evaluation": effective}), usual | {
+        f"evaluation.{key}" for key in effective
+    }
 
 
 def _canonical(path: str) -> str:

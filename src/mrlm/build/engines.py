@@ -31,7 +31,7 @@ def make_engines(plan: PlayPlan, policies: Mapping[str, Policy]) -> dict[str, En
 def engine_of(config: ExperimentConfig, policies: Mapping[str, Policy]) -> Engine:
     """The engine of policies with weights here, with the settings of the section `engine`."""
     plugin, accepts = check_engine(config)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "batch_size": config.engine.batch_size,
         "cache_mib": config.engine.cache_mib,
         "int8": config.engine.int8,
@@ -39,7 +39,7 @@ def engine_of(config: ExperimentConfig, policies: Mapping[str, Policy]) -> Engin
         "timeout": config.engine.timeout,
         "unseen_writes": False,  # all writers of weights in a run call `load_weights`
     }
-    settings = {key: value for key, value in given.items() if key in accepts}
+    settings = {key: value for key, value in arguments.items() if key in accepts}
     settings |= config.engine.of_server()
     return plugin(policies=policies, **settings)
 
@@ -70,21 +70,21 @@ def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
 
 def _remote_engine(name: str, section: PolicyConfig, size: int) -> Engine:
     """The engine for the endpoint of a policy; no request is sent yet."""
-    found = section.engine or "openai"
-    plugin, endpoint = registry.load("engines", found), section.endpoint
+    kind = section.engine or "openai"
+    plugin, endpoint = registry.load("engines", kind), section.endpoint
     assert endpoint is not None
     rate = endpoint.requests_per_minute
     if "base_url" not in inspect.signature(plugin).parameters:
-        raise ConfigError(f"policies.{name}.engine={found!r} has no endpoint; use 'openai'")
+        raise ConfigError(f"policies.{name}.engine={kind!r} has no endpoint; use 'openai'")
     if "policies" in inspect.signature(plugin).parameters:
         raise ConfigError(
-            f"policies.{name}.engine={found!r} samples for policies with weights here; for an "
+            f"policies.{name}.engine={kind!r} samples for policies with weights here; for an "
             "endpoint of such a server use 'openai', whose protocol all of them serve"
         )
-    given = {key: getattr(endpoint, key) for key in type(endpoint).model_fields}
-    given |= {
+    arguments = {key: getattr(endpoint, key) for key in type(endpoint).model_fields}
+    arguments |= {
         "requests_per_minute": rate and rate / size,
         "max_concurrent": max(1, endpoint.max_concurrent // size),
         "price": {"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
     }
-    return plugin(name, **given)
+    return plugin(name, **arguments)

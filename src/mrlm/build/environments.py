@@ -27,22 +27,22 @@ log: logging.Logger = logging.getLogger("mrlm")
 def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:
     """The environments of a run, each with a unique name and its workflow. Those that are only
     evaluated have weight 0."""
-    watched = [each.model_copy(update={"weight": 0.0}) for each in config.evaluation.environments]
+    watched = [item.model_copy(update={"weight": 0.0}) for item in config.evaluation.environments]
     sections = [*([] if parts.environments else config.environments), *watched]
     live = EnvironmentConfig(env_type="live"), EnvironmentConfig(env_type="live", weight=0.0)
     made = [(env, live[0]) for env in parts.environments]
-    made += [(environment_factory(with_policy(config, parts, each)), each) for each in sections]
+    made += [(environment_factory(with_policy(config, parts, item)), item) for item in sections]
     made += [(env, live[1]) for env in parts.eval_environments]
     specs: list[EnvironmentSpec] = []
     for env, section in made:
         template, make = _template(env)
-        own = type(template).__name__.removesuffix("Environment").lower()
-        name = section.name or template.name or own or "environment"
+        type_name = type(template).__name__.removesuffix("Environment").lower()
+        name = section.name or template.name or type_name or "environment"
         taken = {spec.name for spec in specs}
         if name in taken:
             others = (f"{name}-{number}" for number in itertools.count(2))
-            free = next(each for each in others if each not in taken)
-            if section.name or any(section is each for each in config.environments):
+            free = next(item for item in others if item not in taken)
+            if section.name or any(section is item for item in config.environments):
                 raise ConfigError(
                     f"environments: two are called {name!r}, so their metrics and episodes would "
                     f"be mixed; give one another name, such as `name: {free}`"
@@ -87,8 +87,8 @@ def with_policy(
         return section
     policy, where = config.policies.get(name), f"environments: model='policy:{name}'"
     if policy is None:
-        known = ", ".join(config.policies) or "none"
-        raise ConfigError(f"{where}: policy {name!r} does not exist (policies: {known})")
+        policy_names = ", ".join(config.policies) or "none"
+        raise ConfigError(f"{where}: policy {name!r} does not exist (policies: {policy_names})")
     if policy.trainable:
         raise ConfigError(
             f"{where}: this policy is trained, and environments are not; set "
@@ -97,13 +97,13 @@ def with_policy(
     if policy.endpoint is not None:
         raise ConfigError(f"{where}: this policy is behind an API and cannot be an environment")
     live, tokenizer = parts.models.get(name, (None, None))
-    given = {"model": policy.model or config.model.model_name_or_path if live is None else live}
+    arguments = {"model": policy.model or config.model.model_name_or_path if live is None else live}
     if live is None:
-        own = None if policy.model else config.model.tokenizer_name_or_path
-        tokenizer = policy.tokenizer or own
+        default_tokenizer = None if policy.model else config.model.tokenizer_name_or_path
+        tokenizer = policy.tokenizer or default_tokenizer
     if tokenizer is not None:
-        given["tokenizer"] = tokenizer
-    return EnvironmentConfig(**(section.model_dump(exclude_unset=True) | given))
+        arguments["tokenizer"] = tokenizer
+    return EnvironmentConfig(**(section.model_dump(exclude_unset=True) | arguments))
 
 
 def environment_factory(section: EnvironmentConfig) -> Any:
@@ -146,8 +146,8 @@ def _with_turns(
     """Environment and workflow; turns and the prompts between them are left to the environment
     where it has no rules of its own for them."""
     settings = workflow.turn_settings()
-    found = template.with_turns(settings)
-    if found is None:
+    adapted = template.with_turns(settings)
+    if adapted is None:
         return template, make, workflow
 
     def made() -> Environment:
@@ -157,15 +157,15 @@ def _with_turns(
     theirs = {name: usual for name, usual in TURN_SETTINGS.items() if name != "max_turns"}
     if any(settings[name] != usual for name, usual in theirs.items()):
         workflow = workflow.with_turn_settings(theirs)
-    return found, made, workflow
+    return adapted, made, workflow
 
 
 def _workflow(
     config: ExperimentConfig, parts: LiveObjects, template: Environment, section: EnvironmentConfig
 ) -> Workflow:
-    given = parts.external_transition
+    transition = parts.external_transition
     if parts.workflow is not None:
-        return _with_transition(parts.workflow, given, "the workflow")
+        return _with_transition(parts.workflow, transition, "the workflow")
     plugin = registry.load("workflows", config.workflow.name)
     arguments = config.workflow.constructor_arguments(plugin)
     if inspect.isclass(plugin):
@@ -174,16 +174,16 @@ def _workflow(
         if section.max_turns is not None and "max_turns" in accepts and not counts:
             arguments.setdefault("max_turns", section.max_turns)
     workflow = as_workflow(plugin, arguments)
-    return _with_transition(workflow, given, f"workflow.name={config.workflow.name!r}")
+    return _with_transition(workflow, transition, f"workflow.name={config.workflow.name!r}")
 
 
-def _with_transition(workflow: Workflow, given: object, name: str) -> Workflow:
+def _with_transition(workflow: Workflow, transition: object, name: str) -> Workflow:
     """The workflow with the given external transition, refused where it takes none."""
-    if given is None:
+    if transition is None:
         return workflow
     if not workflow.spec.transitions:
         raise ConfigError(
             f"external_transition: {name} does not call it; use the workflow turns, tree or "
             "self_play, or give it to the environment reward"
         )
-    return workflow.with_turn_settings({"external_transition": given})
+    return workflow.with_turn_settings({"external_transition": transition})

@@ -54,17 +54,17 @@ def open_log(
 def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
     """The checkpoint to continue from. If the run continues in its own folder, an operation that
     was interrupted there is completed."""
-    own = run_folder(config).resolve()
-    if own in (resume.resolve(), resume.resolve().parent):
-        lock(own)
-    if resume.resolve() == own:
-        settle(own)
-    elif resume.resolve().parent == own and resume.name.startswith("checkpoint-"):
-        settle(own, step_of(resume))
-    found = newest_verified(resume)
-    if found.resolve().parent == own:
-        thin(found, config.training.save_total_limit)
-    return found
+    run_dir = run_folder(config).resolve()
+    if run_dir in (resume.resolve(), resume.resolve().parent):
+        lock(run_dir)
+    if resume.resolve() == run_dir:
+        settle(run_dir)
+    elif resume.resolve().parent == run_dir and resume.name.startswith("checkpoint-"):
+        settle(run_dir, step_of(resume))
+    checkpoint = newest_verified(resume)
+    if checkpoint.resolve().parent == run_dir:
+        thin(checkpoint, config.training.save_total_limit)
+    return checkpoint
 
 
 def run_folder(config: ExperimentConfig) -> Path:

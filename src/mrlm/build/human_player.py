@@ -61,8 +61,8 @@ def open_table(
     settings_of = make_settings(rest, policies) if others == "policy" else {}
     chat = Chat(load_tokenizer(tiny_model.NAME))
     settings_of = {
-        each: settings_of.get(each) or _settings_of(config, each, policy, chat)
-        for each, policy in assignment.policy_of.items()
+        agent_name: settings_of.get(agent_name) or _settings_of(config, agent_name, policy, chat)
+        for agent_name, policy in assignment.policy_of.items()
     }
     engines = make_engines(rest, policies)
     calls = {"persons": {name: ask}, "on_step": on_step, "on_reset": on_reset}

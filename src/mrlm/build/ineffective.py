@@ -42,14 +42,14 @@ def verdicts(plan: RunPlan) -> Verdicts:
     """The settings of a run, each with the reason why it has no effect there, if any."""
     config, algorithm, facts = plan.config, plan.algorithm, facts_of(plan)
     key = normalize.section_key(config.training.algorithm)
-    found = _placed(key, judged(algorithm, normalize.changed_fields(algorithm), facts))
+    reasons = _placed(key, judged(algorithm, normalize.changed_fields(algorithm), facts))
     for path, section in _sections(config):
-        found |= _placed(path, judged(section, _changed(section), facts))
-    found |= _placed("workflow", _of_workflow(config, facts, plan.parts))
+        reasons |= _placed(path, judged(section, _changed(section), facts))
+    reasons |= _placed("workflow", _of_workflow(config, facts, plan.parts))
     for index, section in enumerate(config.environments):
         if not section.remote:
-            found |= _placed(f"environments.{index}", _of_environment(config, section, facts))
-    return found
+            reasons |= _placed(f"environments.{index}", _of_environment(config, section, facts))
+    return reasons
 
 
 def facts_of(plan: RunPlan) -> RunFacts:
@@ -57,7 +57,7 @@ def facts_of(plan: RunPlan) -> RunFacts:
     config, spec, assignment = plan.config, plan.spec, plan.assignment
     trained, usual = plan.trained_environments, config.generation
     sampling = [usual.sampling(**section.generation) for section in config.agents.values()]
-    here = {name: each for name, each in assignment.policies.items() if each.endpoint is None}
+    here = {name: policy for name, policy in assignment.policies.items() if policy.endpoint is None}
     models = {name: model for name, (model, _) in plan.parts.models.items()}
     live = {name for name, model in models.items() if model and not isinstance(model, str)}
     return RunFacts(
@@ -65,7 +65,7 @@ def facts_of(plan: RunPlan) -> RunFacts:
         agents=len(assignment.policy_of),
         turns=1 if trained and all(_one_turn(env) for env in trained) else None,
         lags=config.training.max_lag > 0,
-        truncates=any(each.truncates for each in [usual.sampling(), *sampling]),
+        truncates=any(policy.truncates for policy in [usual.sampling(), *sampling]),
         values="values" in spec.columns or spec.scalar_head or spec.critic.of_team,
         policies=here,
         loaded=[name for name in here if name not in live],
@@ -85,8 +85,8 @@ def _one_turn(env: EnvironmentSpec) -> bool:
 # -- settings by place -----------------------------------------------------------------------------
 
 
-def _placed(path: str, found: Verdicts) -> dict[str, str | None]:
-    return {f"{path}.{name}": why for name, why in found.items()}
+def _placed(path: str, verdicts: Verdicts) -> dict[str, str | None]:
+    return {f"{path}.{name}": why for name, why in verdicts.items()}
 
 
 def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Section]]:
@@ -97,13 +97,13 @@ def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Section]]:
         names = [name for name in type(value).model_fields if name in value.model_fields_set]
         inside: list[tuple[str, Any]] = [(name, getattr(value, name)) for name in names]
     elif isinstance(value, Mapping):
-        inside = [(str(key), each) for key, each in value.items()]
+        inside = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list):
-        inside = [(str(index), each) for index, each in enumerate(value)]
+        inside = [(str(index), item) for index, item in enumerate(value)]
     else:
         return
-    for name, each in inside:
-        yield from _sections(each, f"{path}.{name}" if path else name)
+    for name, item in inside:
+        yield from _sections(item, f"{path}.{name}" if path else name)
 
 
 def _changed(section: Section) -> list[str]:
@@ -120,8 +120,8 @@ def _changed(section: Section) -> list[str]:
 
 def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: LiveObjects) -> Verdicts:
     """Settings of the workflow, and the workflow itself in a run without rollouts."""
-    given = list(config.workflow.parameters)
-    named = given + ["name"] * (config.workflow.name != "turns")
+    names = list(config.workflow.parameters)
+    named = names + ["name"] * (config.workflow.name != "turns")
     extra = ["external_transition"] * (parts.external_transition is not None)
     if facts.rows and not config.environments and not parts.eval_environments:
         why = "this run trains on a data set and samples no episodes; remove it"
@@ -138,14 +138,15 @@ def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: LiveObjects) 
 
 def _of_instance(workflow: Workflow, facts: RunFacts, parts: LiveObjects) -> Verdicts:
     if parts.external_transition is not None and workflow.spec.transitions:
-        given = {"external_transition": parts.external_transition}
-        workflow = workflow.with_turn_settings(given)
+        argument = {"external_transition": parts.external_transition}
+        workflow = workflow.with_turn_settings(argument)
     if not dataclasses.is_dataclass(workflow):
         return {}
     changed = [
-        each.name
-        for each in dataclasses.fields(workflow)
-        if each.default is not dataclasses.MISSING and getattr(workflow, each.name) != each.default
+        field.name
+        for field in dataclasses.fields(workflow)
+        if field.default is not dataclasses.MISSING
+        and getattr(workflow, field.name) != field.default
     ]
     return judged(workflow, changed, facts)
 
@@ -157,11 +158,11 @@ def _of_environment(
     plugin = registry.load("environments", section.env_type)
     turns = _of_turns(config, section, plugin)
     named, _ = accepted(plugin)
-    usual = {name: each.default for name, each in named.items()}
+    usual = {name: parameter.default for name, parameter in named.items()}
     changed = [name for name, value in section.parameters.items() if usual.get(name) != value]
     settings = SimpleNamespace(**{**usual, **section.parameters})
-    known = conditions(plugin) if inspect.isclass(plugin) else {}
-    return turns | judged(settings, changed, facts, known)
+    rules = conditions(plugin) if inspect.isclass(plugin) else {}
+    return turns | judged(settings, changed, facts, rules)
 
 
 def _of_turns(
@@ -176,8 +177,8 @@ def _of_turns(
     if limit > 1 and one_step:
         return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
     named, open_ended = accepted(plugin)
-    own = workflow.parameters.get("max_turns")
+    workflow_turns = workflow.parameters.get("max_turns")
     takes = open_ended or {"max_turns", "max_attempts"} & named.keys()
-    if takes or own in (None, limit):
+    if takes or workflow_turns in (None, limit):
         return {}
-    return {"max_turns": f"workflow.max_turns={own} takes precedence; keep one of them"}
+    return {"max_turns": f"workflow.max_turns={workflow_turns} takes precedence; keep one of them"}

@@ -27,19 +27,21 @@ def make_learners(
     plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Learner]:
     """One learner per trained policy."""
-    trained = {name: each for name, each in plan.assignment.policies.items() if each.trainable}
+    trained = {
+        name: section for name, section in plan.assignment.policies.items() if section.trainable
+    }
     learners = [
         Learner(
             policies[name],
             None,
             job.algorithm,
             critic=_own_critic(plan, policies[name], job),
-            settings=_settings(plan, each, job),
+            settings=_settings(plan, section, job),
         )
-        for name, each in trained.items()
+        for name, section in trained.items()
     ]
-    given = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
-    if given and not any(random_forward(each.weights_of) for each in learners):
+    dropout_set = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
+    if dropout_set and not any(random_forward(section.weights_of) for section in learners):
         raise ConfigError(
             "training.dropout: changes nothing because no trained model has dropout; remove it"
         )
@@ -121,10 +123,10 @@ def _given_critic(plan: PlayPlan, policy: Policy, of_team: bool) -> Policy | Non
     model, tokenizer = live or (load_with(section, str(path)), None)
     named = None if path is None else load_tokenizer(path, section.trust_remote_code)
     tokenizer = tokenizer or named or policy.tokenizer
-    known, needed = model.config.vocab_size, len(policy.tokenizer)
-    if not of_team and known < needed:
+    vocab, needed = model.config.vocab_size, len(policy.tokenizer)
+    if not of_team and vocab < needed:
         raise ConfigError(
-            f"critic of policy {policy.name!r}: its model knows {known} tokens and the policy "
+            f"critic of policy {policy.name!r}: its model knows {vocab} tokens and the policy "
             f"{needed}; give one of the same family"
         )
     return Policy("critic", model, tokenizer, precision=policy.precision, lean=section.lean)

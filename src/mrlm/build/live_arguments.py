@@ -63,7 +63,8 @@ def opened_llm(
     if llm.reward_fn is not None:
         rescored = registry.load("environments", "rescored")
         environments = tuple(
-            [rescored(as_environment(env), llm.reward_fn) for env in each] for each in environments
+            [rescored(as_environment(env), llm.reward_fn) for env in env_list]
+            for env_list in environments
         )
     if llm.system_prompt:
         parts.system_prompt = llm.system_prompt

@@ -30,8 +30,8 @@ def lock(folder: Path) -> None:
     Raises:
         ConfigError: another process writes to the folder, or it cannot be written.
     """
-    place = os.path.realpath(folder)
-    if place in _held and _is_current(_held[place], folder):
+    real_path = os.path.realpath(folder)
+    if real_path in _held and _is_current(_held[real_path], folder):
         return
     unlock(folder)
     try:
@@ -54,7 +54,7 @@ def lock(folder: Path) -> None:
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
     os.truncate(file, 0)
     os.pwrite(file, json.dumps(owner).encode(), 0)
-    _held[place] = file
+    _held[real_path] = file
 
 
 def check_free(folder: Path) -> None:

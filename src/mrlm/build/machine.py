@@ -39,8 +39,8 @@ def check_machine(folder: Path) -> Iterator[Check]:
     yield _threads()
     yield _sandbox()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    shown = browser or "none found; mrlm view and run.html need a browser on your own machine"
-    yield Check("browser", "ok", shown)
+    text_found = browser or "none found; mrlm view and run.html need a browser on your own machine"
+    yield Check("browser", "ok", text_found)
     yield _ports()
     free = shutil.disk_usage(folder).free
     text = f"{free / 2**30:.1f} GiB free in {folder.resolve()}"
@@ -51,7 +51,7 @@ def _gpu() -> Check:
     if not torch.cuda.is_available():
         return Check("gpu", "ok", "none; models run on the CPU")
     try:
-        names = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         free, total = torch.cuda.mem_get_info()
         (torch.ones(8, device="cuda") * 2).sum().item()
     except RuntimeError as error:  # a driver that does not fit, or no memory
@@ -80,9 +80,9 @@ def _sandbox() -> Check:
 
 def _ports() -> Check:
     try:
-        with socket.socket() as each:
-            each.bind(("127.0.0.1", 0))
-            each.listen(1)
-            return Check("ports", "ok", f"127.0.0.1:{each.getsockname()[1]} can be listened on")
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.listen(1)
+            return Check("ports", "ok", f"127.0.0.1:{sock.getsockname()[1]} can be listened on")
     except OSError as error:
         return Check("ports", "fail", f"no local port can be listened on: {error.strerror}")

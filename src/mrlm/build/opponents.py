@@ -40,8 +40,8 @@ def check_opponents(plan: RunPlan) -> None:
     for env in plan.environments:
         of = assignment.policy_of
         policies = [of[name] for name in env.template.agents if name in of]
-        learners = [place for place, name in enumerate(policies) if name in trained]
-        guests = [place for place, name in enumerate(policies) if name in populated]
+        learners = [index for index, name in enumerate(policies) if name in trained]
+        guests = [index for index, name in enumerate(policies) if name in populated]
         if any(one != other for one in learners for other in guests):
             return
     raise ConfigError(
@@ -57,15 +57,15 @@ def opponents_of(plan: RunPlan, policies: Mapping[str, Policy]) -> dict[str, lis
     if not section.on:
         return {}
     trained = list(dict.fromkeys(assignment.trained.values()))
-    found: dict[str, list[Policy]] = {}
+    copies: dict[str, list[Policy]] = {}
     for policy in trained if section.policies is None else section.policies:
-        found[policy] = []
+        copies[policy] = []
         for number in range(section.at_once):
             name = f"{policy}-opponent" + (f"-{number + 1}" if number else "")
             while name in assignment.policies:
                 name += "-"
-            found[policy].append(opponent_copy(policies[policy], name))
-    return found
+            copies[policy].append(opponent_copy(policies[policy], name))
+    return copies
 
 
 def population_of(

@@ -109,8 +109,8 @@ class PlayPlan:
     def only(self, agents: Collection[str], policies: Collection[str]) -> PlayPlan:
         """The plan of some agents and policies alone."""
         of = {agent: name for agent, name in self.assignment.policy_of.items() if agent in agents}
-        chosen = {name: each for name, each in self.assignment.policies.items() if name in policies}
-        models = {name: each for name, each in self.parts.models.items() if name in policies}
+        chosen = {name: item for name, item in self.assignment.policies.items() if name in policies}
+        models = {name: item for name, item in self.parts.models.items() if name in policies}
         parts = LiveObjects(models=models, system_prompt=self.parts.system_prompt)
         return PlayPlan(config=self.config, parts=parts, assignment=PolicyAssignment(of, chosen))
 
@@ -130,8 +130,8 @@ def assign(
         policies = {name: PolicyConfig() for name in names}
     sections = [*config.environments, *config.evaluation.environments]
     named = {section.policy for section in config.agents.values()}
-    lent = {each.lent_policy for each in sections} - named - set(agents)
-    policies = {name: each for name, each in policies.items() if name not in lent}
+    lent = {item.lent_policy for item in sections} - named - set(agents)
+    policies = {name: item for name, item in policies.items() if name not in lent}
     trainable = [name for name, settings in policies.items() if settings.trainable]
     policy_of: dict[str, str] = {}
     for agent in agents:
@@ -164,15 +164,17 @@ def _check_agents(
 ) -> None:
     """Checks that every agent of the environments is configured; in an environment with one agent
     the only configured one acts, or those that the workflow names."""
-    known = list(dict.fromkeys(agent for env in environments for agent in env.agents))
-    idle = [agent for agent in agents if environments and agent not in known]
+    all_agents = list(dict.fromkeys(agent for env in environments for agent in env.agents))
+    idle = [agent for agent in agents if environments and agent not in all_agents]
     if idle and all(env.workflow.agents for env in environments):
         raise ConfigError(
             f"agents.{idle[0]}: workflow.name={config.workflow.name!r} uses only the agents "
-            f"{', '.join(known)}; give the workflow the names of your agents, or rename them"
+            f"{', '.join(all_agents)}; give the workflow the names of your agents, or rename them"
         )
     for agent in idle:
-        near = difflib.get_close_matches(agent, set(known) - set(config.agents), n=1, cutoff=0.75)
+        near = difflib.get_close_matches(
+            agent, set(all_agents) - set(config.agents), n=1, cutoff=0.75
+        )
         if near:
             text = "no environment has an agent of this name; did you mean"
             raise ConfigError(f"agents.{agent}: {text} {near[0]!r}?")
@@ -210,7 +212,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     config, section = plan.config, plan.config.model
     tokenizers: dict[str, Any] = {}
     taken: dict[int, int] = {}
-    given: dict[int, Any] = {}
+    live_models: dict[int, Any] = {}
     policies: dict[str, Policy] = {}
     for names in bases_of(plan):
         live, path, *_ = origin_of(plan, names[0])
@@ -219,24 +221,24 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
             taken[id(live)] = taken.get(id(live), 0) + 1
-            given[id(live)] = live
+            live_models[id(live)] = live
         lent = None if live is None else live_adapter(model)
         sections = plan.assignment.policies
         order = sorted(names, key=lambda x: (not is_adapter(plan, x), not sections[x].trainable))
-        for place, name in enumerate(order):
+        for position, name in enumerate(order):
             _, _, tokenizer, source = origin_of(plan, name)
             if tokenizer is None and source not in tokenizers:
                 tokenizers[source] = load_tokenizer(source, section.trust_remote_code)
             tokenizer = tokenizers[source] if tokenizer is None else tokenizer
             seed = seed_of((config.training.seed, "adapter", name)) >> 1
-            model, adapter = take_adapter(model, _incoming(plan, name), lent, place > 0, seed)
+            model, adapter = take_adapter(model, _incoming(plan, name), lent, position > 0, seed)
             if adapter is None and is_adapter(plan, order[0]):
                 adapter = BASE
             chat = Chat(tokenizer, section.chat_template_kwargs)
             chat.check()
             same = {"precision": config.training.precision, "lean": section.lean}
             policies[name] = Policy(name, model, tokenizer, adapter=adapter, chat=chat, **same)
-    for key, live in given.items():
+    for key, live in live_models.items():
         _note_copies(live, taken[key] - 1)
     limit_kept_kernels()
     kinds = {policy.device.type for policy in policies.values()}
@@ -249,7 +251,9 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
 
 def _note_copies(model: Any, count: int) -> None:
     """Says how much memory the copies of a given model take, and how to do without."""
-    size = count * sum(each.numel() * each.element_size() for each in model.parameters())
+    size = count * sum(
+        parameter.numel() * parameter.element_size() for parameter in model.parameters()
+    )
     if not count:
         return
     log.log(
@@ -269,7 +273,7 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
     here = [name for name, section in every.items() if section.endpoint is None]
     paths = {name: _base_of(plan, name) or origin_of(plan, name)[1] for name in here}
     bases = {paths[name] for name in here if is_adapter(plan, name)}
-    found: dict[Any, list[str]] = {}
+    grouped: dict[Any, list[str]] = {}
     for name in here:
         live = origin_of(plan, name)[0]
         kind = "path" if paths[name] in bases else "frozen"
@@ -277,8 +281,8 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
         shares = is_adapter(plan, name) or not every[name].trainable
         if shares and changes_base(_start_of(plan, name)):
             shares = False
-        found.setdefault(key if shares else ("own", name), []).append(name)
-    return list(found.values())
+        grouped.setdefault(key if shares else ("own", name), []).append(name)
+    return list(grouped.values())
 
 
 def _incoming(plan: PlayPlan, name: str) -> Incoming:

@@ -35,21 +35,21 @@ def decided(config: ExperimentConfig, device: str) -> ExperimentConfig:
         return config
     value = _precision(device, config.model.torch_dtype)
     training = config.training.model_copy(update={"precision": value})
-    found = config.model_copy(update={"training": training})
+    resolved = config.model_copy(update={"training": training})
     for section, name, old in (
         (training, "precision", config.training),
-        (found, "training", config),
+        (resolved, "training", config),
     ):
         if name not in old.model_fields_set:  # it was not written by the user
             section.model_fields_set.discard(name)
-    return found
+    return resolved
 
 
-def precision_text(asked: ExperimentConfig, found: ExperimentConfig) -> str:
+def precision_text(requested: ExperimentConfig, resolved: ExperimentConfig) -> str:
     """The precision of a run, as text."""
-    value = found.training.precision
+    value = resolved.training.precision
     text = f"precision: {value}"
-    if asked.training.precision == "auto":
+    if requested.training.precision == "auto":
         text += " (training.precision: auto)"
     if value == "bf16":
         text += (

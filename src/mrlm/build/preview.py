@@ -48,18 +48,18 @@ DIM, TRAINED, PLAIN = "\x1b[2m", "\x1b[1;32m", "\x1b[0m"
 
 def settings_set(config: ExperimentConfig) -> str:
     """The settings that a user set, as a config: with the defaults it is the whole one."""
-    given = config.given()
-    known = {"experiment_name": config.experiment_name, **given}
-    known["output_dir"] = config.output_dir or f"outputs/{config.experiment_name}"
-    return f"# set by you\n{yaml.write(known)}"
+    settings = config.given()
+    contents = {"experiment_name": config.experiment_name, **settings}
+    contents["output_dir"] = config.output_dir or f"outputs/{config.experiment_name}"
+    return f"# set by you\n{yaml.write(contents)}"
 
 
-def defaults_that_matter(plan: RunPlan, shown: set[str]) -> list[str]:
+def defaults_that_matter(plan: RunPlan, printed: set[str]) -> list[str]:
     """The defaults that have an effect on a run, as comments; those that are off are left out.
 
     Args:
         plan: of the run.
-        shown: those of earlier stages, which are not repeated; those of this one are added.
+        printed: those of earlier stages, which are not repeated; those of this one are added.
     """
     config, facts = plan.config, facts_of(plan)
     resolved = config.resolved()
@@ -68,15 +68,21 @@ def defaults_that_matter(plan: RunPlan, shown: set[str]) -> list[str]:
     sections[normalize.section_key(config.training.algorithm)] = plan.algorithm
     lines = []
     for name, section in sections.items():
-        given = config.given().get(name) or {}
+        set_values = config.given().get(name) or {}
         values = resolved.get(name) or {}
-        own = [each for each in values if each not in given and _is_on(values[each])]
-        verdicts = judged(section, own, facts)
-        kept = [f"{each}: {_plain(values[each])}" for each in own if verdicts[each] is None]
-        new = [each for each in kept if f"{name}.{each}" not in shown]
-        shown.update(f"{name}.{each}" for each in new)
+        default_names = [
+            setting for setting in values if setting not in set_values and _is_on(values[setting])
+        ]
+        verdicts = judged(section, default_names, facts)
+        effective = [
+            f"{setting}: {_plain(values[setting])}"
+            for setting in default_names
+            if verdicts[setting] is None
+        ]
+        new = [setting for setting in effective if f"{name}.{setting}" not in printed]
+        printed.update(f"{name}.{setting}" for setting in new)
         if new:
-            text = f"{name}: {', '.join(each.replace(' ', GLUE) for each in new)}"
+            text = f"{name}: {', '.join(setting.replace(' ', GLUE) for setting in new)}"
             lines += textwrap.wrap(text, 98, initial_indent="#   ", subsequent_indent="#     ")
     lines = [line.replace(GLUE, " ") for line in lines]
     return ["# defaults that matter", *lines] if lines else []
@@ -188,7 +194,7 @@ def first_lengths(plan: RunPlan) -> tuple[int, int] | None:
 
 def _reason(plan: RunPlan) -> str | None:
     """The reason why prompts cannot be known here, or `None`."""
-    if any(each.endpoint is not None for each in plan.assignment.policies.values()):
+    if any(policy.endpoint is not None for policy in plan.assignment.policies.values()):
         return "an agent's policy is behind an API"
     if plan.rows is None and any(section.remote for section in plan.config.environments):
         return "an environment is in another process"
@@ -201,26 +207,26 @@ def _first_turns(plan: RunPlan, rows: int = 1) -> Iterator[_Shown]:
     chats: dict[str, Chat] = {}
     policies: dict[str, Any] = {}
     for name, section in plan.assignment.policies.items():
-        place = section.tokenizer or section.model or model.tokenizer_name_or_path
-        place = place or model.model_name_or_path
-        if place not in chats:
-            tokenizer = load_tokenizer(str(place), model.trust_remote_code)
-            chats[place] = Chat(tokenizer, model.chat_template_kwargs)
-        policies[name] = _Tokenized(chats[place])
+        source = section.tokenizer or section.model or model.tokenizer_name_or_path
+        source = source or model.model_name_or_path
+        if source not in chats:
+            tokenizer = load_tokenizer(str(source), model.trust_remote_code)
+            chats[source] = Chat(tokenizer, model.chat_template_kwargs)
+        policies[name] = _Tokenized(chats[source])
     settings_of = make_settings(plan, policies)
     agents = list(settings_of)
     scripted = registry.load("engines", "scripted")
     engines: dict[str, Any] = {}
-    found: dict[str, tuple[Request, Completion]] = {}
+    exchanges: dict[str, tuple[Request, Completion]] = {}
     for name, policy in policies.items():
         script = scripted([ANSWER], policy.chat.tokenizer)
-        engines[name] = _Prompts(script, agents, found)
+        engines[name] = _Prompts(script, agents, exchanges)
     if plan.rows is not None:
         yield from _of_rows(plan, settings_of, engines, rows)
         return
     with suppress(_Seen):
         run_async(play_of(plan, settings_of, engines).take(1))
-    for agent, (request, answer) in found.items():
+    for agent, (request, answer) in exchanges.items():
         tokenizer = policies[request.policy].chat.tokenizer
         trained = settings_of[agent].trained and plan.spec.trains_answers
         yield agent, tokenizer, request.prompt_ids, answer.token_ids, trained

@@ -75,8 +75,8 @@ class OnRay(InProcess):
     # -- placement ---------------------------------------------------------------------------------
 
     def _base(self, names: list[str]) -> Base:
-        known = self.settings.policies
-        sections = [known[name] for name in names if name in known]
+        pool_settings = self.settings.policies
+        sections = [pool_settings[name] for name in names if name in pool_settings]
         if any(section != sections[0] for section in sections):
             raise ConfigError(
                 f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is placed "
@@ -90,10 +90,10 @@ class OnRay(InProcess):
 
     def _check(self) -> None:
         """Refuses what cannot be placed on a cluster."""
-        known = [name for base in self.bases for name in base.names]
+        policy_names = [name for base in self.bases for name in base.names]
         for name in self.settings.policies:
-            if name not in known:
-                raise ConfigError(registry.unknown(name, known, f"{KEY}.policies"))
+            if name not in policy_names:
+                raise ConfigError(registry.unknown(name, policy_names, f"{KEY}.policies"))
         if self.config.training.max_lag or self.config.asynchrony.oversample > 1:
             key = "training.max_lag" if self.config.training.max_lag else "asynchrony.oversample"
             raise ConfigError(
@@ -109,7 +109,10 @@ class OnRay(InProcess):
     def _place(self) -> None:
         """Reserves pools and starts the workers, which then build their parts."""
         settings = self.settings
-        pools = {n: ActorPool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
+        pools = {
+            n: ActorPool(f"{KEY}.pools.{n}", worker_title)
+            for n, worker_title in settings.pools.items()
+        }
         alone: list[tuple[ActorPool, bool]] = []
 
         def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> WorkerSlot:
@@ -121,13 +124,18 @@ class OnRay(InProcess):
 
         for base in self.bases:
             where = base.section
-            given = (list(sys.path), boxed(base.recipe, f"policies.{base.names[0]}"))
+            worker_arguments = (list(sys.path), boxed(base.recipe, f"policies.{base.names[0]}"))
             together = settings.colocated and base.trained
             if base.trained:
                 title = f"the learner of {base.title}"
-                base.home = post(title, RayWorker, given, where.learner)
+                base.home = post(title, RayWorker, worker_arguments, where.learner)
                 others = [
-                    post(f"{title} ({number} of {where.learners})", RayWorker, given, where.learner)
+                    post(
+                        f"{title} ({number} of {where.learners})",
+                        RayWorker,
+                        worker_arguments,
+                        where.learner,
+                    )
                     for number in range(2, where.learners + 1)
                 ]
                 if others:
@@ -135,12 +143,15 @@ class OnRay(InProcess):
             pool = where.learner if settings.colocated else where.engine
             for number in range(0 if together else where.engines):
                 title = f"the engine {number + 1} of {base.title}"
-                base.engines.append(post(title, RayWorker, given, pool))
+                base.engines.append(post(title, RayWorker, worker_arguments, pool))
                 base.engines[-1].taught = _as_at_first
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
         titles = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
-        spread = [post(each, EnvironmentWorker, (), settings.environment_pool) for each in titles]
+        spread = [
+            post(worker_title, EnvironmentWorker, (), settings.environment_pool)
+            for worker_title in titles
+        ]
         self.environments_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
@@ -175,12 +186,16 @@ class OnRay(InProcess):
         for base, post, answer in calls:
             base.about = post.collect(answer)
         kwargs = self.config.model.chat_template_kwargs
-        found: dict[str, RemotePolicy] = {}
+        remote_policies: dict[str, RemotePolicy] = {}
         for base in self.bases:
             for name, about in base.about.items():
                 chat = Chat(about.tokenizer, kwargs)
-                found[name] = RemotePolicy(name, about, chat, base.home)
-        return {name: found[name] for name in self.plan.assignment.policies if name in found}
+                remote_policies[name] = RemotePolicy(name, about, chat, base.home)
+        return {
+            name: remote_policies[name]
+            for name in self.plan.assignment.policies
+            if name in remote_policies
+        }
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are called from here."""
@@ -190,7 +205,7 @@ class OnRay(InProcess):
             trains = base.trained and base.home in base.engines
             groups |= dict.fromkeys(base.names, EngineGroup(base.engines, trains))
         first = self.bases[0].about[self.bases[0].names[0]]
-        context = min(each.max_context for base in self.bases for each in base.about.values())
+        context = min(policy.max_context for base in self.bases for policy in base.about.values())
         engine = RayEngine(groups, first.tokenizer, context)
         return engines | dict.fromkeys(groups, engine)
 
@@ -232,7 +247,9 @@ class OnRay(InProcess):
         of its own."""
         of_team = job.algorithm.spec.critic.of_team
         if of_team and self.config.training.critic_model is None:
-            base = next(each for each in self.bases if learners[0].policy in each.names)
+            base = next(
+                candidate for candidate in self.bases if learners[0].policy in candidate.names
+            )
             learners = [_Lent(base.recipe.load()[learners[0].policy])]
         return super().make_critics(job, learners, policies)
 
@@ -241,7 +258,7 @@ class OnRay(InProcess):
         pool = self.environments_at
         if pool is None:
             return list(environments)
-        boxes = {each.name: boxed(each.make, f"environment {each.name!r}") for each in environments}
+        boxes = {spec.name: boxed(spec.make, f"environment {spec.name!r}") for spec in environments}
         for post in pool.posts:
             post.arguments = (list(sys.path), boxes)
         begin(pool.posts)
@@ -257,25 +274,25 @@ class OnRay(InProcess):
     ) -> list[dict[str, float]]:
         """Updates the learners of one base together, and different bases concurrently."""
         places: dict[WorkerSlot, list[int]] = {}
-        for place, (learner, _, _) in enumerate(jobs):
-            places.setdefault(learner.post, []).append(place)
-        found: dict[int, dict[str, float]] = {}
+        for job_index, (learner, _, _) in enumerate(jobs):
+            places.setdefault(learner.post, []).append(job_index)
+        metrics_of: dict[int, dict[str, float]] = {}
 
         async def at(post: WorkerSlot, chosen: list[int]) -> None:
             work = [
                 (learner.policy, samples, seed, learner.settings.rate_factor)
-                for learner, samples, seed in (jobs[place] for place in chosen)
+                for learner, samples, seed in (jobs[index] for index in chosen)
             ]
             answers = await post.ask_all("update", work, algorithm, step)
             metrics, states, _ = answers[0]
-            for place, numbers, state in zip(chosen, metrics, states, strict=True):
-                found[place], learner = numbers, jobs[place][0]
+            for index, numbers, state in zip(chosen, metrics, states, strict=True):
+                metrics_of[index], learner = numbers, jobs[index][0]
                 learner.version, learner.nonfinite = state
-            for what, whose, number in (each for answer in answers for each in answer[2]):
+            for what, whose, number in (count_row for answer in answers for count_row in answer[2]):
                 count(what, whose, number)
 
         await asyncio.gather(*(at(post, chosen) for post, chosen in places.items()))
-        return [found[place] for place in range(len(jobs))]
+        return [metrics_of[job_index] for job_index in range(len(jobs))]
 
     def problems(
         self,

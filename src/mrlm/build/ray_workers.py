@@ -38,13 +38,13 @@ class PolicyWorkerSpec:
 
     def policies(self) -> dict[str, Policy]:
         """The same, in a process of its own."""
-        found = self.load()
+        loaded = self.load()
         threads = self.plan.config.training.threads
-        if threads is None and max(policy.size for policy in found.values()) < TINY:
+        if threads is None and max(policy.size for policy in loaded.values()) < TINY:
             threads = 1
         if threads is not None:  # else as many as the worker has processors
             torch.set_num_threads(threads)
-        return found
+        return loaded
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
         """The engine that samples from them."""

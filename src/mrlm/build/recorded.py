@@ -42,15 +42,15 @@ def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
     config, parts, record = plan.config, plan.parts, _Record(folder)
     changes: dict[str, Any] = {}
     names = [spec.name for spec in plan.environments]
-    given = config.given()
+    set_values = config.given()
     if live := parts.environments:
         pairs = zip(live, names, strict=False)
-        changes["environments"] = [record.environment(*each) for each in pairs]
+        changes["environments"] = [record.environment(*pair) for pair in pairs]
     if live := parts.eval_environments:
-        watched = given.get("evaluation", {}).get("environments", [])
+        watched = set_values.get("evaluation", {}).get("environments", [])
         pairs = zip(live, names[-len(live) :], strict=True)
-        own = [record.environment(*each) for each in pairs]
-        changes["evaluation"] = {"environments": [*watched, *own]}
+        entries = [record.environment(*pair) for pair in pairs]
+        changes["evaluation"] = {"environments": [*watched, *entries]}
     if parts.rows is not None:
         changes["data"] = {"dataset": record.value("dataset", parts.rows)}
     if parts.workflow is not None:
@@ -58,14 +58,14 @@ def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
         name = record.reference(parts.workflow, section["name"])
         changes["workflow"] = section | {"name": name.split(" ")[0]}
     if parts.external_transition is not None:
-        found = record.value("external_transition", parts.external_transition)
-        changes.setdefault("workflow", {})["external_transition"] = found
+        transition = record.value("external_transition", parts.external_transition)
+        changes.setdefault("workflow", {})["external_transition"] = transition
     if parts.system_prompt is not None:
-        own = {agent: section.system_prompt for agent, section in config.agents.items()}
+        entries = {agent: section.system_prompt for agent, section in config.agents.items()}
         changes["agents"] = {
             agent: {"system_prompt": parts.system_prompt}
             for agent in plan.assignment.policy_of
-            if own.get(agent) is None
+            if entries.get(agent) is None
         }
     if policies := {name: _model(plan, name) for name in parts.models}:
         changes["policies"] = policies
@@ -158,33 +158,33 @@ def _arguments(env: Any) -> dict[str, Any]:
     if made is None:
         return {}
     bound = inspect.signature(type(env)).bind(*made.positional, **made.named)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name]
         if kind.kind is kind.VAR_KEYWORD:
-            found |= value
+            values |= value
         elif value is not kind.default:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _plugin_name(target: Any) -> str | None:
     """The name of an environment of the library."""
     package, _, rest = target.__module__.partition("mrlm.environments.")
     name = rest.split(".")[0]
-    known = not package and name in registry.names("environments")
-    return name if known and registry.load("environments", name) is target else None
+    builtin = not package and name in registry.names("environments")
+    return name if builtin and registry.load("environments", name) is target else None
 
 
 def _importable(target: Any) -> str | None:
     """`module:name` of a class or function, where importing it gives it and does nothing else."""
     target = getattr(target, "function", target)  # that of a workflow
     name, module = getattr(target, "__qualname__", ""), getattr(target, "__module__", None)
-    found: Any = sys.modules.get(str(module))
-    file = getattr(found, "__file__", None)
+    target_found: Any = sys.modules.get(str(module))
+    file = getattr(target_found, "__file__", None)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not target or not name:
+        target_found = getattr(target_found, part, None)
+    if target_found is not target or not name:
         return None
     if module != "__main__":
         return f"{module}:{name}"
@@ -199,8 +199,8 @@ def _guarded(script: Path) -> bool:
         body = ast.parse(script.read_text(encoding="utf-8")).body
     except (OSError, SyntaxError, ValueError):
         return False
-    tests = [ast.unparse(each.test) for each in body if isinstance(each, ast.If)]
-    return any("__name__" in each and "__main__" in each for each in tests)
+    tests = [ast.unparse(node.test) for node in body if isinstance(node, ast.If)]
+    return any("__name__" in node and "__main__" in node for node in tests)
 
 
 def refuse_program(config: ExperimentConfig, parts: LiveObjects | None = None) -> None:
@@ -213,16 +213,18 @@ def refuse_program(config: ExperimentConfig, parts: LiveObjects | None = None) -
     Raises:
         ConfigError: names them.
     """
-    parts, given = parts or LiveObjects(), config.given()
-    sections = {key: given.get(key) for key in ("environments", "workflow", "evaluation", "data")}
+    parts, set_values = parts or LiveObjects(), config.given()
+    sections = {
+        key: set_values.get(key) for key in ("environments", "workflow", "evaluation", "data")
+    }
     if parts.environments:
         sections["environments"] = None
     if parts.rows is not None:
         sections["data"] = None
     if parts.workflow is not None:
         sections["workflow"] = None
-    policies = given.get("policies", {}).items()
-    sections["policies"] = {key: each for key, each in policies if key not in parts.models}
+    policies = set_values.get("policies", {}).items()
+    sections["policies"] = {key: section for key, section in policies if key not in parts.models}
     if objects := list(_program(sections)):
         raise ConfigError(
             f"this run had live objects of a program ({', '.join(objects)}); continue it there"

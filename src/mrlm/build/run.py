@@ -127,7 +127,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume, partial(recorded_config, plan)))
     if peers.main and config.record.tokens != "none":
-        write_vocabulary(folder, {name: each.tokenizer for name, each in policies.items()})
+        write_vocabulary(folder, {name: weights.tokenizer for name, weights in policies.items()})
     job = LearningJob(plan.algorithm, total, folder, microbatch_tokens(plan, policies, state))
     learners = placing.make_learners(job, policies)
     check_rates(plan, learners)
@@ -272,7 +272,7 @@ def arithmetic_of(
     """
     config, assignment = plan.config, plan.assignment
     templates = [env.template for env in plan.trained_environments]
-    alone = [each.max_turns for each in templates if len(each.agents) == 1]
+    alone = [env_template.max_turns for env_template in templates if len(env_template.agents) == 1]
     return arithmetic(
         config,
         num_agents=len(assignment.policy_of),

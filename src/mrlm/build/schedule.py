@@ -33,7 +33,7 @@ def schedule_of(
             "use mappo, which supports every order"
         )
     algorithm.check_agents(assignment.trained, len(assignment.policy_of))
-    policies = [each for each, settings in assignment.policies.items() if settings.trainable]
+    policies = [policy for policy, settings in assignment.policies.items() if settings.trainable]
     if section.order not in (None, "simultaneous") and len(policies) < 2:
         raise ConfigError(
             f"{KEY}.order={order!r}: policies alternate, and only {policies[0]!r} is trained; "
@@ -77,16 +77,16 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
 
 
 def _swap(
-    section: ScheduleConfig, own: int | None, assignment: PolicyAssignment
+    section: ScheduleConfig, period: int | None, assignment: PolicyAssignment
 ) -> tuple[int | None, tuple[str, ...]]:
     """The swap period and the agents that exchange policies. A swap that only the algorithm
     requests is left out where there is nothing to exchange."""
-    if own is not None and section.swap_every not in (None, own):
+    if period is not None and section.swap_every not in (None, period):
         raise ConfigError(
-            f"{KEY}.swap_every={section.swap_every}: the algorithm already swaps every {own} "
+            f"{KEY}.swap_every={section.swap_every}: the algorithm already swaps every {period} "
             "iterations by a setting of its own; remove this one"
         )
-    every = section.swap_every or own
+    every = section.swap_every or period
     roles = tuple(assignment.trained if section.roles is None else section.roles)
     if every is None:
         if section.roles is not None:

@@ -36,8 +36,8 @@ class ServedWeights:
     @property
     def size(self) -> int:
         """Bytes of the weights."""
-        own = self.policy.named_parameters().values() or self.policy.model.parameters()
-        return sum(each.numel() * each.element_size() for each in own)
+        tensors = self.policy.named_parameters().values() or self.policy.model.parameters()
+        return sum(parameter.numel() * parameter.element_size() for parameter in tensors)
 
     def fingerprint(self) -> tuple[float, ...]:
         return self.policy.fingerprint()
@@ -51,8 +51,8 @@ class ServedWeights:
     def tokenizer_files(self) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as folder:
             self.policy.tokenizer.save_pretrained(folder)
-            files = sorted(each for each in Path(folder).rglob("*") if each.is_file())
-            return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+            files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+            return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Sampled:
@@ -113,9 +113,9 @@ class HostedPolicies:
     def _parent(self, policy: Policy) -> str | None:
         if not policy.adapter:
             return None
-        for each in self.policies.values():
-            if each.model is policy.model and each.adapter == BASE:
-                return each.name
+        for candidate in self.policies.values():
+            if candidate.model is policy.model and candidate.adapter == BASE:
+                return candidate.name
         return policy.model.get_base_model().name_or_path
 
     def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
@@ -125,7 +125,7 @@ class HostedPolicies:
         Raises:
             ModelError: the server has no single base, or the adapter does not fit.
         """
-        bases = [each for each in self.policies.values() if not each.adapter]
+        bases = [policy for policy in self.policies.values() if not policy.adapter]
         if len(bases) != 1:
             raise ModelError(
                 f"adapter {name!r}: the server has {len(bases)} base models; adapters can be added "

@@ -109,22 +109,22 @@ def source_of(
         seed, shuffle = config.training.seed, config.data.shuffle
         if isinstance(rows, Reading):
             return StreamedRows(rows, grouping, seed, config.data.shuffle_buffer if shuffle else 1)
-        found = RowSource(rows, grouping, seed, shuffle)
+        row_source = RowSource(rows, grouping, seed, shuffle)
         if spec.sampling.rounds is None:
-            return found
+            return row_source
         rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
         channel = plan.peers.channel()
         return SelfPlayPairs(
-            found, settings_of, engines, rounds, seed, config.engine.timeout, channel
+            row_source, settings_of, engines, rounds, seed, config.engine.timeout, channel
         )
-    asked = spec.sampling.collection
-    if asked is not None:
+    collecting = spec.sampling.collection
+    if collecting is not None:
         batch_size = config.training.batch_size
-        boards = _most_boards(plan) if _in_order(asked, batch_size) else None
+        boards = _most_boards(plan) if _in_order(collecting, batch_size) else None
         play = play_of(
-            plan, settings_of, engines, demonstrate=asked.demonstrate, most_boards=boards
+            plan, settings_of, engines, demonstrate=collecting.demonstrate, most_boards=boards
         )
-        return Collected(play, batch_size, asked.every, asked.min_reward, asked.most)
+        return Collected(play, batch_size, collecting.every, collecting.min_reward, collecting.most)
     replays = spec.sampling.replays
     play = play_of(
         plan,
@@ -144,10 +144,10 @@ def source_of(
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
 
 
-def _in_order(asked: Collection, batch_size: int) -> bool:
+def _in_order(collection: Collection, batch_size: int) -> bool:
     """Whether the episodes of a step are those of its collection, in order."""
-    whole = asked.most is None or asked.most >= batch_size
-    return whole and asked.every == 1 and asked.min_reward is None
+    whole = collection.most is None or collection.most >= batch_size
+    return whole and collection.every == 1 and collection.min_reward is None
 
 
 def _most_boards(plan: RunPlan) -> int | None:
@@ -172,8 +172,8 @@ def amount(plan: RunPlan, turns: int | None, total: int) -> str:
         if not single:
             text += f", {_number(agents, 'agent')}"
     parts = plan.algorithm.num_minibatches * plan.algorithm.update_epochs
-    each = "" if parts == 1 else f" of up to {parts} optimiser steps"
-    return f"{text}, {_number(total, 'step')}{each}"
+    step_text = "" if parts == 1 else f" of up to {parts} optimiser steps"
+    return f"{text}, {_number(total, 'step')}{step_text}"
 
 
 def _number(count: int, noun: str) -> str:

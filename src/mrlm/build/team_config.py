@@ -26,31 +26,31 @@ def team_config(plan: PlayPlan) -> dict[str, Any]:
     Returns:
         Plain data, of which `ExperimentConfig` accepts every key.
     """
-    config, given = plan.config, normalize.as_mappings(plan.config.given())
+    config, set_values = plan.config, normalize.as_mappings(plan.config.given())
     training: dict[str, Any] = {"seed": config.training.seed}
     if ":" not in config.training.algorithm:
         training["algorithm"] = config.training.algorithm
-    held_out = given.get("evaluation", {}).get("environments")
-    found: dict[str, Any] = {
+    held_out = set_values.get("evaluation", {}).get("environments")
+    sections: dict[str, Any] = {
         "experiment_name": config.experiment_name,
         "training": training,
-        "model": {key: value for key, value in given.get("model", {}).items() if key in MODEL},
+        "model": {key: value for key, value in set_values.get("model", {}).items() if key in MODEL},
         "policies": {name: _policy(plan, name) for name in _named(plan)},
         "agents": {
             agent: _agent(plan, agent) | _formatter(plan, agent)
             for agent in plan.assignment.policy_of
         },
-        **{key: given[key] for key in SECTIONS if key in given},
+        **{key: set_values[key] for key in SECTIONS if key in set_values},
         **({"evaluation": {"environments": held_out}} if held_out else {}),
     }
     if plan.parts.workflow is not None:
-        found["workflow"] = workflow_section(plan.parts.workflow)
-    return plain(found)
+        sections["workflow"] = workflow_section(plan.parts.workflow)
+    return plain(sections)
 
 
 def _named(plan: PlayPlan) -> list[str]:
     """The policies of agents, and those that environments use as models."""
-    lent = (each.lent_policy for each in plan.config.environments)
+    lent = (environment.lent_policy for environment in plan.config.environments)
     names = [*plan.assignment.policies, *(name for name in lent if name in plan.config.policies)]
     return list(dict.fromkeys(names))
 
@@ -73,12 +73,12 @@ def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
     section = plan.config.agents.get(agent)
     prompt = section.system_prompt if section else None
     prompt = plan.parts.system_prompt if prompt is None else prompt
-    found: dict[str, Any] = {"policy": plan.assignment.policy_of[agent]}
+    settings: dict[str, Any] = {"policy": plan.assignment.policy_of[agent]}
     if prompt is not None:
-        found["system_prompt"] = prompt
+        settings["system_prompt"] = prompt
     if section and section.generation:
-        found["generation"] = dict(section.generation)
-    return found
+        settings["generation"] = dict(section.generation)
+    return settings
 
 
 def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
@@ -88,13 +88,19 @@ def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
         inside: Any = env.template
         while inside is not None and not hasattr(inside, "formatters"):  # a wrapper
             inside = getattr(inside, "environment", None)
-        known: Mapping[str, Any] = getattr(inside, "formatters", None) or {}
-        given = known.get(agent, next(iter(known.values())) if len(known) == 1 else None)
-        if given is None:
+        formatters: Mapping[str, Any] = getattr(inside, "formatters", None) or {}
+        formatter = formatters.get(
+            agent, next(iter(formatters.values())) if len(formatters) == 1 else None
+        )
+        if formatter is None:
             continue
-        if isinstance(given, str) and not (":" in given and "{" not in given):
-            return {"formatter": given}
-        name = given if isinstance(given, str) else getattr(given, "__qualname__", repr(given))
+        if isinstance(formatter, str) and not (":" in formatter and "{" not in formatter):
+            return {"formatter": formatter}
+        name = (
+            formatter
+            if isinstance(formatter, str)
+            else getattr(formatter, "__qualname__", repr(formatter))
+        )
         return {"formatter_function": name.replace(":", ".")}
     return {}
 
@@ -104,8 +110,8 @@ def workflow_section(workflow: Workflow) -> dict[str, Any]:
     if isinstance(workflow, FunctionWorkflow):
         return {"name": source_of(workflow.function)}
     fields = dataclasses.fields(workflow) if dataclasses.is_dataclass(workflow) else ()
-    values = {each.name: getattr(workflow, each.name) for each in fields if each.init}
-    usual = {each.name: each.default for each in fields}
+    values = {field.name: getattr(workflow, field.name) for field in fields if field.init}
+    usual = {field.name: field.default for field in fields}
     return {"name": source_of(workflow)} | {
         name: value for name, value in values.items() if value != usual[name]
     }

@@ -100,7 +100,7 @@ def _described(error: BaseException) -> str:
 
 def app() -> typer.Typer:
     """The application with all its commands."""
-    found = typer.Typer(
+    application = typer.Typer(
         name="mrlm",
         cls=Commands,
         epilog="Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted after "
@@ -109,7 +109,7 @@ def app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
 
-    @found.callback()
+    @application.callback()
     def options(verbose: Verbose = False, version: Version = False) -> None:
         """Multi-agent reinforcement learning of language models."""
 
@@ -117,8 +117,8 @@ def app() -> typer.Typer:
         module = importlib.import_module(f"mrlm.cli.{name}")
         command = with_options(name, getattr(module, name))
         cls = getattr(module, CLASSES[name]) if name in CLASSES else None
-        found.command(name, cls=cls)(command)
-    return found
+        application.command(name, cls=cls)(command)
+    return application
 
 
 def main() -> None:

@@ -77,16 +77,18 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
 
     table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
     rows = table["shared"] | table[name]
-    known = inspect.signature(command, eval_str=True)
+    command_signature = inspect.signature(command, eval_str=True)
     parameters = [
-        each.replace(annotation=Annotated[each.annotation, _option(**rows[each.name])])
-        for each in known.parameters.values()
+        parameter.replace(
+            annotation=Annotated[parameter.annotation, _option(**rows[parameter.name])]
+        )
+        for parameter in command_signature.parameters.values()
     ]
     flags = {"trust": Trust} if name in TRUSTING else {}
     for flag, kind in {**flags, "verbose": Verbose}.items():
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(flag, keyword, default=False, annotation=kind))
-    wrapped.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapped.__signature__ = command_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped
 
 
@@ -177,18 +179,18 @@ def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, A
             if value.get("trainable", True) and value.get("endpoint") is None
         }
     for name, folder in folders.items():
-        known = policies.setdefault(name, {})
+        section_of = policies.setdefault(name, {})
         for key in ("model", "tokenizer", "lora"):
-            known.pop(key, None)
+            section_of.pop(key, None)
         if folder:
-            known["model"] = folder
+            section_of["model"] = folder
     return data | {"model": section} | ({"policies": policies} if policies else {})
 
 
 def recorded_at(folder: Path) -> str:
     """A line with the folder of recorded episodes, and the commands that show them."""
-    place = shlex.quote(str(folder))
-    return f"recorded in {place}: mrlm look {place}, or mrlm export {place} -o run.html"
+    quoted = shlex.quote(str(folder))
+    return f"recorded in {quoted}: mrlm look {quoted}, or mrlm export {quoted} -o run.html"
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -41,11 +41,11 @@ def collect(
         if not episode.failed
         for name, rollout in episode.rollouts.items()
     ]
-    kept = [row for row in rows if filter_reward is None or row["reward"] >= filter_reward]
-    write_json(output, redacted(kept, secrets()))
+    selected = [row for row in rows if filter_reward is None or row["reward"] >= filter_reward]
+    write_json(output, redacted(selected, secrets()))
     failed = sum(episode.failed for episode in episodes)
     print(
-        f"{len(kept)} of {len(rows)} rollouts written to {output} ({len(episodes)} episodes, "
+        f"{len(selected)} of {len(rows)} rollouts written to {output} ({len(episodes)} episodes, "
         f"{failed} of them failed and left out)"
     )
     if record is not None and not quiet:

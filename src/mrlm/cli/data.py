@@ -77,17 +77,17 @@ def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
     if out is None and root is None:
         raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
     folder = out or (root or Path()) / preset.name
-    known = folder if (folder / MARKER).is_file() else None
-    if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    earlier = folder if (folder / MARKER).is_file() else None
+    if earlier is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
     counts: dict[str, int] = {}
 
-    def fill(place: Path) -> None:
+    def fill(target: Path) -> None:
         counts.update(
             prepare(
                 preset,
-                place,
-                known=known,
+                target,
+                known=earlier,
                 usable=partial(_usable, preset),
                 **how,
             )
@@ -99,8 +99,10 @@ def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
     rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     print(f"{preset.name}: {rows} rows in {folder}")
-    found = out is None or (root is not None and folder.resolve() == (root / preset.name).resolve())
-    print(f"use it as dataset: {preset.name if found else folder}")
+    is_default = out is None or (
+        root is not None and folder.resolve() == (root / preset.name).resolve()
+    )
+    print(f"use it as dataset: {preset.name if is_default else folder}")
 
 
 def _check(
@@ -126,9 +128,9 @@ def _check(
     if kind is None:
         raise ConfigError(f"{name}: name the environment that plays its rows with --environment")
     data = name if source is None or preset is None else with_preset(source, preset)
-    known = data.preset if not isinstance(data, str) else preset
+    preset_used = data.preset if not isinstance(data, str) else preset
     playable = 0
-    for split in splits or (known.splits if known is not None else [None]):
+    for split in splits or (preset_used.splits if preset_used is not None else [None]):
         reading = Reading(data, split, on_bad_row="skip", max_rows=limit)
         rows = list(reading)
         begin = time.monotonic()
@@ -174,7 +176,7 @@ def _played(environment: str, rows: list[Row]) -> tuple[list[int], list[str], in
     from mrlm.core.registry import load
     from mrlm.play.proof import Provable, proved
 
-    marked = [row | {PLACE: place} for place, row in enumerate(rows)]
+    marked = [row | {PLACE: number} for number, row in enumerate(rows)]
     plugin = load("environments", environment)
     arguments = inspect.signature(plugin).parameters
     pair = next((pair for pair in ROWS if arguments.keys() >= {*pair}), None)
@@ -191,7 +193,7 @@ def _played(environment: str, rows: list[Row]) -> tuple[list[int], list[str], in
     places = [table.row(index, "train")[1][PLACE] for index in range(proof.rows)]
     problems = [f"row {places[index]}: {why}" for index, why in proof.problems.items()]
     bad = [str(error) for error in table.bad[: len(table.bad) // 2]]  # both splits are these rows
-    usable = [place for index, place in enumerate(places) if index not in proof.problems]
+    usable = [number for index, number in enumerate(places) if index not in proof.problems]
     return usable, [*bad, *problems], proof.silent
 
 
@@ -223,11 +225,11 @@ def _listed() -> str:
 
     lines = []
     for name, preset in PRESETS.items():
-        place = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
+        location = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
         splits = " / ".join(preset.splits)
         lines.append(f"{name:<14} {preset.about}")
-        found = preset_source(preset).note
-        lines.append(f"{'':<14} {place}, {splits}{'; ' + found if found else ''}")
+        remark = preset_source(preset).note
+        lines.append(f"{'':<14} {location}, {splits}{'; ' + remark if remark else ''}")
     for name, model in SHORT_NAMES.items():
         lines.append(f"{name:<14} A model: {model.about}.")
         ready = "; prepared" if is_complete(prepared_folder(name)) else ""

@@ -30,16 +30,16 @@ def doctor(
     if config is None and given:
         if len(given) > 1:
             raise ConfigError(f"{given[1]}: one run folder is examined at a time; give one")
-        found = _alarms(Path(given[0]), centralised, as_json)
+        failed = _alarms(Path(given[0]), centralised, as_json)
     elif centralised is not None:
         raise ConfigError("--centralised is the run to compare a run with; give its folder first")
     elif config is not None:
-        found = _report(_checks(config, given or [], as_json), as_json)
+        failed = _report(_checks(config, given or [], as_json), as_json)
     else:
         from mrlm.build.machine import check_machine
 
-        found = _report(check_machine(Path()), as_json)
-    raise typer.Exit(int(found))
+        failed = _report(check_machine(Path()), as_json)
+    raise typer.Exit(int(failed))
 
 
 def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
@@ -51,22 +51,26 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     from mrlm.tracking.log_file import ended_in
 
     whole = (run / METRICS).is_file()
-    stages = [run] if whole else sorted(each.parent for each in run.glob(f"*/{METRICS}")) or [run]
-    found: list[tuple[Path, Alarm]] = []
+    stages = (
+        [run]
+        if whole
+        else sorted(metrics_path.parent for metrics_path in run.glob(f"*/{METRICS}")) or [run]
+    )
+    located: list[tuple[Path, Alarm]] = []
     ready: dict[Path, tuple[int, int]] = {}
     for stage in stages:
         examination, alarms = examination_of(stage, centralised=twin)
         ready[stage] = len(examination.ready), len(examination.rules)
-        known = {alarm.key for alarm in alarms}
-        alarms += [alarm for alarm in alarms_in(stage) if alarm.key not in known]
-        found += [(stage, alarm) for alarm in sorted(alarms, key=lambda alarm: alarm.step)]
-    for stage, alarm in found:
+        keys = {alarm.key for alarm in alarms}
+        alarms += [alarm for alarm in alarms_in(stage) if alarm.key not in keys]
+        located += [(stage, alarm) for alarm in sorted(alarms, key=lambda alarm: alarm.step)]
+    for stage, alarm in located:
         print(json.dumps(alarm.row()) if as_json else _story(stage, alarm, len(stages) > 1))
     ended = [(stage, text) for stage in stages if (text := ended_in(stage)) is not None]
     for stage, text in ended:
         row = {"rule": "ended", "folder": str(stage), "because": text}
         print(json.dumps(row) if as_json else printable(f"{stage}: {text}"))
-    if not found and not ended and not as_json:
+    if not located and not ended and not as_json:
         print(f"no alarms in {run}")
     for stage, (count, total) in ready.items():
         where = f"{stage.name}: " if len(stages) > 1 else ""
@@ -74,7 +78,7 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
         print(
             json.dumps(row) if as_json else f"{where}{count} of {total} rules had enough to look at"
         )
-    return bool(found or ended)
+    return bool(located or ended)
 
 
 def _story(stage: Path, alarm: Alarm, several: bool) -> str:
@@ -86,8 +90,8 @@ def _story(stage: Path, alarm: Alarm, several: bool) -> str:
     lines = [f"{where}step {alarm.step}{since}  {alarm.rule}{f'  {owner}' if owner else ''}"]
     lines += textwrap.wrap(alarm.because, 94, initial_indent="  ", subsequent_indent="  ")
     lines += textwrap.wrap(f"Do: {alarm.do}", 94, initial_indent="  ", subsequent_indent="  ")
-    for each in alarm.evidence[:2]:
-        lines.append(f"  mrlm look {stage} --step {each.step} --episode {each.id}")
+    for episode in alarm.evidence[:2]:
+        lines.append(f"  mrlm look {stage} --step {episode.step} --episode {episode.id}")
     return printable("\n".join(lines)) + "\n"
 
 

@@ -38,8 +38,8 @@ def export(
         _page(run, output or Path("run.html"), where, max_mb)
         return
     if format not in (*FORMATS, TEAM_FORMAT):
-        known = ["html", *FORMATS, TEAM_FORMAT]
-        raise ConfigError(registry.unknown(format, known, "--format"))
+        formats = ["html", *FORMATS, TEAM_FORMAT]
+        raise ConfigError(registry.unknown(format, formats, "--format"))
     if max_mb is not None:
         raise ConfigError(f"--max-mb limits a page; it has no effect on --format {format}")
     if len(run) > 1:
@@ -59,9 +59,9 @@ def _format_of(output: Path | None, default: str) -> str:
         return default if output is None else SUFFIXES.get(output.suffix, default)
     if default == TEAM_FORMAT:
         return default
-    known = ", ".join(SUFFIXES)
+    suffixes = ", ".join(SUFFIXES)
     raise ConfigError(
-        f"{output}: no format has the suffix {output.suffix!r}; use one of {known}, or --format"
+        f"{output}: no format has the suffix {output.suffix!r}; use one of {suffixes}, or --format"
     )
 
 

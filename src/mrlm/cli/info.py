@@ -29,8 +29,8 @@ def info(
     if server is not None:
         from mrlm.serving.client.calling import access_of
 
-        shown = token or os.environ.get("MRLM_TOKEN")
-        return _server(server, wait, access_of(shown, None, tls_ca, tls_cert, tls_key))
+        bearer = token or os.environ.get("MRLM_TOKEN")
+        return _server(server, wait, access_of(bearer, None, tls_ca, tls_cert, tls_key))
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")
@@ -47,17 +47,15 @@ def _server(address: str, wait: float, access: Access) -> None:
     from mrlm.serving.client.calling import address_of
     from mrlm.serving.client.link import server_info
 
-    found = server_info(address_of(address), wait, access)
-    print(f"server        {address}{', draining: it takes no new sessions' * found.draining}")
-    print(f"mrlm          {found.version}")
-    print(f"epoch         {found.epoch}")
-    print(f"environments  {', '.join(found.environments) or 'none'}")
-    print(f"policies      {', '.join(found.policies) or 'none'}")
-    print(
-        f"sessions      {found.sessions} of {found.max_sessions}, lease {found.lease_seconds:g} s"
-    )
-    print(f"workers       {found.workers}")
-    print(f"messages      up to {found.max_message_bytes / 2**20:g} MiB")
+    info = server_info(address_of(address), wait, access)
+    print(f"server        {address}{', draining: it takes no new sessions' * info.draining}")
+    print(f"mrlm          {info.version}")
+    print(f"epoch         {info.epoch}")
+    print(f"environments  {', '.join(info.environments) or 'none'}")
+    print(f"policies      {', '.join(info.policies) or 'none'}")
+    print(f"sessions      {info.sessions} of {info.max_sessions}, lease {info.lease_seconds:g} s")
+    print(f"workers       {info.workers}")
+    print(f"messages      up to {info.max_message_bytes / 2**20:g} MiB")
 
 
 def _version(name: str) -> str:
@@ -75,8 +73,10 @@ def _devices() -> list[tuple[str, str]]:
     rows = [("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            rows.append((f"cuda:{index}", f"{found.name}, {found.total_memory / 2**30:.0f} GiB"))
+            properties = torch.cuda.get_device_properties(index)
+            rows.append(
+                (f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+            )
     else:
         rows.append(("cuda", "none found"))
     return [*rows, ("cache", str(cache_folder()))]

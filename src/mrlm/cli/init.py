@@ -66,25 +66,25 @@ def init(
             raise ConfigError(f"{folder / file} exists already; give another FOLDER")
     check_name(name, f"FOLDER={str(folder)!r}: {name!r}", "my_team")
 
-    def ask(given: str | None, text: str, default: str, check: Check) -> Any:
-        return check(given or default) if given or yes else _asked(text, default, check)
+    def ask(option: str | None, text: str, default: str, check: Check) -> Any:
+        return check(option or default) if option or yes else _asked(text, default, check)
 
     names = ask(agents, "agents, separated by commas", "solver,reviewer", _agents)
     usual = "chain" if len(names) > 1 else "single_turn"
-    known = ", ".join(registry.names("workflows"))
+    workflows = ", ".join(registry.names("workflows"))
     answers = InitAnswers(
         names,
         ask(model, "model (folder or hub id)", TINY, str),
         ask(data, f"data (file, name or hub id; {EXAMPLES}: sums)", EXAMPLES, _data),
-        ask(workflow, f"workflow ({known})", usual, _workflow),
+        ask(workflow, f"workflow ({workflows})", usual, _workflow),
         ask(device, "device (cpu, h100, a100, ...)", _device_here(), _device),
     )
-    with tempfile.TemporaryDirectory(prefix="mrlm-init-") as place:  # mistakes leave no files
-        _write(Path(place), _written(name, answers, Path(place)))
-        shown = _shown(Path(place) / CONFIG, answers.device)
+    with tempfile.TemporaryDirectory(prefix="mrlm-init-") as temporary:  # mistakes leave no files
+        _write(Path(temporary), _written(name, answers, Path(temporary)))
+        preview = _shown(Path(temporary) / CONFIG, answers.device)
     files = _written(name, answers, folder)
     _write(folder, files)
-    print(shown)
+    print(preview)
     print(_closing(folder, files, answers.device))
 
 
@@ -139,9 +139,9 @@ def _data(text: str) -> str:
 
 
 def _workflow(text: str) -> str:
-    known = registry.names("workflows")
-    if text not in known and ":" not in text:
-        raise ConfigError(registry.unknown(text, known, "--workflow"))
+    workflows = registry.names("workflows")
+    if text not in workflows and ":" not in text:
+        raise ConfigError(registry.unknown(text, workflows, "--workflow"))
     return text
 
 

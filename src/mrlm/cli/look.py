@@ -39,8 +39,10 @@ def look(
     recorded = read_run(run)
     if tokens is not None and episode is None:
         raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
-    wanted = None if step is None else step_range(step)
-    steps = None if wanted is None else [each for each in recorded.steps if each in wanted]
+    step_set = None if step is None else step_range(step)
+    steps = (
+        None if step_set is None else [number for number in recorded.steps if number in step_set]
+    )
     accepts = parse_filter(where)
     check_names(where, recorded.rows())
     rows = [row for row in recorded.rows(steps, episode) if accepts(row)]
@@ -80,17 +82,17 @@ def _sorted(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, An
 
     name, sign = key.lstrip("-"), -1 if key.startswith("-") else 1
     values = [number(row, name) for row in rows]
-    known = {each for row in rows for each in numbers_of(row)}
-    if name not in known:
-        raise ConfigError(registry.unknown(name, sorted(known), f"--sort {key}"))
+    columns = {column for row in rows for column in numbers_of(row)}
+    if name not in columns:
+        raise ConfigError(registry.unknown(name, sorted(columns), f"--sort {key}"))
     places = sorted(
         range(len(rows)),
-        key=lambda place: (
-            values[place] is None,
-            sign * (values[place] or 0.0),
+        key=lambda index: (
+            values[index] is None,
+            sign * (values[index] or 0.0),
         ),
     )
-    return [rows[place] for place in places]
+    return [rows[index] for index in places]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
@@ -198,8 +200,8 @@ def _tokens(recorded: RecordedRun, turn: RecordedTurn, column: str) -> Iterable[
     if turn.ids is None:
         return ["    (tokens are not recorded; record.tokens: all)"]
     if column not in turn.columns:
-        known = ", ".join(sorted(turn.columns))
-        return [f"    (no column {column!r}; there are {known})"]
+        column_names = ", ".join(sorted(turn.columns))
+        return [f"    (no column {column!r}; there are {column_names})"]
     pieces = recorded.vocabulary.get(turn.policy, [])
     texts = [
         pieces[i].decode(errors="replace") if i < len(pieces) else str(i) for i in turn.ids.tolist()

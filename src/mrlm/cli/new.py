@@ -61,8 +61,8 @@ def check_name(name: str, where: str, such_as: str) -> None:
         raise ConfigError(
             f"{where} is not a module name; use lower-case letters, digits and _, such as {such_as}"
         )
-    found = importlib.util.find_spec(name)
-    if found is not None and found.origin is not None:  # a folder alone is no module
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin is not None:  # a folder alone is no module
         raise ConfigError(
             f"{where}: an installed module has this name; choose another, such as my_{name}"
         )
@@ -76,11 +76,14 @@ def written(kind: Kind, name: str) -> dict[str, str]:
     """
     check_name(name, f"NAME={name!r}", f"my_{kind}")
     example = EXAMPLES[kind]
-    known, own = ((_title(each), class_of(each), each) for each in (example.name, name))
-    words = dict(zip(known, own, strict=True))
+    patterns, replacements = (
+        (_title(identifier), class_of(identifier), identifier)
+        for identifier in (example.name, name)
+    )
+    words = dict(zip(patterns, replacements, strict=True))
 
     def renamed(text: str) -> str:
-        return re.sub("|".join(known), lambda found: words[found[0]], text)
+        return re.sub("|".join(patterns), lambda match: words[match[0]], text)
 
     return {f"{name}.py": renamed(example.code), f"{name}.yaml": renamed(example.config)}
 

@@ -56,25 +56,25 @@ def plan(
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
-    given = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
-    found: list[Any] = []
+    options = (prompt_tokens, completion_tokens, latency), (params, layers, hidden, vocab)
+    outputs: list[Any] = []
     for name, stage in loaded.stage_configs():
-        counts, lengths, needs = _counts(stage, what, engine, *given)
+        counts, lengths, needs = _counts(stage, what, engine, *options)
         lag = stage.training.max_lag if max_lag is None else max_lag
-        asked = (counts, lengths, what, strategy, devices, many, needs, lag)
-        rows = estimate.sweep(*asked)
+        requirements = (counts, lengths, what, strategy, devices, many, needs, lag)
+        rows = estimate.sweep(*requirements)
         if not rows or rows[-1].place.devices != devices:
-            rows = [*rows, estimate.best(*asked)]
-        place = rows[-1].place
-        settings = [*(overrides or ()), *_overrides(stage, lag, place)]
-        command = report.command_of(place, str(config), settings)
-        shown = (counts, lengths, what, rows, command)
+            rows = [*rows, estimate.best(*requirements)]
+        placement = rows[-1].place
+        settings = [*(overrides or ()), *_overrides(stage, lag, placement)]
+        command = report.command_of(placement, str(config), settings)
+        results = (counts, lengths, what, rows, command)
         if as_json:
-            found.append(({"stage": name} if loaded.stages else {}) | report.data(*shown))
+            outputs.append(({"stage": name} if loaded.stages else {}) | report.data(*results))
         else:
-            found.append(f"stage {name}\n" * bool(loaded.stages) + report.text(*shown))
-    data = found if loaded.stages else found[0]
-    print(json.dumps(data, indent=1) if as_json else "\n\n".join(found))
+            outputs.append(f"stage {name}\n" * bool(loaded.stages) + report.text(*results))
+    data = outputs if loaded.stages else outputs[0]
+    print(json.dumps(data, indent=1) if as_json else "\n\n".join(outputs))
 
 
 def memory_of(stage: ExperimentConfig, device: str) -> str:
@@ -97,19 +97,19 @@ def memory_of(stage: ExperimentConfig, device: str) -> str:
     return report.memory_text(counts, what, chosen)
 
 
-def _overrides(stage: ExperimentConfig, lag: int, place: Place) -> list[str]:
+def _overrides(stage: ExperimentConfig, lag: int, placement: Place) -> list[str]:
     """Settings of a recommended place that differ from those of the stage."""
-    found = [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
-    if place.engines and place.strategy != "ray" and stage.engine.name not in SERVERS:
-        found += ["engine.name=vllm", "engine.base_url=http://ENGINE:8000"]
-    return found
+    settings = [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
+    if placement.engines and placement.strategy != "ray" and stage.engine.name not in SERVERS:
+        settings += ["engine.name=vllm", "engine.base_url=http://ENGINE:8000"]
+    return settings
 
 
 def _counts(
     stage: ExperimentConfig,
     device: Device,
     engine: str | None,
-    said: tuple[int | None, int | None, float],
+    assumptions: tuple[int | None, int | None, float],
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
     """The counts of a stage, its assumed text lengths, and the needs of its algorithm."""
@@ -121,7 +121,7 @@ def _counts(
     from mrlm.planning.model_shape import parameters_of, shape_of_size, similar
     from mrlm.planning.timing import Lengths
 
-    prompt, mean, latency = said
+    prompt, mean, latency = assumptions
     generation = stage.generation
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
@@ -130,7 +130,7 @@ def _counts(
         )
     stage = decided(stage, "cpu" if device.shared else "cuda")
     size, layers, hidden, vocab = model
-    if size is None and any(each is not None for each in (layers, hidden, vocab)):
+    if size is None and any(item is not None for item in (layers, hidden, vocab)):
         raise ConfigError("--layers, --hidden and --vocab describe the model of --params; set it")
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
@@ -140,7 +140,7 @@ def _counts(
     plan = arithmetic_of(run, shape=shape, parameters=weights, free=free)
     assignment = run.assignment
     here = [name for name, policy in assignment.policies.items() if policy.endpoint is None]
-    unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
+    unknown = set(here) - {item.name for item in plan.weights if item.shape is not None}
     if unknown:
         name = sorted(unknown)[0]
         path = assignment.policies[name].model or stage.model.model_name_or_path
@@ -196,6 +196,6 @@ def _measured(run: RunPlan) -> tuple[int, int] | None:
         return None
 
 
-def _check_choice(option: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise ConfigError(registry.unknown(value, list(known), option))
+def _check_choice(option: str, value: str, choices: Any) -> None:
+    if value not in choices:
+        raise ConfigError(registry.unknown(value, list(choices), option))

@@ -121,8 +121,8 @@ class Terminal:
 
         try:
             roles = env.environment.agents
-            place = env.agents[self.name].place if len(roles) > 1 else next(iter(roles))
-            board = as_text(env.environment.render(place) or "")
+            role = env.agents[self.name].place if len(roles) > 1 else next(iter(roles))
+            board = as_text(env.environment.render(role) or "")
         except Exception as error:  # a drawing never ends a game
             board = f"render failed: {explain(error)}"
         if board and board != self._board:
@@ -177,7 +177,7 @@ class Terminal:
                 if not lines:
                     raise
                 break
-            inside = sum(each.startswith("```") for each in lines) % 2 == 1
+            inside = sum(earlier.startswith("```") for earlier in lines) % 2 == 1
             if line.strip() == "." or not (line.strip() or inside):
                 break
             lines.append(line)

@@ -30,7 +30,14 @@ def recipe(
     if action == "list":
         if name is not None:
             raise ConfigError(f"mrlm recipe list takes no name; use mrlm recipe show {name}")
-        print(aligned([(each, _title(each), ", ".join(scales(each))) for each in names()]))
+        print(
+            aligned(
+                [
+                    (recipe_name, _title(recipe_name), ", ".join(scales(recipe_name)))
+                    for recipe_name in names()
+                ]
+            )
+        )
         return
     if name is None:
         raise ConfigError(f"mrlm recipe {action} needs a name; mrlm recipe list has them")
@@ -60,8 +67,8 @@ def known(name: str) -> str:
 
 def scales(name: str) -> list[str]:
     """The scales of a recipe, from large to small; `cpu_one` is its twin with one agent."""
-    found = {path.stem for path in (RECIPES / name).glob("*.yaml")}
-    return [scale for scale in ("paper", "gpu1", SMALLEST, "cpu_one") if scale in found]
+    stems = {path.stem for path in (RECIPES / name).glob("*.yaml")}
+    return [scale for scale in ("paper", "gpu1", SMALLEST, "cpu_one") if scale in stems]
 
 
 def config_of(name: str, scale: str) -> Path:
@@ -70,9 +77,9 @@ def config_of(name: str, scale: str) -> Path:
     Raises:
         ConfigError: the recipe does not exist, or has no such scale.
     """
-    found = scales(known(name))
-    if scale not in found:
-        raise ConfigError(f"recipe {name}: {unknown(scale, found, '--scale')}")
+    available = scales(known(name))
+    if scale not in available:
+        raise ConfigError(f"recipe {name}: {unknown(scale, available, '--scale')}")
     return RECIPES / name / f"{scale}.yaml"
 
 

@@ -48,18 +48,18 @@ def replay(
     from mrlm.replays.replay import replay as play_again
     from mrlm.tracking.console import printable
 
-    found = play_again(run, episode, step, columns=columns)
+    result = play_again(run, episode, step, columns=columns)
     if out is not None:
-        write_json(out, found.record())
+        write_json(out, result.record())
     if as_json:
-        print(json.dumps(found.played))
+        print(json.dumps(result.played))
     elif not quiet:
-        print(printable(str(found)))
+        print(printable(str(result)))
         if columns:
-            print(printable(_columns(found.recorded)))
-    elif not found.same:
-        print(printable("\n".join(found.differences)))
-    if check and not found.same:
+            print(printable(_columns(result.recorded)))
+    elif not result.same:
+        print(printable("\n".join(result.differences)))
+    if check and not result.same:
         raise typer.Exit(1)
 
 
@@ -67,7 +67,7 @@ def _play_on(
     run: Path,
     episode: str,
     step: int | None,
-    place: str,
+    turn_text: str,
     how: dict[str, Any],
     out: Path | None,
     as_json: bool,
@@ -76,37 +76,37 @@ def _play_on(
     from mrlm.replays.session import ForkSession
     from mrlm.tracking.console import printable
 
-    agent, turn = turn_of(place)
+    agent, turn = turn_of(turn_text)
     with ForkSession(run, episode, step) as session:
-        found = session.play_from(agent=agent, turn=turn, **how)
+        branches = session.play_from(agent=agent, turn=turn, **how)
         start = session.when((agent, turn))
     if out is not None:
-        write_json(out, [each.record() for each in found])
-    for each in found:
+        write_json(out, [branch.record() for branch in branches])
+    for branch in branches:
         if as_json:
-            print(json.dumps(each.record()))
+            print(json.dumps(branch.record()))
             continue
-        row = each.row
-        turns = sorted(each.episode.turns, key=lambda turn: (turn.step, turn.order))
-        lines = [f"{row['id']} ({each.origin['weights']}): {row['status']}"]
+        row = branch.row
+        turns = sorted(branch.episode.turns, key=lambda turn: (turn.step, turn.order))
+        lines = [f"{row['id']} ({branch.origin['weights']}): {row['status']}"]
         lines += [
             f"  {turn.agent}: {turn.message.content}"
             for turn in turns
             if (turn.step, turn.order) >= start and turn.message is not None
         ]
-        lines += [f"  {row['error']}"] if row["error"] else [f"  reward {each.reward:g}"]
+        lines += [f"  {row['error']}"] if row["error"] else [f"  reward {branch.reward:g}"]
         print(printable("\n".join(lines)))
 
 
-def turn_of(place: str) -> tuple[str, int]:
+def turn_of(text: str) -> tuple[str, int]:
     """`agent:turn` as (agent, turn).
 
     Raises:
         ConfigError: it has another form.
     """
-    agent, _, turn = place.rpartition(":")
+    agent, _, turn = text.rpartition(":")
     if not agent or not turn.isdigit():
-        raise ConfigError(f"{place!r} is not a turn; write AGENT:TURN, such as solver:0")
+        raise ConfigError(f"{text!r} is not a turn; write AGENT:TURN, such as solver:0")
     return agent, int(turn)
 
 

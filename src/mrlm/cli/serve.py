@@ -124,8 +124,8 @@ def _served(
     return worlds
 
 
-def _named(given: list[str]) -> list[str]:
-    return [name.strip() for each in given for name in each.split(",") if name.strip()]
+def _named(values: list[str]) -> list[str]:
+    return [name.strip() for names in values for name in names.split(",") if name.strip()]
 
 
 def _configured(path: Path | None) -> list[ServedEnvironment]:
@@ -138,27 +138,27 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
 
     data = read_settings(path)
     sections = next((data[key] for key in SECTIONS if key in data), None)
-    if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
+    if not isinstance(sections, list) or not all(isinstance(entry, dict) for entry in sections):
         raise ConfigError(f"--config {path}: environments: must be a list of mappings")
-    found = []
-    for number, each in enumerate(sections):
+    served = []
+    for number, entry in enumerate(sections):
         try:
-            section = EnvironmentConfig(**each)
+            section = EnvironmentConfig(**entry)
         except ConfigError as error:
             raise ConfigError(f"--config {path}, environments.{number}: {error}") from error
-        given = section.remote_arguments
+        arguments = section.remote_arguments
         timeout = section.timeout if "timeout" in section.model_fields_set else None
         name = section.name or section.env_type
-        found.append(ServedEnvironment(name, section.env_type, given, timeout, whole=True))
-    return found
+        served.append(ServedEnvironment(name, section.env_type, arguments, timeout, whole=True))
+    return served
 
 
-def _token(given: str | None, variable: str | None) -> str | None:
-    if given is not None and variable is not None:
+def _token(token: str | None, variable: str | None) -> str | None:
+    if token is not None and variable is not None:
         raise ConfigError("give --token or --token-env, not both")
     if variable is not None and variable not in os.environ:
         raise ConfigError(f"--token-env {variable}: this environment variable is not set")
-    return os.environ.get(variable or TOKEN) if given is None else given
+    return os.environ.get(variable or TOKEN) if token is None else token
 
 
 # -- policies --------------------------------------------------------------------------------------
@@ -233,13 +233,13 @@ def open_door(hub: PolicyHub, settings: Settings, port: int | None) -> Iterator[
         door.stop()
 
 
-def _by_name(given: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in given:
-        name, sign, path = each.partition("=")
+def _by_name(entries: list[str]) -> dict[str, str]:
+    folders: dict[str, str] = {}
+    for entry in entries:
+        name, sign, path = entry.partition("=")
         if not (name and sign and path):
-            raise ConfigError(f"--policy {each}: write NAME=FOLDER, such as judge=runs/judge")
-        if name in found:
-            raise ConfigError(f"--policy {each}: the name {name!r} is given twice; use another")
-        found[name] = path
-    return found
+            raise ConfigError(f"--policy {entry}: write NAME=FOLDER, such as judge=runs/judge")
+        if name in folders:
+            raise ConfigError(f"--policy {entry}: the name {name!r} is given twice; use another")
+        folders[name] = path
+    return folders

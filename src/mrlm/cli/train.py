@@ -31,10 +31,10 @@ class Train(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Adds the value that a bare `--resume` leaves out."""
         if "--resume" in args:
-            place = args.index("--resume") + 1
-            following = args[place : place + 1]
+            position = args.index("--resume") + 1
+            following = args[position : position + 1]
             if not following or following[0].startswith("-") or "=" in following[0]:
-                args = [*args[:place], OWN, *args[place:]]
+                args = [*args[:position], OWN, *args[position:]]
         return super().parse_args(ctx, args)
 
 
@@ -110,15 +110,15 @@ def _experiment(
         if not config.is_file():
             raise ConfigError(f"--resume {resume}: it has no config.yaml; give --config too")
     loaded = load_config(config, overrides)
-    place = output or run
-    return config, loaded if place is None else loaded.merged({"output_dir": str(place)})
+    folder = output or run
+    return config, loaded if folder is None else loaded.merged({"output_dir": str(folder)})
 
 
 def _saved(folder: Path, began: float | None) -> bool:
     """Whether there is a checkpoint to continue from, written since `began` (`None`: at any time):
     an earlier run in the same folder does not count."""
-    found = folder.glob("**/checkpoint-*/manifest.json")
-    return any(began is None or file.stat().st_mtime >= began for file in found)
+    manifests = folder.glob("**/checkpoint-*/manifest.json")
+    return any(began is None or file.stat().st_mtime >= began for file in manifests)
 
 
 def _again(path: Path, folder: Path, overrides: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ def why(
     from mrlm.replays.why import LIMITS
     from mrlm.replays.why import why as ask
 
-    found = ask(
+    result = ask(
         run,
         episode,
         step=step,
@@ -46,53 +46,53 @@ def why(
         announce=lambda cost: typer.echo(str(cost), err=as_json),
     )
     if as_json:
-        print(json.dumps(found.record()))
+        print(json.dumps(result.record()))
     else:
-        _show(found)
+        _show(result)
     if save:
-        typer.echo(f"saved: {found.save()}", err=as_json)
+        typer.echo(f"saved: {result.save()}", err=as_json)
     if not as_json:
         typer.echo(LIMITS)
 
 
-def _show(found: Why) -> None:
+def _show(result: Why) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    state = "a success" if found.solved else "not a success"
-    same = "replayed exactly" if found.exact else "NOT replayed exactly"
+    state = "a success" if result.solved else "not a success"
+    same = "replayed exactly" if result.exact else "NOT replayed exactly"
     console.print(
         Text(
-            f"{found.episode}, step {found.step}: reward {_number(found.reward)}, {state} "
-            f"(at least {found.success:g}); {same}"
+            f"{result.episode}, step {result.step}: reward {_number(result.reward)}, {state} "
+            f"(at least {result.success:g}); {same}"
         )
     )
     turns = _table("turn", "message", "outcome if different", "success", "influence")
-    for each in found.turns:
+    for entry in result.turns:
         reached = [
             f"{name} {'-' if value is None else f'{value:.3g}'}"
-            for name, value in each.influence.items()
+            for name, value in entry.influence.items()
         ]
-        message = " ".join(each.text.split())[:WIDTH]
-        rows = (_estimate(each.mean), _estimate(each.success), ", ".join(reached))
-        _row(turns, f"{each.agent}:{each.turn}", message, *rows)
+        message = " ".join(entry.text.split())[:WIDTH]
+        rows = (_estimate(entry.mean), _estimate(entry.success), ", ".join(reached))
+        _row(turns, f"{entry.agent}:{entry.turn}", message, *rows)
     console.print(turns)
     agents = _table("agent", "outcome if different", "marginal", "Shapley value")
-    for each in found.agents:
-        value = "-" if each.shapley is None else _estimate(each.shapley)
-        _row(agents, each.agent, _estimate(each.mean), _estimate(each.marginal), value)
+    for entry in result.agents:
+        value = "-" if entry.shapley is None else _estimate(entry.shapley)
+        _row(agents, entry.agent, _estimate(entry.mean), _estimate(entry.marginal), value)
     console.print(agents)
-    place = found.decisive
-    if place is not None:
-        console.print(Text(f"decisive turn: {place[0]}:{place[1]}"))
-    elif not found.solved:
+    decisive_turn = result.decisive
+    if decisive_turn is not None:
+        console.print(Text(f"decisive turn: {decisive_turn[0]}:{decisive_turn[1]}"))
+    elif not result.solved:
         console.print(Text("decisive turn: none; no replacement of a single turn led to a success"))
-    failed = sum(each.failed for each in found.turns)
+    failed = sum(entry.failed for entry in result.turns)
     lines = [f"{failed} branches failed and count in no mean"] if failed else []
-    for line in (*lines, *found.notes):
+    for line in (*lines, *result.notes):
         console.print(Text(f"note: {line}"))
     console.print(
         Text(
-            f"{found.played} episodes in {found.seconds:.2g} s, n = {found.n} of each change, "
-            f"against {found.against}; 95 % intervals"
+            f"{result.played} episodes in {result.seconds:.2g} s, n = {result.n} of each change, "
+            f"against {result.against}; 95 % intervals"
         )
     )
 
@@ -111,10 +111,10 @@ def _row(table: Table, *cells: str) -> None:
     table.add_row(*texts)
 
 
-def _estimate(found: MeanEstimate) -> str:
-    if found.low is None or found.high is None:
-        return _number(found.value)
-    return f"{_number(found.value)} [{found.low:.2f}, {found.high:.2f}]"
+def _estimate(estimate: MeanEstimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return _number(estimate.value)
+    return f"{_number(estimate.value)} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def _number(value: float | None) -> str:

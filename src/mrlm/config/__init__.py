@@ -33,7 +33,7 @@ def _derived() -> dict[str, Callable[[], Any]]:
     from mrlm.config.flat_words import config_class
 
     return {
-        name: partial(config_class, name) for name, each in faces().items() if each.kind == "config"
+        name: partial(config_class, name) for name, face in faces().items() if face.kind == "config"
     }
 
 

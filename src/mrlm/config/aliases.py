@@ -50,11 +50,11 @@ class Word:
     absent: Refused | None = None
     completions: tuple[str, ...] = ()
 
-    def value(self, given: Any) -> Any:
+    def value(self, raw: Any) -> Any:
         """The converted value, or `UNSET`."""
         if self.convert is not None:
-            return self.convert(given)
-        return self.values.get(given, given) if isinstance(given, bool | str | None) else given
+            return self.convert(raw)
+        return self.values.get(raw, raw) if isinstance(raw, bool | str | None) else raw
 
 
 def _if_positive(value: object) -> object:
@@ -79,8 +79,8 @@ def _precision(name: str) -> Callable[[Any], object]:
 
 
 def _optimizer(value: Any) -> object:
-    known = isinstance(value, str) and value.startswith("adamw_")
-    return "adamw" if known and not value.endswith("bit") else value
+    is_adamw = isinstance(value, str) and value.startswith("adamw_")
+    return "adamw" if is_adamw and not value.endswith("bit") else value
 
 
 CONVERTERS: dict[str, Callable[[Any], object]] = {
@@ -147,12 +147,12 @@ class FlatWords:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Redeclare, on the subclass, the algorithm's fields that a word would hide."""
         super().__init_subclass__(**kwargs)
-        own = dict(inspect.get_annotations(cls))
+        annotations = dict(inspect.get_annotations(cls))
         for base in reversed(cls.__mro__[1:]):
             if issubclass(base, FlatWords) or not dataclasses.is_dataclass(base):
                 continue
             described = base.__dict__.get("__pydantic_fields__", {})
             for name in described.keys() & WORDS.keys() - cls.__dict__.keys():
-                own[name] = described[name].annotation
+                annotations[name] = described[name].annotation
                 setattr(cls, name, described[name])
-        cls.__annotations__ = own
+        cls.__annotations__ = annotations

@@ -84,8 +84,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def fingerprint(data: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits of every leaf that must not change."""
-    kept = {key: value for key, value in flatten(data) if not may_change(key)}
-    text = json.dumps(kept, sort_keys=True, ensure_ascii=True)
+    fixed = {key: value for key, value in flatten(data) if not may_change(key)}
+    text = json.dumps(fixed, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

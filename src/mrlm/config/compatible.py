@@ -19,31 +19,31 @@ CRITICS = ("ippo", "mappo")
 @cache
 def compatible_faces(library: str) -> dict[str, Face]:
     """Public name -> its origin, of the classes of another library."""
-    found: dict[str, Face] = {}
+    faces: dict[str, Face] = {}
     for stem, row in read_table("compatible.yaml")[library].items():
         if "algorithm" not in row:
             continue  # words that several classes share
         config = f"{stem}Config"
         rest = (row["words"], library, row["settings"], row.get("same", {}))
-        found[config] = Face(config, row["algorithm"], "config", config, *rest)
-        found[f"{stem}Trainer"] = Face(f"{stem}Trainer", row["algorithm"], "trainer", config, *rest)
-    return found
+        faces[config] = Face(config, row["algorithm"], "config", config, *rest)
+        faces[f"{stem}Trainer"] = Face(f"{stem}Trainer", row["algorithm"], "trainer", config, *rest)
+    return faces
 
 
 def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
     for `num_iterations`, and a list of one loss as that loss."""
-    found = {
+    remaining = {
         name: value
         for name, value in words.items()
         if name not in face.same or value not in face.same[name]
     }
-    if face.library == "trl" and "num_iterations" in found:
-        found["update_epochs"] = found.pop("num_iterations")
-    loss = found.get("loss_type")
+    if face.library == "trl" and "num_iterations" in remaining:
+        remaining["update_epochs"] = remaining.pop("num_iterations")
+    loss = remaining.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:
-        found["loss_type"] = loss[0]
-    return found
+        remaining["loss_type"] = loss[0]
+    return remaining
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,31 +69,34 @@ def _optimiser_steps(
     face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
     """TRL counts optimiser steps; an iteration has one for each epoch and minibatch."""
-    found = dict(words)
+    converted = dict(words)
     if not words.get("beta"):
-        found.pop("use_bias_correction_kl", None)  # without a divergence it changes nothing
-    each = fields.get("update_epochs", 1) * fields.get("num_minibatches", 1)
-    for name in STEPS if each > 1 else ():
+        converted.pop("use_bias_correction_kl", None)  # without a divergence it changes nothing
+    per_step = fields.get("update_epochs", 1) * fields.get("num_minibatches", 1)
+    for name in STEPS if per_step > 1 else ():
         value = words.get(name)
         if value is None or value <= 0:
             continue
-        if value % each and value != face.defaults.get(name):
+        if value % per_step and value != face.defaults.get(name):
             text = (
-                f"it counts optimiser steps, of which every step of the run has {each} "
-                f"(num_iterations x num_minibatches); use {max(1, value // each) * each}"
+                f"it counts optimiser steps, of which every step of the run has {per_step} "
+                f"(num_iterations x num_minibatches); use {max(1, value // per_step) * per_step}"
             )
             raise InvalidConfig([Problem(f"{face.name}.{name}", text)])
-        found[name] = -(-value // each)
-    return found
+        converted[name] = -(-value // per_step)
+    return converted
 
 
 def _nodes(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """CoMLRL counts what is in its buffers: nodes of a tree, rollouts of an actor-critic, and tasks
     between evaluations."""
-    found = dict(words)
+    converted = dict(words)
     size = words.get("num_generations") or 1
     turns = words.get("num_turns") or 1
-    buffer, minibatch = found.pop("rollout_buffer_size"), found.pop("train_batch_size", None)
+    buffer, minibatch = (
+        converted.pop("rollout_buffer_size"),
+        converted.pop("train_batch_size", None),
+    )
     if face.algorithm in CRITICS:
         of_task = size * turns
     elif face.algorithm == "madpo":
@@ -101,13 +104,13 @@ def _nodes(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     else:
         of_task = sum(size**turn for turn in range(turns))
         if turns > 1:
-            found |= {"workflow.name": "tree", "workflow.branches": size}
+            converted |= {"workflow.name": "tree", "workflow.branches": size}
     if minibatch is not None and buffer % minibatch:
         text = f"it must divide rollout_buffer_size ({buffer}); use {buffer}"
         raise InvalidConfig([Problem(f"{face.name}.train_batch_size", text)])
-    found["training.batch_size"] = tasks = max(1, buffer // of_task)
+    converted["training.batch_size"] = tasks = max(1, buffer // of_task)
     if minibatch is not None and minibatch < buffer:
-        found["algorithm.num_minibatches"] = min(tasks, buffer // minibatch)
+        converted["algorithm.num_minibatches"] = min(tasks, buffer // minibatch)
     if (every := words.get("eval_interval")) is not None and every > 0:
-        found["eval_interval"] = max(1, every // tasks)
-    return found
+        converted["eval_interval"] = max(1, every // tasks)
+    return converted

@@ -71,8 +71,8 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for key in type(self).model_fields:
             if key not in OWN_KEYS:
-                found[key] = getattr(self, key)
-        return {key: value for key, value in found.items() if value is not None}
+                settings[key] = getattr(self, key)
+        return {key: value for key, value in settings.items() if value is not None}

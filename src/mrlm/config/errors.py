@@ -55,9 +55,9 @@ def show(value: object, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def did_you_mean(key: str, known: Iterable[str]) -> str:
+def did_you_mean(key: str, keys: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or the list of known keys."""
-    names = sorted(known)
+    names = sorted(keys)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     near = near or [name for name in names if len(key) > 2 and name.startswith(key)]
     if near:
@@ -65,28 +65,30 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     return f" (known: {', '.join(names)})" if 0 < len(names) <= 60 else ""
 
 
-def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
+def unknown_key(key: str, keys: Iterable[str], prefix: str = "") -> Problem:
     """The problem of an unknown key."""
     path = f"{prefix}.{key}" if prefix else key
     if key in WORDS and prefix:
         return Problem(path, f"unknown key; the setting is {WORDS[key].path}")
     if reason := refused_text(key):
         return Problem(path, reason)
-    return Problem(path, f"unknown key{did_you_mean(key, known)}")
+    return Problem(path, f"unknown key{did_you_mean(key, keys)}")
 
 
 def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> list[Problem]:
     """Pydantic's errors as problems; those of the types of a union are one."""
-    found: dict[tuple[Any, ...], list[Any]] = {}
+    grouped: dict[tuple[Any, ...], list[Any]] = {}
     for entry in error.errors(include_url=False):
         location = tuple(part for part in entry["loc"] if part != "[key]")
         union = len(location) > 1 and UNION.fullmatch(str(location[-1]))
-        found.setdefault(location[:-1] if union else location, []).append(entry)
+        grouped.setdefault(location[:-1] if union else location, []).append(entry)
     problems = []
-    for location, entries in found.items():
+    for location, entries in grouped.items():
         several = [_problem({**entry, "loc": location}, model, prefix) for entry in entries]
-        texts = [each.text.removesuffix(f", not {show(entries[0]['input'])}") for each in several]
-        text = " or ".join([texts[0], *(each.removeprefix("must be ") for each in texts[1:])])
+        texts = [
+            problem.text.removesuffix(f", not {show(entries[0]['input'])}") for problem in several
+        ]
+        text = " or ".join([texts[0], *(problem.removeprefix("must be ") for problem in texts[1:])])
         last = several[0].text.removeprefix(texts[0])
         problems.append(Problem(several[0].key, text + last))
     return problems
@@ -94,7 +96,7 @@ def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> l
 
 def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem:
     location = [str(part) for part in entry["loc"] if part != "[key]"]
-    kind, given = entry["type"], entry["input"]
+    kind, value = entry["type"], entry["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         above = ".".join([*([prefix] if prefix else []), *location[:-1]])
         return unknown_key(location[-1], _keys_at(model, entry["loc"][:-1]), above)
@@ -109,7 +111,7 @@ def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem
         expected = "one of " + entry["ctx"]["expected"].replace("' or '", "', '")
     else:
         expected = str(entry["msg"]).removeprefix("Input should be ").split(", ")[0]
-    return Problem(path, f"must be {expected}, not {show(given)}")
+    return Problem(path, f"must be {expected}, not {show(value)}")
 
 
 def _keys_at(model: type[Any], location: Sequence[Any]) -> list[str]:
@@ -120,10 +122,10 @@ def _keys_at(model: type[Any], location: Sequence[Any]) -> list[str]:
             inside = False
             continue
         annotation = _fields(section).get(str(part))
-        found = _section_in(annotation)
-        if found is None:
+        inner = _section_in(annotation)
+        if inner is None:
             return []
-        section = found
+        section = inner
         inside = _is_container(annotation)
     return list(_fields(section))
 
@@ -143,7 +145,7 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in typing.get_args(annotation):
-        found = _section_in(argument)
-        if found is not None:
-            return found
+        inner = _section_in(argument)
+        if inner is not None:
+            return inner
     return None

@@ -81,43 +81,43 @@ class ExperimentConfig(Section):
 
     def __init__(self, /, **data: Any) -> None:
         data = normalize.normalise(data)
-        if isinstance(place := data.get("output_dir"), str):
-            data["output_dir"] = os.path.expanduser(place)
-        given = {key: value for key, value in data.items() if key in type(self).model_fields}
+        if isinstance(folder := data.get("output_dir"), str):
+            data["output_dir"] = os.path.expanduser(folder)
+        sections = {key: value for key, value in data.items() if key in type(self).model_fields}
         settings, problems = _algorithm_sections(data)
         try:
-            super(Section, self).__init__(**given, **settings)
+            super(Section, self).__init__(**sections, **settings)
         except ValidationError as error:
             problems += problems_of(error, type(self))
         if problems:
             raise InvalidConfig(problems)
         if self.stages:
             self.stage_configs()
-        elif found := [Problem(key, text) for key, text in _contradictions(self)]:
-            raise InvalidConfig(found)
+        elif contradictions := [Problem(key, text) for key, text in _contradictions(self)]:
+            raise InvalidConfig(contradictions)
 
     def algorithm_settings(self) -> Any:
         """The run's algorithm with its settings: a new object for each call, without shared
         state."""
         name = self.training.algorithm
-        found = (self.__pydantic_extra__ or {}).get(normalize.section_key(name))
+        section = (self.__pydantic_extra__ or {}).get(normalize.section_key(name))
         cls = normalize.algorithm_class(name)
-        fields = {} if found is None else normalize.changed_fields(found)
+        fields = {} if section is None else normalize.changed_fields(section)
         return _settings(cls, fields, normalize.section_key(name))
 
     def given(self) -> dict[str, Any]:
         """The explicitly set values, in canonical keys."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key in normalize.SECTIONS:
             value = getattr(self, key)
             mapped = normalize.as_mappings(value)
             if key in self.model_fields_set or (isinstance(value, Section) and mapped):
-                found[key] = mapped
+                values[key] = mapped
         for key, value in (self.__pydantic_extra__ or {}).items():
             changed = normalize.changed_fields(value)
             if changed:
-                found[key] = changed
-        return found
+                values[key] = changed
+        return values
 
     def merged(self, changes: Mapping[str, Any]) -> ExperimentConfig:
         """A copy of this config with changes.
@@ -169,21 +169,24 @@ class ExperimentConfig(Section):
         runs: list[tuple[str, ExperimentConfig]] = []
         used: set[str] = {normalize.section_key(self.training.algorithm)}
         for index, stage in enumerate(self.stages):
-            place = f"stages.{index} ({stage.name})"
+            stage_path = f"stages.{index} ({stage.name})"
             if stage.name in [name for name, _ in runs]:
-                raise InvalidConfig([Problem(f"{place}.name", "another stage has this name")])
+                raise InvalidConfig([Problem(f"{stage_path}.name", "another stage has this name")])
             try:
                 changes = normalize.normalise(stage.changes, base=base)
                 whole = normalize.merge(base, changes)
-                own = normalize.section_key(normalize.algorithm_name(whole))
-                foreign = _sections_of_others(whole, own) - changes.keys()
-                kept = {key: value for key, value in whole.items() if key not in foreign}
-                runs.append((stage.name, ExperimentConfig(**kept)))
+                own_section = normalize.section_key(normalize.algorithm_name(whole))
+                foreign = _sections_of_others(whole, own_section) - changes.keys()
+                settings = {key: value for key, value in whole.items() if key not in foreign}
+                runs.append((stage.name, ExperimentConfig(**settings)))
             except InvalidConfig as error:
                 raise InvalidConfig(
-                    [Problem(f"{place}.{each.key}", each.text) for each in error.problems]
+                    [
+                        Problem(f"{stage_path}.{problem.key}", problem.text)
+                        for problem in error.problems
+                    ]
                 ) from None
-            used.add(own)
+            used.add(own_section)
         unused = _sections_of_others(base, "") - used
         if unused:
             key = sorted(unused)[0]
@@ -201,7 +204,7 @@ class ExperimentConfig(Section):
         if (
             not self.stages
             and self.policies
-            and all(each.model or each.endpoint for each in self.policies.values())
+            and all(policy.model or policy.endpoint for policy in self.policies.values())
         ):  # no policy begins with it
             del result["model"]["model_name_or_path"]
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
@@ -247,7 +250,7 @@ class ExperimentConfig(Section):
 def diff(old: ExperimentConfig, new: ExperimentConfig) -> list[str]:
     """`key: old -> new` for every difference that forbids resuming `old` as `new`; keys that may
     change are in `comparison.MAY_CHANGE`."""
-    before, after = (paths.absolute(each.resolved(), Path()) for each in (old, new))
+    before, after = (paths.absolute(config.resolved(), Path()) for config in (old, new))
     return comparison.differences(before, after)
 
 
@@ -261,8 +264,8 @@ def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _sections_of_others(data: Mapping[str, Any], own: str) -> set[str]:
-    return {key for key in data if key not in normalize.SECTIONS and key != own}
+def _sections_of_others(data: Mapping[str, Any], own_section: str) -> set[str]:
+    return {key for key in data if key not in normalize.SECTIONS and key != own_section}
 
 
 def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
@@ -280,20 +283,24 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
     """The algorithm objects of a canonical config, the run's own always among them, and their
     problems. Sections of others are for stages; without stages they are an error."""
     name = normalize.algorithm_name(data)
-    own = normalize.section_key(name)
+    own_section = normalize.section_key(name)
     result: dict[str, Any] = {}
     problems: list[Problem] = []
-    known = registry.names("algorithms")
-    keys = [own, *sorted(_sections_of_others(data, own))]
+    algorithm_names = registry.names("algorithms")
+    keys = [own_section, *sorted(_sections_of_others(data, own_section))]
     for key in keys:
         fields = data.get(key)
-        if key != own and key not in (*known, "algorithm"):
-            problems.append(unknown_key(key, [*normalize.SECTIONS, "eval_envs", *known]))
+        if key != own_section and key not in (*algorithm_names, "algorithm"):
+            problems.append(unknown_key(key, [*normalize.SECTIONS, "eval_envs", *algorithm_names]))
             continue
         text = None
-        if key != own and not data.get("stages") and normalize.known_fields(name) is not None:
+        if (
+            key != own_section
+            and not data.get("stages")
+            and normalize.known_fields(name) is not None
+        ):
             text = f"training.algorithm is {name!r}, so this section has no effect; remove one"
-        elif key == "algorithm" and key != own:
+        elif key == "algorithm" and key != own_section:
             text = "it is the section of an algorithm given as training.algorithm=module:Class"
         elif fields is not None and not isinstance(fields, Mapping):
             text = f"must be a mapping of keys to values, not {type(fields).__name__}"
@@ -301,12 +308,12 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
             problems.append(Problem(key, text))
             continue
         try:
-            cls = normalize.algorithm_class(name if key == own else key)
+            cls = normalize.algorithm_class(name if key == own_section else key)
             result[key] = _settings(cls, fields or {}, key)
         except InvalidConfig as error:
             problems += error.problems
         except ConfigError as error:
-            where = "training.algorithm" if key == own else key
+            where = "training.algorithm" if key == own_section else key
             problems.append(Problem(where, str(error)))
     return result, problems
 
@@ -343,8 +350,8 @@ def _contradictions(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
             text = "the critic shares the policy's network; set critic: separate, or remove it"
         yield "training.critic_model", text
     distributed = config.distributed
-    given = distributed.model_fields_set
-    if "strategy" in given and "enabled" not in given and distributed.strategy != "ddp":
+    set_fields = distributed.model_fields_set
+    if "strategy" in set_fields and "enabled" not in set_fields and distributed.strategy != "ddp":
         text = "distributed.enabled is not set, so it changes nothing; set distributed.enabled=true"
         yield "distributed.strategy", text
     environments = [*config.environments, *config.evaluation.environments]

@@ -60,41 +60,45 @@ def config_class(name: str, library: str = "") -> type[Any]:
 
 
 def without_neutral(
-    given: Mapping[str, object], own: set[str], title: str
+    arguments: Mapping[str, object], own_fields: set[str], title: str
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Keyword arguments without those of other libraries that have no effect here, and the problem
     of each that has an effect there and no equivalent here.
 
     Args:
-        given: name -> value.
-        own: names of our settings.
+        arguments: name -> value.
+        own_fields: names of our settings.
         title: name of the class, for the problems.
     """
-    kept: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     problems: list[Problem] = []
-    for name, value in given.items():
-        refused = None if name in own else refused_settings().get(name)
+    for name, value in arguments.items():
+        refused = None if name in own_fields else refused_settings().get(name)
         if refused is None:
-            kept[name] = value
+            remaining[name] = value
         elif not refused.accepts(value):
             problems.append(Problem(f"{title}.{name}", str(refused_text(name))))
-    return kept, problems
+    return remaining, problems
 
 
-def _in_one_message(cls: type[Any], given: Any, make: Callable[[Any], Any]) -> Any:
+def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) -> Any:
     """A config object; all its problems are one error. Settings of other libraries that have no
     effect here are dropped, others refused with the reason.
 
     Raises:
         ConfigError: one line per problem.
     """
-    words = dict(given.kwargs or {}) if isinstance(given, ArgsKwargs) else {}
+    words = dict(arguments.kwargs or {}) if isinstance(arguments, ArgsKwargs) else {}
     if cls.face_of.library:
         words = as_here(cls.face_of, words)
-    own = {field.name for field in dataclasses.fields(cls)}
-    kept, problems = without_neutral(words, own, cls.__name__)
+    field_names = {field.name for field in dataclasses.fields(cls)}
+    remaining, problems = without_neutral(words, field_names, cls.__name__)
     try:
-        made = make(ArgsKwargs(given.args, kept) if isinstance(given, ArgsKwargs) else given)
+        made = make(
+            ArgsKwargs(arguments.args, remaining)
+            if isinstance(arguments, ArgsKwargs)
+            else arguments
+        )
     except ValidationError as error:
         problems += problems_of(error, cls, cls.__name__)
     except InvalidConfig as error:
@@ -108,19 +112,19 @@ def _in_one_message(cls: type[Any], given: Any, make: Callable[[Any], Any]) -> A
 
 def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
     """The settings of an algorithm (or config) class without the flat words: name -> default."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for base in reversed(algorithm.__mro__):
         if base is FlatWords or not dataclasses.is_dataclass(base):
             continue
         if issubclass(base, FlatWords):
-            own = inspect.get_annotations(base)
-            described = {n: base.__pydantic_fields__[n] for n in own if n in found}  # type: ignore[attr-defined]
+            annotations = inspect.get_annotations(base)
+            described = {n: base.__pydantic_fields__[n] for n in annotations if n in defaults}  # type: ignore[attr-defined]
         else:
             described = base.__dict__.get("__pydantic_fields__", {})
-        found |= {
+        defaults |= {
             name: field.get_default(call_default_factory=True) for name, field in described.items()
         }
-    return found
+    return defaults
 
 
 def changed_fields(settings: Any) -> dict[str, Any]:
@@ -129,20 +133,20 @@ def changed_fields(settings: Any) -> dict[str, Any]:
     kind = type(settings)
     defaults = algorithm_fields(kind)
     values = {name: getattr(settings, name) for name in defaults}
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in values.items():
         others = {key: other for key, other in values.items() if key != name}
         if value != kind.implied(others).get(name, defaults[name]):
-            found[name] = value
-    return found
+            changes[name] = value
+    return changes
 
 
 def flat_words(settings: object) -> dict[str, Any]:
     """The flat words that were given to a config object."""
     if not isinstance(settings, FlatWords):
         return {}
-    own = algorithm_fields(type(settings))
-    values = {name: getattr(settings, name) for name in WORDS if name not in own}
+    fields = algorithm_fields(type(settings))
+    values = {name: getattr(settings, name) for name in WORDS if name not in fields}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -162,16 +166,16 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     title = type(settings).__name__
     fields, paths = changed_fields(settings), {}
     source = {f"algorithm.{name}": f"{title}.{name}" for name in fields}
-    known = algorithm_fields(type(settings))
+    algorithm_settings = algorithm_fields(type(settings))
     words = flat_words(settings)
     face = type(settings).face_of if isinstance(settings, FlatWords) else None
     if face is not None and face.library:
         words = counted(face, words, fields)
         paths = {path: words.pop(path) for path in list(words) if "." in path}
         source |= dict.fromkeys(paths, title)
-    for _, name, given in folded([(title, *word) for word in words.items()]):
-        path, value = WORDS[name].path, WORDS[name].value(given)
-        if value is UNSET or not applies(WORDS[name], value, known, f"{title}.{name}"):
+    for _, name, raw in folded([(title, *word) for word in words.items()]):
+        path, value = WORDS[name].path, WORDS[name].value(raw)
+        if value is UNSET or not applies(WORDS[name], value, algorithm_settings, f"{title}.{name}"):
             continue
         target, key = paths, path
         if path.startswith("algorithm."):
@@ -200,13 +204,13 @@ def setting_of(word: str) -> str:
     return WORDS[word].path.removeprefix("algorithm.") if word in WORDS else word
 
 
-def applies(word: Word, value: object, known: Mapping[str, object], source: str) -> bool:
+def applies(word: Word, value: object, fields: Mapping[str, object], source: str) -> bool:
     """Whether the run has the setting of a word.
 
     Args:
         word: the word.
         value: its converted value.
-        known: the settings of the run's algorithm.
+        fields: the settings of the run's algorithm.
         source: where the word was written.
 
     Returns:
@@ -216,10 +220,10 @@ def applies(word: Word, value: object, known: Mapping[str, object], source: str)
         ConfigError: the algorithm does not have the setting; the message contains the fix.
     """
     name = word.path.removeprefix("algorithm.")
-    if name == word.path or name in known:
+    if name == word.path or name in fields:
         return True
     if word.absent is None:
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, fields)
         text = f"it means the algorithm's {name!r}, which this algorithm does not have{hint}"
         raise InvalidConfig([Problem(source, text)])
     if not word.absent.accepts(value):
@@ -233,20 +237,20 @@ def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, obj
     Raises:
         ConfigError: one of them without the other.
     """
-    given = _without_strategies(list(words))
-    switches = [value for _, name, value in given if name == "reference_kl_enabled"]
-    weights = [place for place, name, _ in given if name == "reference_kl_coef"]
+    plain_words = _without_strategies(list(words))
+    switches = [value for _, name, value in plain_words if name == "reference_kl_enabled"]
+    weights = [section for section, name, _ in plain_words if name == "reference_kl_coef"]
     if weights and not switches:
         text = "it has an effect only with reference_kl_enabled: true; or set kl_coef"
         raise InvalidConfig([Problem(f"{weights[0]}.reference_kl_coef".lstrip("."), text)])
-    kept: list[tuple[str, str, object]] = []
-    for place, name, value in given:
+    combined: list[tuple[str, str, object]] = []
+    for section, name, value in plain_words:
         if name == "reference_kl_enabled":
             if value and not weights:
-                kept.append((place, "reference_kl_coef", REFERENCE_KL))
+                combined.append((section, "reference_kl_coef", REFERENCE_KL))
         elif name != "reference_kl_coef" or switches[0]:
-            kept.append((place, name, value))
-    return kept
+            combined.append((section, name, value))
+    return combined
 
 
 def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str, str, object]]:
@@ -256,24 +260,24 @@ def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str,
         ConfigError: a strategy that is not here, or steps that it makes idle.
     """
     values = {name: value for _, name, value in words}
-    found = [word for word in words if word[1] not in STRATEGIES]
-    for place, name, given in words:
+    remaining = [word for word in words if word[1] not in STRATEGIES]
+    for section, name, setting in words:
         steps = STRATEGIES.get(name)
-        if steps is None or given is None:
+        if steps is None or setting is None:
             continue
-        plain = given.value if isinstance(given, Enum) else given  # transformers' own
-        value, where = str(plain), f"{place}.{name}".lstrip(".")
+        plain = setting.value if isinstance(setting, Enum) else setting  # transformers' own
+        value, where = str(plain), f"{section}.{name}".lstrip(".")
         if value not in ("no", "steps") or (value == "no" and name == "logging_strategy"):
             instead = "report_to='none'" if value == "no" else f"{name}='steps' and {steps}"
             raise InvalidConfig([Problem(where, f"{value!r} is not supported; set {instead}")])
         if value == "no" and name == "save_strategy":
-            found = [word for word in found if word[1] != steps] + [(place, steps, None)]
+            remaining = [word for word in remaining if word[1] != steps] + [(section, steps, None)]
         elif value == "no" and values.get(steps) is not None:
             text = f"it is 'no', so {steps} changes nothing; set it to 'steps', or remove {steps}"
             raise InvalidConfig([Problem(where, text)])
         elif name == "eval_strategy" and value == "steps" and values.get(steps) is None:
-            found.append((place, steps, values.get("logging_steps") or 1))
-    return found
+            remaining.append((section, steps, values.get("logging_steps") or 1))
+    return remaining
 
 
 def twice(path: str, one: tuple[object, str], other: tuple[object, str]) -> Problem:

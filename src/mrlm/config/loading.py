@@ -88,23 +88,32 @@ def parse_config(
     data: Mapping[str, Any], overrides: Overrides = (), where: str = ""
 ) -> ExperimentConfig:
     """Like `load_config`, for data already read; `where` is its name in messages."""
-    given = [overrides] if isinstance(overrides, str) else overrides
-    parsed = [_parsed(each) for each in (given.items() if isinstance(given, Mapping) else given)]
+    override_list = [overrides] if isinstance(overrides, str) else overrides
+    parsed = [
+        _parsed(override)
+        for override in (
+            override_list.items() if isinstance(override_list, Mapping) else override_list
+        )
+    ]
     applied: dict[str, Override] = {}
     try:
         name = normalize.algorithm_name(data)
-        for each in parsed:
-            if each.path in ("training.algorithm", "algorithm") and isinstance(each.value, str):
-                name = each.value
+        for override in parsed:
+            if override.path in ("training.algorithm", "algorithm") and isinstance(
+                override.value, str
+            ):
+                name = override.value
         tree = normalize.normalise(data, algorithm=name)
-        for each in parsed:
-            applied[_apply(tree, each, name)] = each
+        for override in parsed:
+            applied[_apply(tree, override, name)] = override
         config = ExperimentConfig(**tree)
         if config.stages:
             _check_stages(config, tree, applied)
         return config
     except InvalidConfig as error:
-        raise InvalidConfig([_placed(each, applied) for each in error.problems], where) from None
+        raise InvalidConfig(
+            [_placed(override, applied) for override in error.problems], where
+        ) from None
     except RecursionError:
         raise ConfigError(f"{where}: it is nested too deeply") from None
 
@@ -136,10 +145,10 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     elif parts[0] == "algorithm":
         parts[0] = section
     value = override.value
-    place = parts[0] if len(parts) == 2 else ""
-    if len(parts) == 1 or place in ("training", section):
+    head = parts[0] if len(parts) == 2 else ""
+    if len(parts) == 1 or head in ("training", section):
         word = normalize.word_at(
-            place, parts[-1], algorithm, normalize.known_fields(algorithm) or {}
+            head, parts[-1], algorithm, normalize.known_fields(algorithm) or {}
         )
         if word is not None and word.path != PER_DEVICE:
             value = word.value(value)
@@ -157,30 +166,30 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
 
 def _set(tree: dict[str, Any], parts: list[str], value: object, override: Override) -> None:
     """Set a value at a path; missing mappings on the way are created, list items are not."""
-    place: Any = tree
+    node: Any = tree
     for depth, part in enumerate(parts):
         last = depth == len(parts) - 1
-        if isinstance(place, list):
-            key: Any = _index(place, part, parts[:depth], override)
-        elif isinstance(place, dict):
+        if isinstance(node, list):
+            key: Any = _index(node, part, parts[:depth], override)
+        elif isinstance(node, dict):
             key = part
-            if not last and place.get(part) is None:
-                place[part] = {}
+            if not last and node.get(part) is None:
+                node[part] = {}
         else:
             above = ".".join(parts[:depth])
-            text = f"{above} is {show(place)}, so it has no {part!r}"
+            text = f"{above} is {show(node)}, so it has no {part!r}"
             raise ConfigError(f"override {show(override.text)}: {text}")
         if last:
-            place[key] = value
+            node[key] = value
         else:
-            place = place[key]
+            node = node[key]
 
 
 def _index(items: list[object], part: str, above: list[str], override: Override) -> int:
     count = len(items)
     if not part.isdecimal() or len(part) > 9 or int(part) >= count:
-        known = [str(index) for index in range(count)]
-        hint = f" (known: {', '.join(known)})" if known else ""
+        indices = [str(index) for index in range(count)]
+        hint = f" (known: {', '.join(indices)})" if indices else ""
         text = f"{'.'.join(above)} is a list of {count}, so {part!r} is not an index of it{hint}"
         raise ConfigError(f"override {show(override.text)}: {text}")
     return int(part)
@@ -198,18 +207,22 @@ def _check_stages(
         path = "training.batch_size" if written == PER_DEVICE else written
         if path.split(".")[0] in ("stages", "experiment_name", "output_dir"):
             continue
-        kept, reached = _own_settings(config, path, normalize.NestedSettings(dict(tree)).get(path))
-        names = ", ".join(f"{config.stages[index].name} ({show(own)})" for index, own in kept)
+        differing, reached = _own_settings(
+            config, path, normalize.NestedSettings(dict(tree)).get(path)
+        )
+        names = ", ".join(
+            f"{config.stages[index].name} ({show(stage_value)})" for index, stage_value in differing
+        )
         value = override.text.partition("=")[2]
-        instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in kept)
+        instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in differing)
         text = f"stages have settings of their own, which take precedence: {names}; write {instead}"
-        if reached and kept:
+        if reached and differing:
             log.warning("override %s: %s", show(override.text), text)
         elif not reached:
             unread = (
                 "no stage uses this section, so it changes nothing; write stages.<number>.<key>"
             )
-            problems.append(Problem(path, text if kept else unread))
+            problems.append(Problem(path, text if differing else unread))
     if problems:
         raise InvalidConfig(problems)
 
@@ -219,9 +232,9 @@ def _own_settings(
 ) -> tuple[list[tuple[int, object]], bool]:
     """(number, value) of the stages that set a path to another value, and whether any stage uses
     the value outside the stages."""
-    base = {key: found for key, found in config.given().items() if key != "stages"}
+    base = {key: setting for key, setting in config.given().items() if key != "stages"}
     first = path.split(".")[0]
-    kept: list[tuple[int, object]] = []
+    differing: list[tuple[int, object]] = []
     reached = False
     for index, (stage, (_, run)) in enumerate(
         zip(config.stages, config.stage_configs(), strict=True)
@@ -230,19 +243,21 @@ def _own_settings(
         if first not in normalize.SECTIONS and first != section:
             continue
         changes = normalize.normalise(stage.changes, base=base)
-        own = next((o for o, ours in _pairs(changes, path.split("."), value) if o != ours), UNSET)
-        if own is UNSET:
+        stage_value = next(
+            (o for o, ours in _pairs(changes, path.split("."), value) if o != ours), UNSET
+        )
+        if stage_value is UNSET:
             reached = True
         else:
-            kept.append((index, own))
-    return kept, reached
+            differing.append((index, stage_value))
+    return differing, reached
 
 
 def _pairs(changes: object, parts: Sequence[str], value: object) -> Iterator[tuple[object, object]]:
     """Pairs of a stage's own value at a path (or at a prefix of it) and the overriding value."""
-    for place, part in enumerate(parts):
+    for depth, part in enumerate(parts):
         if not isinstance(changes, Mapping):
-            yield changes, None if place else value
+            yield changes, None if depth else value
             return
         if part not in changes:
             return

@@ -63,8 +63,8 @@ def _written(data: Mapping[str, Any], key: str) -> str | None:
 
 def _training(data: Mapping[str, Any]) -> dict[str, Any]:
     """The set values of the section `training`; none if it is of a wrong type."""
-    found = as_mappings(data.get("training", {}))
-    return found if isinstance(found, dict) else {}
+    section = as_mappings(data.get("training", {}))
+    return section if isinstance(section, dict) else {}
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -75,14 +75,14 @@ def algorithm_class(name: str) -> type[Any]:
     """
     try:
         TrainingConfig(algorithm=name)
-        found = registry.load("algorithms", name)
+        cls = registry.load("algorithms", name)
     except InvalidConfig as error:
         raise ConfigError(error.problems[0].text) from None
-    if not inspect.isclass(found) or not _validates(found):
+    if not inspect.isclass(cls) or not _validates(cls):
         raise ConfigError(
             f"{name!r} is not an algorithm; give a class that derives from mrlm.Algorithm"
         )
-    return found
+    return cls
 
 
 def _validates(cls: type[Any]) -> bool:
@@ -98,23 +98,23 @@ def known_fields(name: str) -> dict[str, Any] | None:
         return None
 
 
-def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, object]) -> Word | None:
+def word_at(section: str, key: str, algorithm: str, fields: Mapping[str, object]) -> Word | None:
     """The meaning of a key at the top level (`place=""`), in `training` or in the algorithm's
     section; `None` if it is in its own section already."""
-    if place == "" and (key in SECTIONS or key == section_key(algorithm) or key == "eval_envs"):
+    if section == "" and (key in SECTIONS or key == section_key(algorithm) or key == "eval_envs"):
         return None
-    if place == "training" and key in TrainingConfig.model_fields:
+    if section == "training" and key in TrainingConfig.model_fields:
         return None
     if key in fields:
-        return None if place == section_key(algorithm) else Word(f"algorithm.{key}")
+        return None if section == section_key(algorithm) else Word(f"algorithm.{key}")
     return WORDS.get(key)
 
 
-def _neutral(place: str, key: str, value: object, algorithm: str) -> bool:
+def _neutral(section: str, key: str, value: object, algorithm: str) -> bool:
     """Whether a key is a setting of another library with the value of the behaviour here."""
-    own = section_key(algorithm)
-    settings = TrainingConfig.model_fields if place == "training" else (*SECTIONS, own)
-    if key in (known_fields(algorithm) or {} if place == own else settings):
+    own_section = section_key(algorithm)
+    settings = TrainingConfig.model_fields if section == "training" else (*SECTIONS, own_section)
+    if key in (known_fields(algorithm) or {} if section == own_section else settings):
         return False
     refused = refused_settings().get(key)
     return refused is not None and refused.accepts(value)
@@ -129,12 +129,12 @@ class NestedSettings:
 
     def get(self, path: str) -> Any:
         """The value at a dotted path, or `UNSET`."""
-        found: Any = self.data
+        value: Any = self.data
         for part in path.split("."):
-            if not isinstance(found, Mapping) or part not in found:
+            if not isinstance(value, Mapping) or part not in value:
                 return UNSET
-            found = found[part]
-        return found
+            value = value[part]
+        return value
 
     def put(self, path: str, value: object, source: str) -> None:
         """Set a value; setting the same value twice is allowed.
@@ -142,23 +142,23 @@ class NestedSettings:
         Raises:
             ConfigError: the path already has another value.
         """
-        known = self.get(path)
-        if value == {} and isinstance(known, Mapping):
+        current = self.get(path)
+        if value == {} and isinstance(current, Mapping):
             return
-        if known is not UNSET and known != value:
+        if current is not UNSET and current != value:
             raise InvalidConfig(
-                [twice(path, (known, self.written.get(path, path)), (value, source))]
+                [twice(path, (current, self.written.get(path, path)), (value, source))]
             )
         *above, last = path.split(".")
-        place = self.data
+        node = self.data
         for part in above:
-            inner = place.get(part)
+            inner = node.get(part)
             if inner is None:
-                inner = place[part] = {}
+                inner = node[part] = {}
             if not isinstance(inner, dict):
                 return  # sections of a wrong type are reported by their validation
-            place = inner
-        place[last] = value
+            node = inner
+        node[last] = value
         self.written.setdefault(path, source)
 
 
@@ -183,19 +183,19 @@ def normalise(
     section = section_key(name)
     tree = NestedSettings(_mappings(_aliases(data, name), section, words))
     fields = known_fields(name) or {}
-    for place in ("", "training", section):
-        inside = tree.data if place == "" else tree.data.get(place)
+    for where in ("", "training", section):
+        inside = tree.data if where == "" else tree.data.get(where)
         if not isinstance(inside, dict):
             continue
-        for key in [key for key in inside if word_at(place, str(key), name, fields)]:
-            words.append((place, key, inside.pop(key)))
-        for key in [key for key, value in inside.items() if _neutral(place, str(key), value, name)]:
+        for key in [key for key in inside if word_at(where, str(key), name, fields)]:
+            words.append((where, key, inside.pop(key)))
+        for key in [key for key, value in inside.items() if _neutral(where, str(key), value, name)]:
             del inside[key]
     pending: list[tuple[str, object]] = []
-    for place, key, given in folded(words):
-        source = f"{place}.{key}" if place else key
-        word = word_at(place, key, name, fields) or WORDS[key]
-        value = word.value(given)
+    for where, key, raw in folded(words):
+        source = f"{where}.{key}" if where else key
+        word = word_at(where, key, name, fields) or WORDS[key]
+        value = word.value(raw)
         if value is UNSET or (fields and not applies(word, value, fields, source)):
             continue
         if word.path == PER_DEVICE:
@@ -213,9 +213,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """`base` with `changes` applied: mappings are merged, anything else is replaced."""
     result = dict(base)
     for key, value in changes.items():
-        known = result.get(key)
-        both = isinstance(known, Mapping) and isinstance(value, Mapping)
-        result[key] = merge(known, value) if both else value  # type: ignore[arg-type]
+        current = result.get(key)
+        both = isinstance(current, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(current, value) if both else value  # type: ignore[arg-type]
     return result
 
 
@@ -243,9 +243,9 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     section = section_key(algorithm)
     if isinstance(result.get("algorithm"), str):
         training = _training(result)
-        given = training.get("algorithm", result["algorithm"])
-        if given != result["algorithm"]:
-            both = (given, "training.algorithm"), (result["algorithm"], "algorithm")
+        chosen_name = training.get("algorithm", result["algorithm"])
+        if chosen_name != result["algorithm"]:
+            both = (chosen_name, "training.algorithm"), (result["algorithm"], "algorithm")
             raise InvalidConfig([twice("training.algorithm", *both)])
         result["training"] = {**training, "algorithm": result.pop("algorithm")}
     elif _written(result, "algorithm") is None and _written(result, "preset") == algorithm:
@@ -262,7 +262,7 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
 
 
 def _mappings(
-    data: dict[str, Any], own: str, words: list[tuple[str, str, object]]
+    data: dict[str, Any], own_section: str, words: list[tuple[str, str, object]]
 ) -> dict[str, Any]:
     """Sections and config objects as mappings of their set values; the flat words of the run's
     algorithm are added to `words`."""
@@ -270,11 +270,11 @@ def _mappings(
     for key, value in data.items():
         if not isinstance(value, type) and dataclasses.is_dataclass(value):
             flat = flat_words(value)
-            if flat and key != own:
+            if flat and key != own_section:
                 word = next(iter(flat))
                 text = f"it is not the run's algorithm, so set {WORDS[word].path} where it is"
                 raise InvalidConfig([Problem(f"{key}.{word}", text)])
-            words += [(key, word, given) for word, given in flat.items()]
+            words += [(key, word, raw) for word, raw in flat.items()]
             if _validates(type(value)):
                 value = changed_fields(value)
         result[key] = as_mappings(value)

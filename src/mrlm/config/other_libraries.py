@@ -29,7 +29,7 @@ class Refused:
         """Whether a value equals the behaviour here."""
         plain = list(value) if isinstance(value, tuple) else value
         plain = str(plain.value) if isinstance(plain, Enum) else plain  # such as transformers' own
-        return any(type(plain) is type(each) and plain == each for each in self.same)
+        return any(type(plain) is type(accepted) and plain == accepted for accepted in self.same)
 
 
 def read_table(name: str) -> Any:
@@ -58,5 +58,5 @@ def refused_settings() -> dict[str, Refused]:
 
 def refused_text(name: str) -> str | None:
     """The reason why a setting of another library is refused; `None` if it is unknown."""
-    found = refused_settings().get(name)
-    return None if found is None else f"no setting of MRLM: {found.reason}"
+    setting = refused_settings().get(name)
+    return None if setting is None else f"no setting of MRLM: {setting.reason}"

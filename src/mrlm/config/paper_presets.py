@@ -51,12 +51,12 @@ def read_presets(file: Path) -> dict[str, PaperPreset]:
         return {}
     import yaml  # not needed for --help on the command line
 
-    found = {}
+    presets = {}
     for name, row in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         settings = {setting: tuple(both) for setting, both in row["settings"].items()}
         rate = tuple(row["learning_rate"]) if "learning_rate" in row else None
-        found[name] = PaperPreset(row["paper"], settings, rate, tuple(row["departs"]))
-    return found
+        presets[name] = PaperPreset(row["paper"], settings, rate, tuple(row["departs"]))
+    return presets
 
 
 def preset_of(presets: Mapping[str, PaperPreset], name: object, algorithm: str) -> PaperPreset:
@@ -67,5 +67,5 @@ def preset_of(presets: Mapping[str, PaperPreset], name: object, algorithm: str) 
     """
     if isinstance(name, str) and name in presets:
         return presets[name]
-    known = f"use {' or '.join(presets)}" if presets else "it has none; remove it"
-    raise ConfigError(f"preset={name!r} is not a preset of {algorithm}; {known}")
+    choices = f"use {' or '.join(presets)}" if presets else "it has none; remove it"
+    raise ConfigError(f"preset={name!r} is not a preset of {algorithm}; {choices}")

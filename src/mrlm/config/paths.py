@@ -37,24 +37,24 @@ PROGRAM = "live-object:"
 Change = Callable[[str], str]
 
 
-def absolute(data: object, folder: Path, known: Mapping[str, str] | None = None) -> Any:
+def absolute(data: object, folder: Path, aliases: Mapping[str, str] | None = None) -> Any:
     """Config data with its paths made absolute.
 
-    A path is looked up in `folder`, then in the current folder, then in `known`. A path found in
+    A path is looked up in `folder`, then in the current folder, then in `aliases`. A path found in
     none of these is unchanged: it may be a hub id, or the name of a preset.
 
     Args:
         data: nested mappings and lists.
         folder: folder of the config file.
-        known: path as written -> its original location.
+        aliases: path as written -> its original location.
     """
 
     def change(text: str) -> str:
         text = os.path.expanduser(text)
-        places = (folder / text, Path(text), Path((known or {}).get(text, "")))
-        for place in places:
-            if place.parts and _exists(place):
-                return os.path.abspath(place)
+        places = (folder / text, Path(text), Path((aliases or {}).get(text, "")))
+        for candidate in places:
+            if candidate.parts and _exists(candidate):
+                return os.path.abspath(candidate)
         return text
 
     return _changed(data, change)
@@ -84,8 +84,8 @@ def written(path: str, folder: Path) -> str:
 
 def data_paths(data: object) -> list[str]:
     """The files and folders of data that a config names, once each."""
-    found = {value for key, value in _leaves(data) if key in DATA and _exists(Path(value))}
-    return sorted(found)
+    files = {value for key, value in _leaves(data) if key in DATA and _exists(Path(value))}
+    return sorted(files)
 
 
 def known_paths(folder: Path) -> dict[str, str]:
@@ -102,9 +102,9 @@ def named_paths(data: object) -> list[str]:
     return sorted({value for _, value in _leaves(data) if _exists(Path(value))})
 
 
-def _exists(place: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
-        return place.exists()
+        return path.exists()
     except OSError:  # too long to be a path
         return False
 

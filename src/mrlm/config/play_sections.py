@@ -98,10 +98,10 @@ class AgentConfig(Section):
     @field_validator("generation")
     @classmethod
     def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        known = set(GenerationConfig.model_fields) - {"max_prompt_tokens"}
+        allowed = set(GenerationConfig.model_fields) - {"max_prompt_tokens"}
         for key in value:
-            if key not in known:
-                raise ValueError(f"unknown key {key!r} for an agent{did_you_mean(key, known)}")
+            if key not in allowed:
+                raise ValueError(f"unknown key {key!r} for an agent{did_you_mean(key, allowed)}")
         try:
             checked = GenerationConfig(**value)
         except InvalidConfig as error:
@@ -188,18 +188,20 @@ class EnvironmentConfig(PluginSection):
     @field_validator("server_address")
     @classmethod
     def _addresses(cls, value: list[str]) -> list[str]:
-        for each in value:
-            if not ADDRESS.fullmatch(each):
+        for address in value:
+            if not ADDRESS.fullmatch(address):
                 raise ValueError(
-                    f"{each!r} is not an address; write host:port, such as localhost:50051"
+                    f"{address!r} is not an address; write host:port, such as localhost:50051"
                 )
         return value
 
     @model_validator(mode="after")
     def _remote_or_not(self) -> EnvironmentConfig:
-        given = [name for name in REMOTE if getattr(self, name)]
-        if given and not self.remote:
-            raise ValueError(f"{given[0]} is for an environment on a server: add remote: true")
+        remote_settings = [name for name in REMOTE if getattr(self, name)]
+        if remote_settings and not self.remote:
+            raise ValueError(
+                f"{remote_settings[0]} is for an environment on a server: add remote: true"
+            )
         if self.remote and not (self.server_address or self.servers_file):
             raise ValueError(
                 "remote: true needs server_address (host:port, or a list) or servers_file"
@@ -219,8 +221,8 @@ class EnvironmentConfig(PluginSection):
     @property
     def remote_arguments(self) -> dict[str, Any]:
         """The arguments for a server, which knows the constructor."""
-        given = self.parameters
-        return given if self.max_turns is None else given | {"max_turns": self.max_turns}
+        arguments = self.parameters
+        return arguments if self.max_turns is None else arguments | {"max_turns": self.max_turns}
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the environment's constructor, checked against its signature;
@@ -229,11 +231,15 @@ class EnvironmentConfig(PluginSection):
         Raises:
             ConfigError: an argument is unknown, missing, or of the wrong type.
         """
-        given, (named, _) = self.parameters, accepted(plugin)
-        free = [each for each in ("max_turns", "max_attempts") if each in named.keys() - given]
+        arguments, (named, _) = self.parameters, accepted(plugin)
+        free = [
+            limit_name
+            for limit_name in ("max_turns", "max_attempts")
+            if limit_name in named.keys() - arguments
+        ]
         if self.max_turns is not None and free:
-            given[free[0]] = self.max_turns
-        return fitted_arguments(plugin, given, f"environment {self.name or self.env_type!r}")
+            arguments[free[0]] = self.max_turns
+        return fitted_arguments(plugin, arguments, f"environment {self.name or self.env_type!r}")
 
 
 class WorkflowConfig(PluginSection):

@@ -20,21 +20,23 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The keyword parameters of a class or function, and whether it accepts any others."""
     parameters = inspect.signature(plugin).parameters
-    named = {name: each for name, each in parameters.items() if each.kind in _KEYWORD}
-    return named, any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    named = {
+        name: parameter for name, parameter in parameters.items() if parameter.kind in _KEYWORD
+    }
+    return named, any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def fitted_arguments(
-    plugin: Callable[..., Any], given: Mapping[str, Any], where: str
+    plugin: Callable[..., Any], passed: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """`given`, checked against the signature of `plugin`.
+    """`passed`, checked against the signature of `plugin`.
 
     Names must exist, parameters without a default must be given, and if a parameter has a type its
     value is converted to it (a YAML list becomes a tuple) or rejected.
 
     Args:
         plugin: a class or a function.
-        given: keyword arguments as written.
+        passed: keyword arguments as written.
         where: name of the section in messages.
 
     Raises:
@@ -44,7 +46,7 @@ def fitted_arguments(
     hints = _hints(plugin)
     problems: list[Problem] = []
     arguments: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in passed.items():
         if name not in named and not open_ended:
             text = f"unknown argument {name!r}{did_you_mean(name, named)}"
             problems.append(Problem(where, text))
@@ -56,7 +58,9 @@ def fitted_arguments(
             expected = str(first["msg"]).removeprefix("Input should be ").split(", ")[0]
             problems.append(Problem(where, f"{name} must be {expected}, not {show(value)}"))
     missing = [
-        name for name, each in named.items() if each.default is each.empty and name not in given
+        name
+        for name, parameter in named.items()
+        if parameter.default is parameter.empty and name not in passed
     ]
     problems += [Problem(where, f"the argument {name!r} is required") for name in missing]
     if problems:

@@ -194,7 +194,7 @@ def lora_of(model: ModelConfig, policy: PolicyConfig) -> Adapter:
     `None` for a frozen policy."""
     if not policy.trainable:
         return None
-    own = policy.lora
-    if own is False or (own and own.model_fields_set):
-        return own
-    return own if model.lora is None else model.lora
+    adapter = policy.lora
+    if adapter is False or (adapter and adapter.model_fields_set):
+        return adapter
+    return adapter if model.lora is None else model.lora

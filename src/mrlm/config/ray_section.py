@@ -60,20 +60,20 @@ class RayConfig(Section):
             raise ValueError(
                 "num_cpus and num_gpus are of a cluster that is started here; remove address"
             )
-        asked = {"environment_pool": self.environment_pool}
+        requested = {"environment_pool": self.environment_pool}
         for name, section in self.policies.items():
-            asked |= {f"policies.{name}.learner": section.learner}
-            asked |= {f"policies.{name}.engine": section.engine}
+            requested |= {f"policies.{name}.learner": section.learner}
+            requested |= {f"policies.{name}.engine": section.engine}
             if self.colocated and (section.engine is not None or section.engines > 1):
                 raise ValueError(
                     f"policies.{name}: engines of their own need colocated=false; set it, or "
                     "remove engine and engines"
                 )
-        for key, pool in asked.items():
+        for key, pool in requested.items():
             if pool is not None and pool not in self.pools:
-                known = ", ".join(self.pools) or "none"
-                raise ValueError(f"{key}: pool {pool!r} does not exist; pools are {known}")
-        for name in (name for name in self.pools if name not in asked.values()):
+                pool_names = ", ".join(self.pools) or "none"
+                raise ValueError(f"{key}: pool {pool!r} does not exist; pools are {pool_names}")
+        for name in (name for name in self.pools if name not in requested.values()):
             raise ValueError(f"pools.{name}: no part uses this pool; remove it")
         if self.environment_pool is not None and not self.environment_workers:
             raise ValueError("environment_pool: needs environment_workers; set them, or remove it")

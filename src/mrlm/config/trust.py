@@ -46,8 +46,8 @@ def origin_of(path: Path) -> str | None:
     """The origin of the folder of a file, if that or one above it was pulled."""
     here = path.absolute()
     places = dict.fromkeys((here, *here.parents, *path.resolve().parents))
-    marks = (place / MARK for place in places)
-    return next((each.read_text("utf-8").strip() for each in marks if each.is_file()), None)
+    marks = (folder / MARK for folder in places)
+    return next((mark.read_text("utf-8").strip() for mark in marks if mark.is_file()), None)
 
 
 def is_trusted(path: Path) -> bool:
@@ -86,14 +86,14 @@ def settings_to_trust(data: Any, key: str = "") -> Iterator[str]:
     if REACHES.fullmatch(name) and data:
         yield key
     elif isinstance(data, Mapping):
-        for each, value in data.items():
-            path = f"{key}.{each}" if key else str(each)
-            if is_reference(str(each)):
+        for item, value in data.items():
+            path = f"{key}.{item}" if key else str(item)
+            if is_reference(str(item)):
                 yield path
             yield from settings_to_trust(value, path)
     elif isinstance(data, list | tuple):
-        for place, value in enumerate(data):
-            yield from settings_to_trust(value, f"{key}.{place}")
+        for index, value in enumerate(data):
+            yield from settings_to_trust(value, f"{key}.{index}")
     elif isinstance(data, str) and _reaches(name, data):
         yield key
 

@@ -175,26 +175,26 @@ class _Sizes:
         if not isinstance(node, yaml.CollectionNode):
             return 0, 1, 0
         if id(node) in self.known:
-            found = self.known[id(node)]
-            if found is None:
+            size_found = self.known[id(node)]
+            if size_found is None:
                 problem = "a recursive value: it contains itself"
                 raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
-            return found
+            return size_found
         self.known[id(node)] = None
         entries, parts = 0, list(node.value)
         if isinstance(node, yaml.MappingNode):
             pairs = [(key, value) for key, value in node.value if key.tag != MERGE]
-            entries, parts = len(pairs), [each for pair in pairs for each in pair]
+            entries, parts = len(pairs), [part for pair in pairs for part in pair]
             sources = [value for key, value in node.value if key.tag == MERGE]
             for source in sources:
                 many = source.value if isinstance(source, yaml.SequenceNode) else [source]
-                brought = sum(self.of(each)[2] for each in many)
+                brought = sum(self.of(part)[2] for part in many)
                 entries, self.merged = entries + brought, self.merged + brought
             parts += sources
-        sizes = [self.of(each) for each in parts]
+        sizes = [self.of(part) for part in parts]
         levels = 1 + max((size[0] for size in sizes), default=0)
-        found = self.known[id(node)] = levels, 1 + sum(size[1] for size in sizes), entries
-        return found
+        size_found = self.known[id(node)] = levels, 1 + sum(size[1] for size in sizes), entries
+        return size_found
 
 
 def _check_size(node: yaml.Node, where: str) -> None:

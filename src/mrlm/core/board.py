@@ -133,16 +133,16 @@ class _Reader(HTMLParser):
                 self.handle_endtag(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = " ".join(value or "" for name, value in attrs if name == "class")
-        self._start(tag, given, self.get_starttag_text() or f"<{tag}>")
+        class_names = " ".join(value or "" for name, value in attrs if name == "class")
+        self._start(tag, class_names, self.get_starttag_text() or f"<{tag}>")
 
-    def _start(self, tag: str, given: str, text: str) -> None:
+    def _start(self, tag: str, class_names: str, text: str) -> None:
         """Opens an element with classes, or keeps the text of its tag."""
         if tag not in TAGS or not self._elements or len(self._open) > DEEPEST:
             self.handle_data(text)
             return
         self._elements -= 1
-        node: list[Node] = [_kind(tag, given)]
+        node: list[Node] = [_kind(tag, class_names)]
         self._open[-1][1].append(node)
         if tag != "br":
             self._open.append((tag, node))
@@ -151,9 +151,9 @@ class _Reader(HTMLParser):
         if tag not in TAGS:
             self.handle_data(f"</{tag}>")
             return
-        for place in range(len(self._open) - 1, 0, -1):
-            if self._open[place][0] == tag:
-                del self._open[place:]
+        for index in range(len(self._open) - 1, 0, -1):
+            if self._open[index][0] == tag:
+                del self._open[index:]
                 return
 
     def handle_data(self, data: str) -> None:
@@ -182,9 +182,9 @@ class _Reader(HTMLParser):
 
 
 @lru_cache(maxsize=512)
-def _kind(tag: str, given: str) -> str:
+def _kind(tag: str, class_names: str) -> str:
     """The beginning of an element: its tag, and those of the given classes that are kept."""
-    classes = dict.fromkeys(name for name in given.split() if name in CLASSES)
+    classes = dict.fromkeys(name for name in class_names.split() if name in CLASSES)
     return ".".join([tag, *classes])
 
 

@@ -76,8 +76,8 @@ class Chat:
         self.tokenizer = tokenizer
         self.template_kwargs: dict[str, Any] = dict(template_kwargs or {})
         self._said: set[str] = set()
-        given = tokenizer.chat_template
-        named: dict[str, str] = given if isinstance(given, dict) else {"default": given}
+        templates = tokenizer.chat_template
+        named: dict[str, str] = templates if isinstance(templates, dict) else {"default": templates}
         template = named.get("default") or next(iter(named.values()))
         if not template:
             self.say("the tokenizer has no chat template; a plain 'Role: text' one is used")
@@ -94,7 +94,7 @@ class Chat:
         self.thoughts: ThoughtMarks = ThoughtMarks(tokenizer, template)
         self._words = lru_cache(KEPT)(self.thoughts.decode)
         self._texts = lru_cache(KEPT)(
-            lambda said: self.render([Message(content, role) for role, content in said])
+            lambda pairs: self.render([Message(content, role) for role, content in pairs])
         )
         self.confined: Confined = Confined(self)
         self._frames = lru_cache(KEPT)(lambda first: _frame(self, first))
@@ -127,13 +127,13 @@ class Chat:
         ]
         if any(more) and any(map(_has_more, messages)):
             return self.render(messages), ()
-        said = tuple([(message.role, message.content) for message in messages])
+        pairs = tuple([(message.role, message.content) for message in messages])
         if previous is not None and self._additive and previous.said:
-            known = len(previous.said)
-            if said[:known] == previous.said:
-                text = _continued(self, previous, said[known:])
-                return (self._texts(said) if text is None else text), said
-        return self._texts(said), said
+            length = len(previous.said)
+            if pairs[:length] == previous.said:
+                text = _continued(self, previous, pairs[length:])
+                return (self._texts(pairs) if text is None else text), pairs
+        return self._texts(pairs), pairs
 
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
@@ -144,9 +144,9 @@ class Chat:
             messages: the agent's whole conversation.
             after: the agent's last prompt and turn, if any; its sampled tokens are kept unchanged.
         """
-        text, said = self._text(messages, after and after[0])
+        text, pairs = self._text(messages, after and after[0])
         if after is None:
-            return Prompt(text, self.encode(text), said=said)
+            return Prompt(text, self.encode(text), said=pairs)
         previous, turn = after
         written = self.control.guard(turn.message.content) if turn.message else ""
         tail = _tail(text, previous.text, written)
@@ -154,13 +154,13 @@ class Chat:
             self.say(
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
             )
-            return Prompt(text, self.encode(text), forked=True, said=said)
+            return Prompt(text, self.encode(text), forked=True, said=pairs)
         if turn.completion_ids and turn.finish_reason == "stop":
             end = self.tokenizer.decode(turn.completion_ids[-1:])
             if tail.lstrip().startswith(end):  # some templates put white space before it
                 tail = tail.lstrip().removeprefix(end)
         ids = [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)]
-        return Prompt(text, ids, said=said)
+        return Prompt(text, ids, said=pairs)
 
     @cached_property
     def longest_token(self) -> int:
@@ -191,13 +191,13 @@ class Chat:
     @cached_property
     def control(self) -> Control:
         """The control tokens, which messages must not write into a prompt."""
-        user, said = "\ue0001", "\ue0002"
-        talk = [(user, "user"), (said, "assistant"), (user, "user")]
+        user, reply = "\ue0001", "\ue0002"
+        talk = [(user, "user"), (reply, "assistant"), (user, "user")]
         messages = [{"role": role, "content": text} for text, role in talk]
         openings: dict[str, list[str]] = {}
         # the text of the template before a message, by role
         try:
-            parts = re.split(f"{user}|{said}", self.apply(messages, generate=True))
+            parts = re.split(f"{user}|{reply}", self.apply(messages, generate=True))
             openings = {"user": parts[0:3:2], "assistant": parts[1:4:2]}
         except TemplateError:
             pass
@@ -223,7 +223,9 @@ class Chat:
 
     def template_for(self, messages: list[dict[str, Any]]) -> str:
         """The template of a conversation: the one named `tool_use` if it has tools."""
-        return self._with_tools if any("tools" in each for each in messages) else self.template
+        return (
+            self._with_tools if any("tools" in message for message in messages) else self.template
+        )
 
     def variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The template's variables, including those in a message's metadata."""
@@ -250,18 +252,22 @@ class Chat:
     ) -> tuple[list[dict[str, Any]], str]:
         """The first form of the conversation that the template accepts without leaving out a call
         (or, if it is to be `whole`, a text), and its text."""
-        found = [self._as_dict(message, index) for index, message in enumerate(messages)]
+        conversation = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
         partial: tuple[list[dict[str, Any]], str] | None = None
-        for rewrite in (list, lambda found: alternating(found, trained), without_system):
-            found = rewrite(found)
-            for form in forms(found, self.template_for(found), self._parts):
+        for rewrite in (
+            list,
+            lambda conversation: alternating(conversation, trained),
+            without_system,
+        ):
+            conversation = rewrite(conversation)
+            for form in forms(conversation, self.template_for(conversation), self._parts):
                 try:
                     text = self.apply(form, generate)
                 except TemplateError as error:
                     refused = refused or error
                     continue
-                called = any("tool_calls" in each for each in form)
+                called = any("tool_calls" in item for item in form)
                 if (called or whole) and lost(form, self.apply) is not None:
                     partial = partial or (form, text)
                     continue
@@ -285,8 +291,8 @@ class Chat:
         try:
             self.apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:
-            place = f"{place_of(self.tokenizer)}, line {error.lineno}"
-            text = f"{place}: it is not a valid template: {error.message}"
+            location = f"{place_of(self.tokenizer)}, line {error.lineno}"
+            text = f"{location}: it is not a valid template: {error.message}"
             raise ChatTemplateError(text) from error
         except TemplateError:
             return  # it may reject this conversation; actual ones are checked when rendered
@@ -357,8 +363,8 @@ def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
     """The text of a conversation from that of its first messages; `None` if texts in it would
     become control tokens, which the whole conversation is rendered for."""
     opening, end = chat._frames(previous.said[0])
-    found = [Message(content, role) for role, content in (previous.said[0], *new)]
-    entries = [chat._as_dict(m, i) for i, m in enumerate(found)]
+    conversation = [Message(content, role) for role, content in (previous.said[0], *new)]
+    entries = [chat._as_dict(m, i) for i, m in enumerate(conversation)]
     later, count = chat.apply(entries, True), chat.control.count
     before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
     reach = chat.control.longest  # around the end of the prompt, a control token could be made

@@ -80,14 +80,14 @@ class Control:
         """
         well_formed(text, "a text of a conversation")
         text = text.replace(GUARD, "")
-        found = self._pattern.search(text)
-        if found is None and self._normal is not None:
+        match = self._pattern.search(text)
+        if match is None and self._normal is not None:
             normal = self._normal(text)
-            found = self._pattern.search(normal)
-            text = normal if found else text
-        if found is not None:
+            match = self._pattern.search(normal)
+            text = normal if match else text
+        if match is not None:
             self._say(
-                f"a message spells the control token {found.group()!r}; it is read as ordinary text"
+                f"a message spells the control token {match.group()!r}; it is read as ordinary text"
             )
             text = self._pattern.sub(_guarded, text)
         if self._marker is not None and (marked := self._marker.search(text)):
@@ -114,14 +114,14 @@ class Control:
         """Whether a rendered text ends with a control token."""
         return any(text.endswith(name) for name in self._ids)
 
-    def boundary(self, text: str, place: int) -> int:
+    def boundary(self, text: str, position: int) -> int:
         """The position, or the beginning of the control token that it is in."""
-        for match in self._pattern.finditer(text, max(0, place - self.longest)):
-            if match.start() < place < match.end():
+        for match in self._pattern.finditer(text, max(0, position - self.longest)):
+            if match.start() < position < match.end():
                 return match.start()
-            if match.start() >= place:
+            if match.start() >= position:
                 break
-        return place
+        return position
 
     def begins(self, text: str) -> str:
         """The control token that a rendered text begins with, with white space before it."""
@@ -136,7 +136,7 @@ class Control:
         parts = self.spelled(self._plain(unguarded(guarded)), guarded)
         if parts is None:
             return self._plain(self.escape(guarded))
-        return [each for part in parts for each in part]
+        return [token for part in parts for token in part]
 
     def spelled(self, ids: Sequence[int], guarded: str) -> list[list[int]] | None:
         """For each id of a text, the id itself, or the ids of the spelling if a message spelled it.
@@ -148,19 +148,19 @@ class Control:
             guarded: the text with guards.
         """
         *places, length = accumulate(map(len, guarded.split(GUARD)))
-        forged = {place for place in places if place < length}
+        forged = {index for index in places if index < length}
         text = unguarded(guarded)
-        found = [(match.group(), match.start() + 1) for match in self._pattern.finditer(text)]
-        held = [place for place, each in enumerate(ids) if each in self.ids]
-        if [self._ids[name] for name, _ in found] != [ids[place] for place in held]:
+        matches = [(match.group(), match.start() + 1) for match in self._pattern.finditer(text)]
+        held = [index for index, token in enumerate(ids) if token in self.ids]
+        if [self._ids[name] for name, _ in matches] != [ids[index] for index in held]:
             return None
-        parts = [[each] for each in ids]
-        for place, (name, start) in zip(held, found, strict=True):
+        parts = [[token] for token in ids]
+        for index, (name, start) in zip(held, matches, strict=True):
             if start in forged:
                 spelling = self._spelling(name)
                 if spelling is None:
                     return None
-                parts[place] = spelling
+                parts[index] = spelling
         return parts
 
     def escape(self, guarded: Any) -> Any:
@@ -193,9 +193,9 @@ class Control:
     def _within(self, text: str) -> list[int]:
         """Ids of a text following another one, without a prefix of the first word."""
         for before in ("\n", "a"):
-            known, whole = self._plain(before), self._plain(before + text)
-            if whole[: len(known)] == known:
-                return whole[len(known) :]
+            prefix_ids, whole = self._plain(before), self._plain(before + text)
+            if whole[: len(prefix_ids)] == prefix_ids:
+                return whole[len(prefix_ids) :]
         return self._plain(text)
 
 
@@ -208,9 +208,9 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {_mapped(key, change): _mapped(each, change) for key, each in value.items()}
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_mapped(each, change) for each in value]
+        return [_mapped(item, change) for item in value]
     return value
 
 
@@ -219,12 +219,12 @@ def _role_tokens(
 ) -> set[str]:
     """The added tokens that open a role without being special. Tokens after the first one before an
     assistant's message are markup of the message (`<think>`)."""
-    pattern, found = _any_of([*ordinary, *special]), set[str]()
+    pattern, tokens = _any_of([*ordinary, *special]), set[str]()
     for role, texts in openings.items():
         most = 1 if role == "assistant" else None
         for text in texts:
-            found.update(match.group() for match in islice(pattern.finditer(text), most))
-    return found.difference(special)
+            tokens.update(match.group() for match in islice(pattern.finditer(text), most))
+    return tokens.difference(special)
 
 
 def _any_of(names: Any) -> re.Pattern[str]:
@@ -235,13 +235,13 @@ def _any_of(names: Any) -> re.Pattern[str]:
 
 def _markers(texts: Sequence[str]) -> re.Pattern[str] | None:
     """A pattern of texts that open roles, also if a message begins or ends within one."""
-    found = []
+    patterns = []
     for text in sorted(set(texts), key=len, reverse=True):
         core = text.strip()
         before, _, after = text.partition(core)
         lead, trail = (re.escape(part) for part in (before, after))
-        found.append(rf"(?:\A\s*|{lead}){re.escape(core)}(?:{trail}|\s*\Z)")
-    return re.compile("|".join(found)) if found else None
+        patterns.append(rf"(?:\A\s*|{lead}){re.escape(core)}(?:{trail}|\s*\Z)")
+    return re.compile("|".join(patterns)) if patterns else None
 
 
 def _guarded(match: re.Match[str]) -> str:

@@ -203,9 +203,9 @@ class SingleAgentEnvironment(Environment):
         return StepResult({agent: observation}, {agent: reward}, done=observation.done)
 
 
-def _wrong_type(env: Any, method: str, given: Any, wanted: str, fix: str) -> EpisodeError:
+def _wrong_type(env: Any, method: str, value: Any, expected: str, fix: str) -> EpisodeError:
     return EpisodeError(
-        f"{_title(env)}.{method} returned {_type_of(given)}; it must return {wanted}: `{fix}`"
+        f"{_title(env)}.{method} returned {_type_of(value)}; it must return {expected}: `{fix}`"
     )
 
 

@@ -105,10 +105,10 @@ class Episode:
         last = max([turn.step for turn in self.turns], default=-1)
         if not self.step_rewards and self.reward:
             self.step_rewards = [0.0] * max(last, 0) + [self.reward]
-        paid = self.step_rewards
-        paid += [0.0] * (last + 1 - len(paid))
-        total = sum(paid)
-        if not abs(total - self.reward) <= 1e-6 * (1 + sum(map(abs, paid))):
+        rewards = self.step_rewards
+        rewards += [0.0] * (last + 1 - len(rewards))
+        total = sum(rewards)
+        if not abs(total - self.reward) <= 1e-6 * (1 + sum(map(abs, rewards))):
             raise EpisodeError(
                 f"{self._title}: step_rewards sum to {total:g}, but reward is {self.reward:g}; "
                 "give one finite reward per joint step, and their sum as the reward"
@@ -175,20 +175,22 @@ class Group:
     def valid(self) -> list[Episode]:
         """The episodes that were sampled, did not fail and have a reward; only these count in
         statistics. Replays are not among them."""
-        sampled = [each for each in self.episodes if not each.greedy and each.replayed is None]
-        return [each for each in sampled if not each.failed and each.scored]
+        sampled = [
+            episode for episode in self.episodes if not episode.greedy and episode.replayed is None
+        ]
+        return [episode for episode in sampled if not episode.failed and episode.scored]
 
     @property
     def replays(self) -> list[Episode]:
         """The replays that did not fail and have a reward."""
-        usable = (each for each in self.episodes if each.replayed is not None)
-        return [each for each in usable if not each.failed and each.scored]
+        usable = (episode for episode in self.episodes if episode.replayed is not None)
+        return [episode for episode in usable if not episode.failed and episode.scored]
 
     @property
     def greedy(self) -> Episode | None:
         """The greedy episode, if the algorithm requires one and it did not fail."""
-        usable = (each for each in self.episodes if each.greedy and not each.failed)
-        return next((each for each in usable if not each.missing), None)
+        usable = (episode for episode in self.episodes if episode.greedy and not episode.failed)
+        return next((episode for episode in usable if not episode.missing), None)
 
     @property
     def agents(self) -> list[str]:
@@ -210,8 +212,8 @@ def team_rewards(turns: Sequence[Turn], reward: float | None = None) -> list[flo
         return steps
     by_step: dict[int, dict[str, float]] = {}
     for turn in turns:
-        own = by_step.setdefault(turn.step, {})
-        own[turn.agent] = own.get(turn.agent, 0.0) + turn.reward
-    for step, own in by_step.items():
-        steps[step] = sum(own.values()) / len(own)
+        agent_rewards = by_step.setdefault(turn.step, {})
+        agent_rewards[turn.agent] = agent_rewards.get(turn.agent, 0.0) + turn.reward
+    for step, agent_rewards in by_step.items():
+        steps[step] = sum(agent_rewards.values()) / len(agent_rewards)
     return steps

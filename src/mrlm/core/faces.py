@@ -67,10 +67,10 @@ def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
     name = next(
         ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "PLUGIN"
     )
-    own: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            own = {
+            declared = {
                 statement.target.id: ast.literal_eval(statement.value)
                 for statement in node.body
                 if isinstance(statement, ast.AnnAssign)
@@ -79,6 +79,6 @@ def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
                 and statement.value is not None
             }
     yield Face(name, algorithm, "algorithm")
-    for stem, defaults in {own.get("face", name): {}, **own.get("also", {})}.items():
+    for stem, defaults in {declared.get("face", name): {}, **declared.get("also", {})}.items():
         yield Face(f"{stem}Config", algorithm, "config", f"{stem}Config", defaults)
         yield Face(f"{stem}Trainer", algorithm, "trainer", f"{stem}Config", defaults)

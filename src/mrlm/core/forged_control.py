@@ -129,7 +129,7 @@ class Confined:
         """A harmless text with the white space and the markup of another."""
         parts = [text] if self._markup is None else self._markup.split(text)
         return "".join(
-            part if place % 2 else re.sub(r"\S", FILLING, part) for place, part in enumerate(parts)
+            part if index % 2 else re.sub(r"\S", FILLING, part) for index, part in enumerate(parts)
         )
 
 
@@ -165,7 +165,7 @@ def _changed(messages: Messages, change: Callable[[str], str]) -> Messages:
         if isinstance(value, str):
             return value if not content and IDENTIFIER.fullmatch(value) else change(value)
         if isinstance(value, dict):
-            return {texts(key): texts(each) for key, each in value.items()}
+            return {texts(key): texts(item) for key, item in value.items()}
         return list(map(texts, value)) if isinstance(value, list | tuple) else value
 
     return [

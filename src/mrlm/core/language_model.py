@@ -75,23 +75,23 @@ class LLMEnvironment:
             ConfigError: it is behind an API, or a field does not apply to an environment.
         """
         if self._environment is None:
-            given = {name: getattr(self, name) for name in AS_ENVIRONMENT}
-            given = {name: value for name, value in given.items() if value is not None}
+            arguments = {name: getattr(self, name) for name in AS_ENVIRONMENT}
+            arguments = {name: value for name, value in arguments.items() if value is not None}
             self._environment = registry.load("environments", "world_model")(
                 self.model,
                 tokenizer=self.tokenizer,
                 system_prompt=self.system_prompt,
                 reward_func=self.reward_fn,
-                **given,
+                **arguments,
                 **(self.generation_config or {}),
             )
         return self._environment
 
     def reset(self, task: Task | int | None = None, seed: int | None = None) -> Any:
         """Start an episode, like any environment: `reset(seed)` or `reset(task, seed)`."""
-        given = () if task is None else (task,)
+        positional = () if task is None else (task,)
         named = {} if seed is None else {"seed": seed}
-        return self.environment.reset(*given, **named)
+        return self.environment.reset(*positional, **named)
 
     def step(self, action: Message | Mapping[str, Message]) -> Any:
         """Process a message of the agent; returns a `StepResult`, awaited inside an event loop.

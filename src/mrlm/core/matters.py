@@ -88,27 +88,27 @@ def check_choices(settings: object, title: str) -> None:
 def conditions(cls: type[Any]) -> dict[str, Matters]:
     """Setting -> its condition, as declared by a class and its bases; a class overrides its
     bases."""
-    found: dict[str, Matters] = {}
+    declared: dict[str, Matters] = {}
     for base in reversed(cls.__mro__):
-        found |= base.__dict__.get("matters", {})
-    return found
+        declared |= base.__dict__.get("matters", {})
+    return declared
 
 
 def judged(
-    settings: Any, given: Iterable[str], facts: RunFacts, known: Mapping[str, Matters] | None = None
+    settings: Any, names: Iterable[str], facts: RunFacts, rules: Mapping[str, Matters] | None = None
 ) -> dict[str, str | None]:
-    """The settings `given`, each with the reason why it has no effect; `None`: it has one.
+    """The settings `names`, each with the reason why it has no effect; `None`: it has one.
 
     Args:
         settings: the object (or section) with the settings.
-        given: names of the explicitly set ones.
+        names: names of the explicitly set ones.
         facts: facts about the run.
-        known: conditions, if the class of `settings` does not declare them.
+        rules: conditions, if the class of `settings` does not declare them.
     """
-    known = conditions(type(settings)) if known is None else known
+    rules = conditions(type(settings)) if rules is None else rules
     return {
-        name: known[name].otherwise
-        if name in known and not known[name].when(settings, facts)
+        name: rules[name].otherwise
+        if name in rules and not rules[name].when(settings, facts)
         else None
-        for name in given
+        for name in names
     }

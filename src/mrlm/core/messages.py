@@ -93,16 +93,16 @@ def read_tools(value: Any, where: str) -> list[dict[str, Any]]:
     """
     if isinstance(value, str):
         value = _decoded(value, f"{where}: tools")
-    if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
         raise DataError(f"{where}: tools must be a list of objects, not {short(value)}")
-    return [without_nulls(each) for each in value]
+    return [without_nulls(tool) for tool in value]
 
 
 def without_nulls(value: Any) -> Any:
     """Plain data without the keys whose value is `None`."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def short(value: Any) -> str:
@@ -117,7 +117,7 @@ def _content(item: Mapping[str, Any], where: str, optional: bool) -> str:
     if content is None and optional:
         return ""
     if isinstance(content, Sequence) and not isinstance(content, str):
-        parts = [each.get("text") if isinstance(each, Mapping) else each for each in content]
+        parts = [piece.get("text") if isinstance(piece, Mapping) else piece for piece in content]
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             raise DataError(f"{where}: 'content' may have parts of text only, not {short(content)}")
@@ -151,7 +151,7 @@ def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
         arguments = {} if arguments is None else without_nulls(arguments)
     if not isinstance(arguments, dict):
         raise DataError(f"{where}: the arguments must be an object, not {short(arguments)}")
-    rest = {key: each for key, each in call.items() if each is not None}
+    rest = {key: item for key, item in call.items() if item is not None}
     return {**rest, "function": {**without_nulls(function), "arguments": arguments}}
 
 
@@ -173,7 +173,7 @@ def _weight(item: Mapping[str, Any], where: str) -> float | None:
 
 def _other_fields(item: Mapping[str, Any], where: str) -> None:
     """Refuse content that would be lost, and name other fields once."""
-    unknown = [key for key, each in item.items() if key not in FIELDS and each not in (None, [])]
+    unknown = [key for key, value in item.items() if key not in FIELDS and value not in (None, [])]
     for key in unknown:
         if key in CONTENT:
             raise DataError(f"{where}: {key!r} cannot be used: messages are text; remove it")

@@ -34,11 +34,11 @@ def owners_of(policies: Mapping[str, str]) -> dict[str, set[str]]:
     agents: dict[str, set[str]] = {}
     for agent, policy in policies.items():
         agents.setdefault(policy, set()).add(agent)
-    found: dict[str, set[str]] = {}
+    owners: dict[str, set[str]] = {}
     if len(agents) > 1:
-        found = {f"/{policy}": set(own) for policy, own in agents.items()}
+        owners = {f"/{policy}": set(members) for policy, members in agents.items()}
     for agent, policy in policies.items() if len(policies) > 1 else ():
         label = agent_label(agent, policy, agents)
         if label is not None:
-            found[f"/{label}"] = {agent}
-    return found
+            owners[f"/{label}"] = {agent}
+    return owners

@@ -73,9 +73,9 @@ def shares(loads: Sequence[float], size: int) -> list[list[int]]:
         [[0, 3], [1, 2]]
     """
     held = [0.0] * size
-    found: list[list[int]] = [[] for _ in range(size)]
-    for place in sorted(range(len(loads)), key=lambda place: (-loads[place], place)):
-        least = min(range(size), key=lambda rank: (held[rank], len(found[rank]), rank))
-        held[least] += loads[place]
-        found[least].append(place)
-    return [sorted(places) for places in found]
+    rank_indices: list[list[int]] = [[] for _ in range(size)]
+    for index in sorted(range(len(loads)), key=lambda index: (-loads[index], index)):
+        least = min(range(size), key=lambda rank: (held[rank], len(rank_indices[rank]), rank))
+        held[least] += loads[index]
+        rank_indices[least].append(index)
+    return [sorted(places) for places in rank_indices]

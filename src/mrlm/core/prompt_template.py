@@ -38,35 +38,39 @@ class PromptTemplate:
         """The prompt for a row; a `DataError` if it lacks a column."""
         prompt = row.get("prompt")
         talk = prompt if isinstance(prompt, list) and prompt else None
-        known = dict(row) if talk is None else {**row, "prompt": talk[-1]["content"]}
-        missing = [name for name in COLUMN.findall(self.text) if name not in known]
+        columns = dict(row) if talk is None else {**row, "prompt": talk[-1]["content"]}
+        missing = [name for name in COLUMN.findall(self.text) if name not in columns]
         if missing:
             raise DataError(
                 f"formatters: the template {self.text!r} names the column {missing[0]!r}, and the "
-                f"row has {', '.join(known)}"
+                f"row has {', '.join(columns)}"
             )
-        text = COLUMN.sub(lambda match: str(known[match[1]]), self.text)
+        text = COLUMN.sub(lambda match: str(columns[match[1]]), self.text)
         return text if talk is None else [*talk[:-1], {**talk[-1], "content": text}]
 
 
-def by_agent(given: Any, agents: Sequence[str]) -> dict[str, Any]:
+def by_agent(formatters: Any, agents: Sequence[str]) -> dict[str, Any]:
     """Agent -> its formatter: from one for all, a list in the order of the agents, or a mapping;
     empty for `None`.
 
     Raises:
         ConfigError: they are not those of the agents.
     """
-    if given is None:
+    if formatters is None:
         return {}
-    if isinstance(given, Mapping):
-        unknown = [name for name in [*given, *agents] if name not in agents or name not in given]
+    if isinstance(formatters, Mapping):
+        unknown = [
+            name for name in [*formatters, *agents] if name not in agents or name not in formatters
+        ]
         if unknown:
             raise ConfigError(
                 f"formatters must have one entry per agent ({', '.join(agents)}); {unknown[0]!r} "
                 f"does not match"
             )
-        return {agent: given[agent] for agent in agents}
-    listed = list(given) if isinstance(given, list | tuple) else [given] * len(agents)
+        return {agent: formatters[agent] for agent in agents}
+    listed = (
+        list(formatters) if isinstance(formatters, list | tuple) else [formatters] * len(agents)
+    )
     if len(listed) != len(agents):
         raise ConfigError(
             f"formatters has {len(listed)} entries for {len(agents)} agents ({', '.join(agents)})"

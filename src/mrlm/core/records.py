@@ -36,9 +36,9 @@ def episode_record(episode: Episode) -> dict[str, Any]:
 
 def episode_of(record: dict[str, Any]) -> Episode:
     """Inverse of `episode_record`."""
-    known = {name: copy.copy(record[name]) for name in _EPISODE if name in record}
+    fields = {name: copy.copy(record[name]) for name in _EPISODE if name in record}
     return Episode(
-        **known,
+        **fields,
         task=_task_of(record["task"], record.get("task_fields", {})),
         rollouts={name: _rollout_of(rollout) for name, rollout in record["rollouts"].items()},
         path=tuple(record["path"]),
@@ -69,8 +69,8 @@ def _task_of(name: str, row: dict[str, Any]) -> Task:
 
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:
     places = {
-        id(message.turn.completion_ids): place  # copies of a turn share its ids
-        for place, message in enumerate(rollout.messages)
+        id(message.turn.completion_ids): index  # copies of a turn share its ids
+        for index, message in enumerate(rollout.messages)
         if message.turn is not None
     }
     return {name: getattr(rollout, name) for name in _ROLLOUT} | {
@@ -92,12 +92,12 @@ def _rollout_of(record: dict[str, Any]) -> Rollout:
     messages = [read_message(message, "a record") for message in record["messages"]]
     for fields in record["turns"]:
         sampling = fields["sampling"] | {"stop": tuple(fields["sampling"]["stop"])}
-        known = {name: fields[name] for name in _TURN}
-        turn = Turn(**known, sampling=SamplingParams(**sampling))
+        fields_known = {name: fields[name] for name in _TURN}
+        turn = Turn(**fields_known, sampling=SamplingParams(**sampling))
         turn.message = Message(fields["text"], Role.ASSISTANT, agent=turn.agent, turn=turn)
-        place = fields.get("message")  # not in records of earlier versions
-        if place is not None:
-            turn.message = messages[place] = replace(messages[place], turn=turn)
+        index = fields.get("message")  # not in records of earlier versions
+        if index is not None:
+            turn.message = messages[index] = replace(messages[index], turn=turn)
         turns.append(turn)
-    known = {name: copy.copy(record[name]) for name in _ROLLOUT if name in record}
-    return Rollout(**known, turns=turns, messages=messages)
+    fields_known = {name: copy.copy(record[name]) for name in _ROLLOUT if name in record}
+    return Rollout(**fields_known, turns=turns, messages=messages)

@@ -75,11 +75,11 @@ def load(wing: str, name: str) -> Any:
     return module["PLUGIN"]
 
 
-def unknown(name: str, known: list[str], what: str) -> str:
+def unknown(name: str, names: list[str], what: str) -> str:
     """The message about an unknown name, with the nearest one and all known ones."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{what}: {name!r} does not exist{hint} (known: {', '.join(known)})"
+    return f"{what}: {name!r} does not exist{hint} (known: {', '.join(names)})"
 
 
 def source_of(plugin: Any) -> str:
@@ -102,10 +102,10 @@ def files(wing: str) -> dict[str, Path]:
 
 def search(folder: Path) -> None:
     """Also search a folder for the user's modules, after all others."""
-    place = str(folder.resolve())
-    _searched.add(os.path.join(place, ""))
-    if place not in sys.path:
-        sys.path.append(place)
+    directory = str(folder.resolve())
+    _searched.add(os.path.join(directory, ""))
+    if directory not in sys.path:
+        sys.path.append(directory)
 
 
 def is_reference(text: str) -> bool:

@@ -63,7 +63,7 @@ def coalitions(agents: Sequence[str]) -> list[frozenset[str]]:
     where there are too many."""
     most = len(agents) if len(agents) <= SHAPLEY_AGENTS else 1
     sizes = range(1, most + 1)
-    return [frozenset(each) for size in sizes for each in combinations(agents, size)]
+    return [frozenset(members) for size in sizes for members in combinations(agents, size)]
 
 
 def shapley(agents: Sequence[str], worth: Callable[[frozenset[str]], float]) -> dict[str, float]:
@@ -78,7 +78,7 @@ def shapley(agents: Sequence[str], worth: Callable[[frozenset[str]], float]) -> 
     count = len(agents)
     values = dict.fromkeys(agents, 0.0)
     for agent in agents:
-        others = [each for each in agents if each != agent]
+        others = [other for other in agents if other != agent]
         for size in range(count):
             weight = 1 / (count * math.comb(count - 1, size))
             for joined in map(frozenset, combinations(others, size)):

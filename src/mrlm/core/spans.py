@@ -100,7 +100,7 @@ def _spans(
         if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
     ]
     spans: list[Span] | None = None
-    if chat.marked and not any("prefill" in each for each in dicts):
+    if chat.marked and not any("prefill" in entry for entry in dicts):
         ids, spans = _marked_spans(chat, dicts, text)
     if spans is None:
         ids, spans = _prefix_spans(chat, dicts)
@@ -221,7 +221,7 @@ def _marked_spans(chat: Chat, messages: Dicts, text: str) -> tuple[list[int], li
         if parts is None:
             ids, mask = _marked(chat, chat.control.escape(messages))
         else:
-            ids = [each for part in parts for each in part]
+            ids = [token for part in parts for token in part]
             mask = [bit for bit, part in zip(mask, parts, strict=True) for _ in part]
     edges = [i for i, (a, b) in enumerate(pairwise([0, *mask, 0])) if a != b]
     writers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -245,9 +245,9 @@ def _prefix_spans(chat: Chat, messages: Dicts) -> tuple[list[int], list[Span]]:
             raise Rewritten(unusable(f"message {index} changes what was rendered before it"))
         before, written = _parted(chat, messages, index, before, until[len(before) :], until)
         ids += chat.encode(before[len(text) :])
-        own = chat.encode(written)
-        spans.append(Span(index, len(ids), len(ids) + len(own)))
-        ids += own
+        ids_written = chat.encode(written)
+        spans.append(Span(index, len(ids), len(ids) + len(ids_written)))
+        ids += ids_written
         text = before + written
     return ids + chat.encode(whole[len(text) :]), spans
 

@@ -114,8 +114,8 @@ def summarize(
     for n in sorted({1, k}):
         shares = [pass_at_k(count, total, n) for count, total in passed if total >= n]
         rows[f"pass@{n}"] = (share_interval(shares), len(shares))
-    found: dict[str, dict[str, float | None]] = {}
+    summary: dict[str, dict[str, float | None]] = {}
     for title, (interval, count) in rows.items():
-        known = [None if math.isnan(number) else number for number in interval]
-        found[title] = dict(zip(("value", "low", "high"), known, strict=True)) | {"tasks": count}
-    return found
+        values = [None if math.isnan(number) else number for number in interval]
+        summary[title] = dict(zip(("value", "low", "high"), values, strict=True)) | {"tasks": count}
+    return summary

@@ -73,19 +73,19 @@ def _reset_arguments(environment: Any, arguments: tuple[Any, ...], named: dict[s
 def _step_arguments(environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
     """The arguments of `step`, where `step(message)` is the message of the only agent, or of the
     one it names."""
-    given = arguments[0] if arguments else named.get("actions")
-    if isinstance(given, Mapping) or given is None:
+    action = arguments[0] if arguments else named.get("actions")
+    if isinstance(action, Mapping) or action is None:
         return arguments, named
     agents: tuple[str, ...] = tuple(environment.agents)
-    if not isinstance(given, Message):
+    if not isinstance(action, Message):
         raise ConfigError(
             f"{type(environment).__name__}.step takes a Message or a dict agent -> Message, not "
-            f"{type(given).__name__}: step(Message('text'))"
+            f"{type(action).__name__}: step(Message('text'))"
         )
-    if given.agent not in agents and len(agents) > 1:
+    if action.agent not in agents and len(agents) > 1:
         raise ConfigError(
             f"{type(environment).__name__} has the agents {', '.join(agents)}; give "
             "step({agent: message}), or name the agent in the message: Message(text, agent=...)"
         )
-    agent = given.agent if given.agent in agents else next(iter(agents))
-    return ({agent: given}, *arguments[1:]), {k: v for k, v in named.items() if k != "actions"}
+    agent = action.agent if action.agent in agents else next(iter(agents))
+    return ({agent: action}, *arguments[1:]), {k: v for k, v in named.items() if k != "actions"}

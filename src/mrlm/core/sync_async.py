@@ -218,9 +218,9 @@ class Background:
         """Cancel all work in the thread, and end it."""
 
         async def end() -> None:
-            own, patience = asyncio.current_task(), self._loop.time() + PATIENCE
+            current, patience = asyncio.current_task(), self._loop.time() + PATIENCE
             # a task that completes at this moment continues, and may start others
-            while (tasks := asyncio.all_tasks() - {own}) and self._loop.time() < patience:
+            while (tasks := asyncio.all_tasks() - {current}) and self._loop.time() < patience:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=1.0)

@@ -97,12 +97,12 @@ def lost(messages: Messages, apply: Callable[[Messages, bool], str]) -> tuple[in
     for index, message in enumerate(messages):
         twin = dict(message)
         text = text_of(message)
-        said = THOUGHT.sub("", text).strip()
-        if said:
+        visible = THOUGHT.sub("", text).strip()
+        if visible:
             mark = _mark(len(marks))
-            place = text.rindex(said) + (len(said) + 1) // 2
-            twin["content"] = _with_text(message, text[:place] + mark + text[place:])
-            marks.append((mark, index, "text", said))
+            middle = text.rindex(visible) + (len(visible) + 1) // 2
+            twin["content"] = _with_text(message, text[:middle] + mark + text[middle:])
+            marks.append((mark, index, "text", visible))
         calls = []
         for call in message.get("tool_calls", ()):
             mark, function = _mark(len(marks)), call["function"]
@@ -119,10 +119,10 @@ def lost(messages: Messages, apply: Callable[[Messages, bool], str]) -> tuple[in
         text = ""
     missing = [entry for entry in marks if entry[0] not in text and _json(entry[0]) not in text]
     rendered = _squeezed(apply(messages, False)) if missing else ""
-    for _, index, what, said in missing:
+    for _, index, what, visible in missing:
         if text and what != "text":  # a name is rendered as it is
             return index, what
-        if _squeezed(said) not in rendered and _squeezed(_json(said)) not in rendered:
+        if _squeezed(visible) not in rendered and _squeezed(_json(visible)) not in rendered:
             return index, what
     return None
 

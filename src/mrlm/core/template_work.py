@@ -115,7 +115,7 @@ def rendering() -> Iterator[None]:
 
 def escaped(text: Any) -> str:
     """A text without characters that steer a terminal."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))
 
 
 def unusable(reason: str) -> str:

@@ -77,7 +77,7 @@ class ThoughtMarks:
         """The text of sampled ids without special tokens, but with the marks of thoughts."""
         if self._spoken.isdisjoint(ids):
             return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-        spoken = [each for each in ids if each not in self._silent]
+        spoken = [token for token in ids if token not in self._silent]
         return self.tokenizer.decode(spoken, skip_special_tokens=False)
 
     def opened(self, prompt: Sequence[int]) -> str | None:

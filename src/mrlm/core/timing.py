@@ -92,10 +92,10 @@ class Profile:
         """Seconds and counts since the last call."""
         with self._lock:
             self._settle()
-            found = dict(self.seconds), dict(self.counts)
+            totals = dict(self.seconds), dict(self.counts)
             self.seconds.clear()
             self.counts.clear()
-            return found
+            return totals
 
     def _settle(self) -> None:
         """Count the time since the last change."""

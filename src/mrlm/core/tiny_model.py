@@ -95,8 +95,8 @@ def portable_name(path: str) -> str:
     """
     if Path(path).name == _folder_name():
         return NAME
-    found = _SNAPSHOT.search(path)
-    return path if found is None else found[1].replace("--", "/")
+    match = _SNAPSHOT.search(path)
+    return path if match is None else match[1].replace("--", "/")
 
 
 def _folder_name() -> str:
@@ -108,8 +108,8 @@ def _folder_name() -> str:
 def cache_folder() -> Path | None:
     """The user's cache folder; `None` without a home folder."""
     try:
-        if own := os.environ.get("MRLM_CACHE"):
-            return Path(own).expanduser().absolute()
+        if configured := os.environ.get("MRLM_CACHE"):
+            return Path(configured).expanduser().absolute()
         shared = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "mrlm"
     except RuntimeError:  # no home folder can be determined

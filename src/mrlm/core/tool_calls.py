@@ -106,13 +106,13 @@ def answer_in(text: str) -> str | None:
     that begins with it; `None` if there is none. Two different answers are joined, so that a list
     of guesses equals none of them."""
     text = text[-MAX_TEXT:]
-    found = []
+    answers = []
     for part in text.split(ANSWER_OPENS)[1:]:
         inside, closed, _ = part.partition(ANSWER_CLOSES)
         if closed:
-            found.append(inside.strip())
-    if found:
-        return " or ".join(dict.fromkeys(found))
+            answers.append(inside.strip())
+    if answers:
+        return " or ".join(dict.fromkeys(answers))
     line = text.strip()
     return line[1:].strip() if line.startswith("=") and "\n" not in line else None
 
@@ -145,10 +145,10 @@ def _quoted(value: Any) -> str:
 # -- the three forms -------------------------------------------------------------------------------
 
 
-def _tagged(text: str, place: int) -> tuple[ToolCall | Malformed, int]:
+def _tagged(text: str, position: int) -> tuple[ToolCall | Malformed, int]:
     """The call after an opening tag, and the end of its closing tag; -1 if it is malformed."""
     try:
-        value, end = _scanned(text, _SPACE.match(text, place).end())  # type: ignore[union-attr]
+        value, end = _scanned(text, _SPACE.match(text, position).end())  # type: ignore[union-attr]
         end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
         if not text.startswith(CLOSES, end):
             raise _Refused("there is something after the JSON object of the call")
@@ -158,18 +158,18 @@ def _tagged(text: str, place: int) -> tuple[ToolCall | Malformed, int]:
 
 
 def _bare(text: str) -> ParsedCalls:
-    found: ParsedCalls = []
-    place = 0
-    while place < len(text):
+    calls: ParsedCalls = []
+    position = 0
+    while position < len(text):
         try:
-            value, place = _scanned(text, place)
+            value, position = _scanned(text, position)
         except _Refused as error:
-            return [*found, Malformed(str(error))]
+            return [*calls, Malformed(str(error))]
         for one in value if isinstance(value, list) else [value]:
-            found.append(_read(lambda one=one: _call_of(one)))
-        while place < len(text) and text[place] in " \t\r\n;,":
-            place += 1
-    return found
+            calls.append(_read(lambda one=one: _call_of(one)))
+        while position < len(text) and text[position] in " \t\r\n;,":
+            position += 1
+    return calls
 
 
 def _lines(text: str) -> ParsedCalls:
@@ -177,12 +177,12 @@ def _lines(text: str) -> ParsedCalls:
         call = _read(lambda: _python_call(text))
         if isinstance(call, ToolCall):
             return [call]
-    found: ParsedCalls = []
+    calls: ParsedCalls = []
     for line in text.splitlines():
         line = line.strip().strip("`")
         if line and _LINE.fullmatch(line):
-            found.append(_read(lambda line=line: _python_call(line)))
-    return found
+            calls.append(_read(lambda line=line: _python_call(line)))
+    return calls
 
 
 def _read(parse: Callable[[], ToolCall]) -> ToolCall | Malformed:
@@ -202,14 +202,14 @@ def _value(text: str) -> Any:
     return value
 
 
-def _scanned(text: str, place: int) -> tuple[Any, int]:
+def _scanned(text: str, position: int) -> tuple[Any, int]:
     """The JSON value that begins at a position, and the position of its end."""
-    if text[place : place + 1] in ("", "<"):
+    if text[position : position + 1] in ("", "<"):
         raise _Refused("the call is empty")
-    if text[place] in "{[":
-        _bounded_value(text, place)
+    if text[position] in "{[":
+        _bounded_value(text, position)
     try:
-        return _STRICT.raw_decode(text, place)
+        return _STRICT.raw_decode(text, position)
     except json.JSONDecodeError as error:
         raise _Refused(f"not valid JSON: {error.msg} at character {error.pos + 1}") from error
     except (ValueError, RecursionError) as error:
@@ -217,12 +217,12 @@ def _scanned(text: str, place: int) -> tuple[Any, int]:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise ValueError(f"the key {key[:40]!r} is there twice")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _constant(word: str) -> Any:
@@ -240,14 +240,14 @@ _STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant, p
 
 
 def _call_of(value: Any) -> ToolCall:
-    wanted = 'a call is {"name": ..., "arguments": {...}}'
+    expected = 'a call is {"name": ..., "arguments": {...}}'
     if not isinstance(value, dict):
-        raise _Refused(wanted)
+        raise _Refused(expected)
     if isinstance(value.get("function"), dict) and "name" not in value:
         value = value["function"]
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise _Refused(f"the call has no name; {wanted}")
+        raise _Refused(f"the call has no name; {expected}")
     keys = [key for key in ("arguments", "parameters") if key in value]
     if len(keys) > 1:
         raise _Refused("a call has arguments or parameters, not both")
@@ -304,22 +304,22 @@ def _plain(value: Any) -> Any:
     raise ValueError("not plain data")
 
 
-def _bounded_value(text: str, place: int) -> None:
+def _bounded_value(text: str, position: int) -> None:
     """Like `_bounded`, for the JSON value that begins at a position, so that a message with many
     values is scanned only once."""
     depth = 0
-    for found in _STRUCTURE.finditer(text, place, place + MAX_CALL + 1):
-        if found.end() - place > MAX_CALL:
+    for match in _STRUCTURE.finditer(text, position, position + MAX_CALL + 1):
+        if match.end() - position > MAX_CALL:
             break
-        if found[0][0] in "{[":
+        if match[0][0] in "{[":
             depth += 1
             if depth > MAX_DEPTH:
                 raise _Refused(f"a call is nested at most {MAX_DEPTH} levels deep")
-        elif found[0][0] in "}]":
+        elif match[0][0] in "}]":
             depth -= 1
         if depth <= 0:
             return
-    if len(text) - place > MAX_CALL:
+    if len(text) - position > MAX_CALL:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
 
 

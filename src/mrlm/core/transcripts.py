@@ -39,8 +39,8 @@ def transcript_turns(
     if not any(wanted(index) for index in range(len(messages))):
         return []
     written = [
-        place
-        for place, message in enumerate(messages)
+        position
+        for position, message in enumerate(messages)
         if message.role is Role.ASSISTANT or message.agent is not None
     ]
     turns = []

@@ -37,12 +37,12 @@ def explain(error: BaseException) -> str:
             return Observation([Message(task.info["question"])])
     """
     text = title(error)
-    for number, each in enumerate(_chain(error)):
-        block = _block(each)
+    for number, cause in enumerate(_chain(error)):
+        block = _block(cause)
         if not block or block in text:
             continue
-        if number and repr(each) not in text and title(each) not in text:
-            text += f"\ncaused by {title(each)}"
+        if number and repr(cause) not in text and title(cause) not in text:
+            text += f"\ncaused by {title(cause)}"
         text += f"\n{block}"
     if not is_users(error) and not isinstance(error, MRLMError):
         last = traceback.extract_tb(error.__traceback__, limit=-1)
@@ -80,7 +80,7 @@ def whole(error: BaseException) -> str:
 
 def is_users(error: BaseException) -> bool:
     """Whether user code is involved in an error."""
-    return any(_block(each) for each in _chain(error))
+    return any(_block(cause) for cause in _chain(error))
 
 
 def origin(error: BaseException) -> Hashable:
@@ -97,7 +97,7 @@ def user_frames(trace: TracebackType | None) -> list[FrameSummary]:
     all frames of the user's files."""
     frames = list(traceback.walk_tb(trace))
     steps = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
-    entered = [place for place, step in enumerate(steps) if _is_in(step.filename, LIBRARY)]
+    entered = [index for index, step in enumerate(steps) if _is_in(step.filename, LIBRARY)]
     begin = entered[0] if entered else 0
     return [
         step

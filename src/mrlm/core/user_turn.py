@@ -62,12 +62,12 @@ def open_user_turn(
         )
     first = rows[0]
     closing = first[len(first) - stop :]
-    known = chat.control.ids
-    at = next((place for place, each in enumerate(closing) if each in known), None)
+    control_ids = chat.control.ids
+    at = next((index for index, token in enumerate(closing) if token in control_ids), None)
     decode = chat.tokenizer.decode
     inner = decode(first[start : len(first) - stop + (stop if at is None else at)])
-    lead, found, rest = inner.partition(PROBES[0])
-    if not found:
+    lead, separator, rest = inner.partition(PROBES[0])
+    if not separator:
         raise ChatTemplateError(
             "the chat template does not show a user's message after the assistant's, so a model "
             "cannot write it; use another template for the world model"
@@ -84,6 +84,6 @@ def open_user_turn(
 def _common(rows: Sequence[Sequence[int]]) -> int:
     """Length of the common prefix of all rows."""
     return next(
-        (place for place, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1),
+        (index for index, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1),
         min(map(len, rows)),
     )

@@ -65,8 +65,8 @@ def _parsed(text: bytes, path: Path, first: int = 1) -> Any:
         line, column, problem = error.lineno, error.colno, error.msg
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         problem = str(error)
-    place = f"{path}, line {first + line - 1}, column {column}"
-    return DataError(f"{place}: not valid JSON ({problem})")
+    location = f"{path}, line {first + line - 1}, column {column}"
+    return DataError(f"{location}: not valid JSON ({problem})")
 
 
 def _csv(path: Path) -> Iterator[Located]:

@@ -17,10 +17,10 @@ def boxed(text: str) -> str | None:
         return None
     begin = text.index("{", start) + 1
     depth = 1
-    for place in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for position in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
-            return text[begin:place].strip()
+            return text[begin:position].strip()
     return None
 
 

@@ -99,7 +99,7 @@ def _sharegpt(row: Row, where: str) -> Row:
 def _speeches(value: Any, where: str) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value
-    return [_speech(each, f"{where}, message {number}") for number, each in enumerate(value)]
+    return [_speech(item, f"{where}, message {number}") for number, item in enumerate(value)]
 
 
 def _speech(value: Any, where: str) -> Any:
@@ -146,33 +146,37 @@ def _alpaca(row: Row, where: str) -> Row:
 
 def _without_prompt(row: Row, where: str) -> Row:
     """A row whose answers do not repeat the prompt; a system message of theirs belongs to it."""
-    asked = row_messages(row["prompt"], f"{where}, column 'prompt'")
+    prompt_messages = row_messages(row["prompt"], f"{where}, column 'prompt'")
     begins: dict[str, Any] = {}
     answers: dict[str, Any] = {}
     for name in ("completion", "chosen", "rejected"):
         value = row.get(name)
         if value is None or isinstance(value, str):
             continue
-        place = f"{where}, column {name!r}"
-        messages, answer = row_messages(value, place), list(value)
+        label = f"{where}, column {name!r}"
+        messages, answer = row_messages(value, label), list(value)
         system = messages[0] if messages[0].role is Role.SYSTEM else None
         first = 0 if system is None else 1
-        bare = asked[1:] if asked[0].role is Role.SYSTEM else asked
+        bare = prompt_messages[1:] if prompt_messages[0].role is Role.SYSTEM else prompt_messages
         count = first + len(bare)
         if [*map(_said, messages[first:count])] == [*map(_said, bare)]:
-            if system is not None and bare is not asked and _said(system) != _said(asked[0]):
-                raise DataError(f"{place}: its system message differs from that of prompt")
+            if (
+                system is not None
+                and bare is not prompt_messages
+                and _said(system) != _said(prompt_messages[0])
+            ):
+                raise DataError(f"{label}: its system message differs from that of prompt")
             begins[name] = None if system is None else value[0]
             answers[name] = answer[count:]
         elif messages[0].role is not Role.ASSISTANT and messages[0].role is not Role.TOOL:
             raise DataError(
-                f"{place}: it begins with a message of {messages[0].role}, but does not repeat the "
+                f"{label}: it begins with a message of {messages[0].role}, but does not repeat the "
                 "prompt; give what follows the prompt, or whole conversations without prompt"
             )
         if name in answers and not answers[name]:
-            raise DataError(f"{place}: it repeats the prompt and has no answer")
+            raise DataError(f"{label}: it repeats the prompt and has no answer")
     systems = [value for value in begins.values() if value is not None]
-    if not systems or asked[0].role is Role.SYSTEM:
+    if not systems or prompt_messages[0].role is Role.SYSTEM:
         return row | answers
     texts = {_said(message) for message in row_messages(systems, where)}
     if len(systems) < len(begins) or len(texts) > 1:

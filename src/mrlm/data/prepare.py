@@ -50,18 +50,20 @@ def prepare(
     Raises:
         DataError: the source cannot be read, a split does not exist, or a row is malformed.
     """
-    found = hub_source(preset) if source is None else with_preset(source, preset)
-    wanted = list(splits) or list(found.preset.splits if found.preset else preset.splits)
-    counts = _kept(known, folder, preset, wanted) if known is not None else {}
-    for split in wanted:
+    data_source = hub_source(preset) if source is None else with_preset(source, preset)
+    split_names = list(splits) or list(
+        data_source.preset.splits if data_source.preset else preset.splits
+    )
+    counts = _kept(known, folder, preset, split_names) if known is not None else {}
+    for split in split_names:
         reading = Reading(
-            found, split, on_bad_row=on_bad_row, max_rows=limit, streaming=limit is not None
+            data_source, split, on_bad_row=on_bad_row, max_rows=limit, streaming=limit is not None
         )
         rows: Iterable[Row] = (dict(value) for value, _ in reading.pairs())
         if usable is not None:
             pairs = list(reading.pairs())
             places = usable(split, [row for _, row in pairs])
-            rows = [dict(pairs[place][0]) for place in places]
+            rows = [dict(pairs[index][0]) for index in places]
         file = folder / f"{split}.{format}"
         counts[split] = (write_parquet if format == "parquet" else write_jsonl)(file, rows)
     about = {"preset": preset.name, "hub": preset.hub, "source": str(source or preset.hub)}
@@ -71,20 +73,20 @@ def prepare(
 
 
 def _kept(
-    known: Path, folder: Path, preset: DatasetPreset, wanted: Sequence[str]
+    previous: Path, folder: Path, preset: DatasetPreset, split_names: Sequence[str]
 ) -> dict[str, int]:
     """Copy the splits of an earlier preparation that are not rewritten."""
     try:
-        about = json.loads((known / MARKER).read_text(encoding="utf-8"))
+        about = json.loads((previous / MARKER).read_text(encoding="utf-8"))
         counts = {split: int(count) for split, count in about["rows"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{known}: it was not prepared by mrlm data ({error})") from error
+        raise DataError(f"{previous}: it was not prepared by mrlm data ({error})") from error
     if about.get("preset") != preset.name:
         raise DataError(
-            f"{known} contains {about.get('preset')!r}; choose another folder with --out"
+            f"{previous} contains {about.get('preset')!r}; choose another folder with --out"
         )
-    kept = {split: count for split, count in counts.items() if split not in wanted}
-    for split in kept:
-        for file in known.glob(f"{split}.*"):
+    copied = {split: count for split, count in counts.items() if split not in split_names}
+    for split in copied:
+        for file in previous.glob(f"{split}.*"):
             shutil.copy2(file, folder / file.name)
-    return kept
+    return copied

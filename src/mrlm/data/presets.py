@@ -75,35 +75,35 @@ class DatasetPreset:
                 row[ours] = value[theirs]
                 continue
             try:
-                found = read(value[theirs])
+                extracted = read(value[theirs])
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise DataError(f"{where}, column {theirs!r}: {error}") from error
-            if found is not None:
-                row[ours] = found
+            if extracted is not None:
+                row[ours] = extracted
         return row | {name: value[name] for name in self.keep if value.get(name) is not None}
 
 
-def _found(search: Callable[[str], str | None], place: str) -> Extract:
+def _found(search: Callable[[str], str | None], where: str) -> Extract:
     def extract(text: str) -> str:
         answer = search(text)
         if not answer:
-            raise ValueError(f"no answer {place}")
+            raise ValueError(f"no answer {where}")
         return answer
 
     return extract
 
 
 def _answers(value: Any) -> list[str]:
-    found = [value] if isinstance(value, str) else [str(each) for each in value]
-    if not any(each.strip() for each in found):
+    answers = [value] if isinstance(value, str) else [str(answer) for answer in value]
+    if not any(answer.strip() for answer in answers):
         raise ValueError("no answer")
-    return found
+    return answers
 
 
 def _first_program(value: str) -> str | None:
     """The first solution of a JSON list in a text; `None` for rows without one."""
-    found = json.loads(value) if value.strip() else []
-    return found[0] if found else None
+    programs = json.loads(value) if value.strip() else []
+    return programs[0] if programs else None
 
 
 def _number(value: float) -> str:

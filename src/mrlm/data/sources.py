@@ -75,8 +75,8 @@ def find(source: Any) -> DataSource:
 
 def data_folder() -> Path | None:
     """The folder of prepared data sets: `$MRLM_DATA`, else `data` in the cache folder."""
-    if own := os.environ.get("MRLM_DATA"):
-        return Path(own).expanduser()
+    if configured := os.environ.get("MRLM_DATA"):
+        return Path(configured).expanduser()
     cache = cache_folder()
     return None if cache is None else cache / "data"
 
@@ -87,10 +87,10 @@ def preset_source(preset: DatasetPreset) -> DataSource:
     if (Path(preset.name) / MARKER).is_file():
         return _path(Path(preset.name), preset)
     folder = data_folder()
-    for place in [] if folder is None else sorted(folder.glob(f"{preset.name}*")):
-        stem = place.name if place.is_dir() else place.stem
-        if stem == preset.name and (place.is_dir() or place.suffix.lower() in FILE_TYPES):
-            return _path(place, preset)
+    for path in [] if folder is None else sorted(folder.glob(f"{preset.name}*")):
+        stem = path.name if path.is_dir() else path.stem
+        if stem == preset.name and (path.is_dir() or path.suffix.lower() in FILE_TYPES):
+            return _path(path, preset)
     return hub_source(preset)
 
 
@@ -106,9 +106,9 @@ def with_preset(source: str | Path, preset: DatasetPreset) -> DataSource:
     Raises:
         DataError: the file or folder does not exist.
     """
-    found = _local(source, preset)
-    if found is not None:
-        return found
+    local = _local(source, preset)
+    if local is not None:
+        return local
     hub, _, config = str(source).partition(":")
     return hub_source(replace(preset, hub=hub, config=config or None, revision=None, files=None))
 
@@ -140,9 +140,9 @@ def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -
         alone = preset and replace(preset, held_out=None)
         return DataSource(title, lambda split, _: read_file(path), alone, note)
     if any((path / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
-        known = list(map(str, _noted(path / "dataset_dict.json", "splits") or ()))
+        split_names = list(map(str, _noted(path / "dataset_dict.json", "splits") or ()))
         return DataSource(
-            title, lambda split, _: _saved(path, split), _limited(preset, known), note
+            title, lambda split, _: _saved(path, split), _limited(preset, split_names), note
         )
     files = split_files(path, config)
     return DataSource(
@@ -158,14 +158,14 @@ def _noted(path: Path, key: str) -> Any:
         return None
 
 
-def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | None:
+def _limited(preset: DatasetPreset | None, split_names: list[str]) -> DatasetPreset | None:
     """A preset limited to the existing splits, possibly under their usual names."""
-    if preset is None or not known:
+    if preset is None or not split_names:
         return preset and replace(preset, held_out=None)
-    usual = known[0] if len(known) == 1 else preset.train
-    train = next((name for name in (preset.train, "train") if name in known), usual)
+    usual = split_names[0] if len(split_names) == 1 else preset.train
+    train = next((name for name in (preset.train, "train") if name in split_names), usual)
     names = (preset.held_out, "test", "validation") if preset.held_out else ()
-    held = next((name for name in names if name in known and name != train), None)
+    held = next((name for name in names if name in split_names and name != train), None)
     return replace(preset, train=train, held_out=held)
 
 
@@ -190,9 +190,13 @@ def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]
     listed = _listed_files(folder, config)
     if listed:
         return listed
-    for place in (*([folder / config] if config else []), folder, folder / "data"):
+    for directory in (*([folder / config] if config else []), folder, folder / "data"):
         files: dict[str, list[Path]] = {}
-        inside = place.rglob("*") if place not in (folder, folder / "data") else place.glob("*")
+        inside = (
+            directory.rglob("*")
+            if directory not in (folder, folder / "data")
+            else directory.glob("*")
+        )
         for path in sorted(inside):
             if path.is_file() and path.suffix.lower() in FILE_TYPES and path.name not in NO_ROWS:
                 files.setdefault(_split_name(path), []).append(path)
@@ -215,10 +219,16 @@ def _listed_files(folder: Path, config: str | None) -> dict[str, list[Path]]:
     except (OSError, yaml.YAMLError):
         return {}
     listed = head.get("configs") if isinstance(head, Mapping) else None
-    sections = [each for each in listed or [] if isinstance(each, Mapping)]
-    named = [each for each in sections if each.get("config_name") == (config or "default")]
+    sections = [head_section for head_section in listed or [] if isinstance(head_section, Mapping)]
+    named = [
+        head_section
+        for head_section in sections
+        if head_section.get("config_name") == (config or "default")
+    ]
     if not named and config is None:
-        named = [each for each in sections if each.get("default")] or sections[:1]
+        named = [
+            head_section for head_section in sections if head_section.get("default")
+        ] or sections[:1]
     files: dict[str, list[Path]] = {}
     for section in named:
         entries = section.get("data_files")
@@ -229,23 +239,23 @@ def _listed_files(folder: Path, config: str | None) -> dict[str, list[Path]]:
             for pattern in [patterns] if isinstance(patterns, str) else patterns:
                 if str(pattern).startswith("/") or ".." in str(pattern).split("/"):
                     continue  # it points outside the snapshot
-                found = [p for p in sorted(folder.glob(str(pattern))) if p.is_file()]
-                files.setdefault(str(entry.get("split", "train")), []).extend(found)
+                matches = [p for p in sorted(folder.glob(str(pattern))) if p.is_file()]
+                files.setdefault(str(entry.get("split", "train")), []).extend(matches)
     return {split: paths for split, paths in files.items() if paths}
 
 
 def _folder(folder: Path, files: dict[str, list[Path]], split: str | None) -> Iterator[Located]:
-    wanted = split or "train"
-    if split is None and wanted not in files and len(files) == 1:
-        wanted = next(iter(files))
-    paths = files.get(wanted, [])
+    chosen = split or "train"
+    if split is None and chosen not in files and len(files) == 1:
+        chosen = next(iter(files))
+    paths = files.get(chosen, [])
     parts = len(paths) == 1 or len({path.suffix for path in paths}) == 1
     if not paths or not parts:
-        found = [path.name for each in files.values() for path in each]
+        names = [path.name for file_list in files.values() for path in file_list]
         raise DataError(
-            f"data set folder {str(folder)!r}: expected one file {wanted}.jsonl (or "
-            f".json, .csv, .parquet; parts are {wanted}-00000-of-00002.parquet), or a "
-            f"save_to_disk folder; found {', '.join(found) or 'no data file'}"
+            f"data set folder {str(folder)!r}: expected one file {chosen}.jsonl (or "
+            f".json, .csv, .parquet; parts are {chosen}-00000-of-00002.parquet), or a "
+            f"save_to_disk folder; found {', '.join(names) or 'no data file'}"
         )
     return (located for path in paths for located in read_file(path))
 
@@ -271,11 +281,11 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
     name = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
     called = preset.name or name
     datasets = _datasets(f"data set {called!r}")
-    wanted = split or preset.train
-    options = {"split": wanted, "revision": preset.revision, "data_files": preset.files}
-    given = {name: value for name, value in options.items() if value}
+    split_name = split or preset.train
+    options = {"split": split_name, "revision": preset.revision, "data_files": preset.files}
+    arguments = {name: value for name, value in options.items() if value}
     config = None if preset.files else preset.config
-    load = partial(datasets.load_dataset, preset.hub, config, **given)
+    load = partial(datasets.load_dataset, preset.hub, config, **arguments)
     try:
         try:
             loaded = load(streaming=True) if lazy else load()
@@ -286,8 +296,8 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
     except Exception as error:  # for any error of the client, the user needs the id and the fix
         snapshot = _snapshot(preset.hub)
         files = split_files(snapshot, preset.config) if snapshot is not None else {}
-        if snapshot is not None and wanted in files:
-            return _folder(snapshot, files, wanted)
+        if snapshot is not None and split_name in files:
+            return _folder(snapshot, files, split_name)
         raise DataError(_unreachable(preset, name, error)) from error
     return ((f"{name}, row {index}", row) for index, row in enumerate(loaded))
 
@@ -314,10 +324,10 @@ def _unreachable(preset: DatasetPreset, name: str, error: Exception) -> str:
             f"{local}.jsonl with one row per line, or a save_to_disk folder{near}"
         )
     folder = data_folder()
-    place = f"{preset.name}/" if folder is None else f"{folder / preset.name}/"
+    location = f"{preset.name}/" if folder is None else f"{folder / preset.name}/"
     return (
         f"preset {preset.name!r} could not be loaded from the hub ({name}: {reason}). Without a "
-        f"network it is read from the folder {place} (or {preset.name}.jsonl or .parquet beside "
+        f"network it is read from the folder {location} (or {preset.name}.jsonl or .parquet beside "
         f"it; $MRLM_DATA names another place). To fill it, where there is a network: mrlm data "
         f"{preset.name}; from a snapshot or file of {preset.hub}: mrlm data {preset.name} "
         "--source PATH"

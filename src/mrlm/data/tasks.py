@@ -182,8 +182,8 @@ def split_rows(
     if held_out == 0.0 or len(distinct) < 2:
         return list(rows), []
     bound = min(max(held_out, distinct[0]), distinct[-2])
-    train = [row for row, place in zip(rows, places, strict=True) if place > bound]
-    return train, [row for row, place in zip(rows, places, strict=True) if place <= bound]
+    train = [row for row, position in zip(rows, places, strict=True) if position > bound]
+    return train, [row for row, position in zip(rows, places, strict=True) if position <= bound]
 
 
 def question_of(row: Mapping[str, Any]) -> Any:

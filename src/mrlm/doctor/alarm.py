@@ -59,7 +59,7 @@ class Alarm:
             "policy": self.policy,
             "because": self.because,
             "do": self.do,
-            "evidence": [{"id": each.id, "step": each.step} for each in self.evidence],
+            "evidence": [{"id": episode.id, "step": episode.step} for episode in self.evidence],
         }
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Alarm:
 def alarm_of(row: Mapping[str, Any]) -> Alarm:
     """The alarm of a row of `alarms.jsonl`."""
     names = ("rule", "step", "since", "agent", "policy", "because", "do")
-    evidence = tuple(Evidence(**each) for each in row["evidence"])
+    evidence = tuple(Evidence(**entry) for entry in row["evidence"])
     return Alarm(**{name: row[name] for name in names}, evidence=evidence)
 
 

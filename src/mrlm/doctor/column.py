@@ -27,39 +27,39 @@ class Column:
             self._thin()
         if self._size == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
-        table, place = self._table, self._size
-        table[0, place], table[1, place], table[2, place] = step, value, self._known
+        table, index = self._table, self._size
+        table[0, index], table[1, index], table[2, index] = step, value, self._known
         self._size += 1
         self._known += 1
 
     def _thin(self) -> None:
         """Keeps at most `MIDDLE` of the values between the first and the latest."""
         middle = self._table[:, HEAD : self._size - TAIL]
-        kept = middle[:, middle[2] % self._apart == 0]
-        while kept.shape[1] > MIDDLE:
+        thinned = middle[:, middle[2] % self._apart == 0]
+        while thinned.shape[1] > MIDDLE:
             self._apart *= 2
-            kept = middle[:, middle[2] % self._apart == 0]
+            thinned = middle[:, middle[2] % self._apart == 0]
         head, tail = self._table[:, :HEAD], self._table[:, self._size - TAIL : self._size]
-        table = np.concatenate([head, kept, tail], axis=1)
+        table = np.concatenate([head, thinned, tail], axis=1)
         self._size = table.shape[1]
         self._table[:, : self._size] = table
 
     def record(self) -> tuple[str, str]:
         """The content for JSON: where values are kept, which is the same string for all columns
         that are known in the same steps, and the values."""
-        kept = self._table[:, : self._size]
-        return f"{self._known} {self._apart} {_text(kept[::2])}", _text(kept[1])
+        values_kept = self._table[:, : self._size]
+        return f"{self._known} {self._apart} {_text(values_kept[::2])}", _text(values_kept[1])
 
     @classmethod
     def of(cls, places: str, values: str) -> Column:
         """The column of a `record`."""
-        found, (known, apart, where) = cls(), places.split(" ")
-        found._known, found._apart = int(known), int(apart)
-        found._size = len(row := _numbers(values))
-        found._table = np.empty((3, max(64, len(row))))
-        found._table[1, : len(row)] = row
-        found._table[::2, : len(row)] = _numbers(where).reshape(2, -1)
-        return found
+        column, (total, apart, where) = cls(), places.split(" ")
+        column._known, column._apart = int(total), int(apart)
+        column._size = len(row := _numbers(values))
+        column._table = np.empty((3, max(64, len(row))))
+        column._table[1, : len(row)] = row
+        column._table[::2, : len(row)] = _numbers(where).reshape(2, -1)
+        return column
 
     def read(self, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values (values,) float64, views; `last`: the last so many."""

@@ -34,24 +34,27 @@ def make_rules(settings: Settings | None = None) -> dict[str, Rule]:
         PluginError: a rule does not exist.
         ConfigError: a rule has no such threshold.
     """
-    given = dict(settings or {})
-    found: dict[str, Rule] = {}
-    for name in [*registry.names("rules"), *(each for each in given if ":" in each)]:
-        own = given.pop(name, {})
-        if own is not False:
-            found[name] = _make(name, {} if own is True else own)
-    for name in given:
+    remaining = dict(settings or {})
+    made: dict[str, Rule] = {}
+    for name in [
+        *registry.names("rules"),
+        *(rule_name for rule_name in remaining if ":" in rule_name),
+    ]:
+        options = remaining.pop(name, {})
+        if options is not False:
+            made[name] = _make(name, {} if options is True else options)
+    for name in remaining:
         registry.load("rules", name)  # raises: it does not exist
-    return found
+    return made
 
 
-def _make(name: str, own: Mapping[str, Any] | bool) -> Rule:
+def _make(name: str, options: Mapping[str, Any] | bool) -> Rule:
     kind = registry.load("rules", name)
-    known = [each.name for each in fields(kind)]
-    values = own if isinstance(own, Mapping) else {}
+    field_names = [field.name for field in fields(kind)]
+    values = options if isinstance(options, Mapping) else {}
     for key in values:
-        if key not in known:
-            raise ConfigError(registry.unknown(key, known, f"training.doctor_rules.{name}"))
+        if key not in field_names:
+            raise ConfigError(registry.unknown(key, field_names, f"training.doctor_rules.{name}"))
     return kind(**values)
 
 
@@ -164,15 +167,15 @@ def examination_of(
     """The examination of a run's record, and its alarms; arguments and errors of `examine`."""
     recorded = read_run(folder)
     twin = None if centralised is None else History(read_run(centralised).metrics)
-    found: list[Alarm] = []
+    raised: list[Alarm] = []
     config = _config(recorded.folder)
     if rules is None:
         rules = config.get("training", {}).get("doctor_rules", {})
     examination = Examination(make_rules(rules), twin, config)
     for row in recorded.metrics:
         examination.see(recorded.rows([row["step"]]))
-        found += examination.examine(row)
-    return examination, found
+        raised += examination.examine(row)
+    return examination, raised
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
@@ -183,9 +186,9 @@ def _config(folder: Path) -> Mapping[str, Any]:
 
 def _policies(rows: Rows) -> dict[str, str]:
     """agent -> its policy, of trained turns."""
-    found: dict[str, str] = {}
+    policies: dict[str, str] = {}
     for row in rows:
         for name, agent in row["agents"].items():
-            if name not in found and any(turn.get("trained", True) for turn in agent["turns"]):
-                found[name] = agent["policy"]
-    return found
+            if name not in policies and any(turn.get("trained", True) for turn in agent["turns"]):
+                policies[name] = agent["policy"]
+    return policies

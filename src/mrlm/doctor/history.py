@@ -74,7 +74,7 @@ class History:
         """Inverse of `state_dict`, in a history without steps."""
         self.step = state["step"]
         for places, columns in state["columns"].items():
-            self._columns |= {name: Column.of(places, each) for name, each in columns.items()}
+            self._columns |= {name: Column.of(places, column) for name, column in columns.items()}
         self._names += self._columns
 
     def known(self, name: str, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -107,13 +107,13 @@ class History:
 
     def names(self, pattern: str) -> dict[str, str]:
         """Metrics whose names match a pattern -> its first group."""
-        seen, found = self._matches.get(pattern, (0, {}))
+        seen, matches = self._matches.get(pattern, (0, {}))
         if seen < len(self._names):
             new = ((name, re.fullmatch(pattern, name)) for name in self._names[seen:])
             more = {name: match[1] for name, match in new if match}
-            found = dict(sorted({**found, **more}.items())) if more else found
-            self._matches[pattern] = len(self._names), found
-        return found
+            matches = dict(sorted({**matches, **more}.items())) if more else matches
+            self._matches[pattern] = len(self._names), matches
+        return matches
 
     @property
     def agents(self) -> list[str]:
@@ -121,7 +121,7 @@ class History:
         seen, agents = self._agents
         if seen < len(self._names):
             labels = self.names(OF_AGENT).values()
-            agents = [each for each in labels if f"reward/{each}/mean" in self._columns]
+            agents = [label for label in labels if f"reward/{label}/mean" in self._columns]
             self._agents = len(self._names), agents
         return agents
 
@@ -131,9 +131,9 @@ class History:
         if len(trained) < 2:
             return name
         agents: dict[str, set[str]] = {}
-        for each, policy in self.policies.items():
-            if each in trained:
-                agents.setdefault(policy, set()).add(each)
+        for trained_agent, policy in self.policies.items():
+            if trained_agent in trained:
+                agents.setdefault(policy, set()).add(trained_agent)
         policy = self.policies.get(agent, agent)
         label = agent_label(agent, policy, agents)
         return f"{name}/{policy if label is None else label}"
@@ -146,7 +146,7 @@ def common(*columns: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndar
         return steps.astype(int), np.stack([values for _, values in columns])
     for others, _ in columns[1:]:
         steps = np.intersect1d(steps, others, assume_unique=True)
-    values = [column[np.searchsorted(own, steps)] for own, column in columns]
+    values = [column[np.searchsorted(column_steps, steps)] for column_steps, column in columns]
     return steps.astype(int), np.stack(values)
 
 

@@ -32,15 +32,15 @@ class Written:
 def written(rows: Rows) -> dict[str, Written]:
     """agent -> its messages, for `RecentEpisodes.by_step`: without white space around them, and a
     call of a tool is one. Demonstrations are left out."""
-    found: dict[str, Written] = defaultdict(Written)
+    messages_of: dict[str, Written] = defaultdict(Written)
     for row in rows:
         trained = is_training(row)
         for name, agent in row["agents"].items():
-            own, messages = found[name], agent["messages"]
+            statistics, messages = messages_of[name], agent["messages"]
             for turn in agent["turns"]:
-                place = turn.get("message")
-                if place is not None:
-                    message = messages[place]
+                index = turn.get("message")
+                if index is not None:
+                    message = messages[index]
                     text = message["content"].strip()
                     if calls := message.get("tool_calls"):
                         text += "".join(map(str, calls))
@@ -48,12 +48,12 @@ def written(rows: Rows) -> dict[str, Written]:
                     text = turn["text"].strip()
                 else:
                     continue
-                own.count += 1
-                own.trained += trained
-                own.empty += trained and not text
+                statistics.count += 1
+                statistics.trained += trained
+                statistics.empty += trained and not text
                 if ("<" in text or "[" in text) and (mark := MARKS.search(text)):
-                    own.marked.append((row, mark[0]))
-    return found
+                    statistics.marked.append((row, mark[0]))
+    return messages_of
 
 
 def heard(rows: Rows) -> dict[tuple[str, str], tuple[int, int]]:

@@ -63,13 +63,13 @@ class RecentEpisodes(Sequence[Row]):
             summarise: a function of a step's rows and of nothing else. Its identity is that of
                 the result: a function of a module, not one that is made at every call.
         """
-        found: dict[int, Found] = {}
+        results: dict[int, Found] = {}
         for step, rows in self._steps.items():
-            known = self._found.setdefault(step, {})
-            if summarise not in known:
-                known[summarise] = summarise(rows)
-            found[step] = cast("Found", known[summarise])
-        return found
+            cached = self._found.setdefault(step, {})
+            if summarise not in cached:
+                cached[summarise] = summarise(rows)
+            results[step] = cast("Found", cached[summarise])
+        return results
 
     def __iter__(self) -> Iterator[Row]:
         return chain.from_iterable(self._steps.values())

@@ -54,6 +54,6 @@ def token_turns(episodes: Rows) -> Iterator[TokenTurn]:
         for name, agent in episode["agents"].items():
             for turn in agent["turns"]:
                 if isinstance(turn.get("ids"), str) and turn["trained"]:
-                    place = turn.get("message") or 0
-                    roles = tuple([each["role"] for each in agent["messages"][:place]])
+                    index = turn.get("message") or 0
+                    roles = tuple([message["role"] for message in agent["messages"][:index]])
                     yield TokenTurn(episode, name, turn, roles)

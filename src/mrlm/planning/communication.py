@@ -55,18 +55,18 @@ def communication(share: Share, strategy: str, ring: Ring, computing: float) -> 
     inner = Ring(ring.device, ring.inside, 1 if strategy == "fsdp-hybrid" else ring.nodes)
     outer = Ring(ring.device, 1, ring.nodes)
     moving, reducing = [], []
-    for each in plan.weights:
-        if not each.trainable:
+    for policy in plan.weights:
+        if not policy.trainable:
             continue
         # gradients in 16 bit are added up in float32
-        count = 4.0 * (each.trained + (each.critic if each.critic_learns else 0))
+        count = 4.0 * (policy.trained + (policy.critic if policy.critic_learns else 0))
         if strategy == "ddp":
             reducing += [ring.reduce(count)] * steps
             continue
-        tokens, _ = learned_tokens(share, each)
+        tokens, _ = learned_tokens(share, policy)
         passes = plan.epochs * max(1, math.ceil(tokens / plan.job.tokens))
-        layers = each.shape.layers if each.shape else 1
-        block = each.count * plan.job.computed / layers
+        layers = policy.shape.layers if policy.shape else 1
+        block = policy.count * plan.job.computed / layers
         moving.append(inner.gather(block, 2 * passes * layers))
         reducing += [inner.gather(count)] * steps
         if strategy == "fsdp-hybrid" and ring.nodes > 1:
@@ -79,19 +79,19 @@ def communication(share: Share, strategy: str, ring: Ring, computing: float) -> 
 def hand_over(share: Share, strategy: str, ring: Ring, apart: bool) -> Took:
     """New weights for the engines: copied in the same process, gathered if they are sharded, sent
     to separate engines."""
-    plan, device, found = share.plan, share.device, []
-    for each in plan.weights:
-        if not each.trainable or plan.rows:
+    plan, device, transfers = share.plan, share.device, []
+    for policy in plan.weights:
+        if not policy.trainable or plan.rows:
             continue
-        count = each.trained
+        count = policy.trained
         sent = count * plan.job.computed
         if strategy != "ddp" and ring.members > 1:
-            found.append(ring.gather(sent))
+            transfers.append(ring.gather(sent))
         if apart and share.lengths.engine == "vllm":
-            found.append(Took(sent / rates.SERVER, "network"))
+            transfers.append(Took(sent / rates.SERVER, "network"))
         elif apart:
-            found.append(Took(sent / (device.network * rates.LINK_SHARE), "network"))
+            transfers.append(Took(sent / (device.network * rates.LINK_SHARE), "network"))
         else:
             moved = count * (plan.job.width + plan.job.computed)
-            found.append(Took(moved / (device.bandwidth * rates.UPDATE_SHARE), "memory"))
-    return added(found)
+            transfers.append(Took(moved / (device.bandwidth * rates.UPDATE_SHARE), "memory"))
+    return added(transfers)

@@ -65,7 +65,10 @@ def _datasheets() -> dict[str, Device]:
     return {
         name: Device(
             name,
-            **{key: each * (TERA if key in ("bf16", "fp32") else GB) for key, each in row.items()},
+            **{
+                key: number * (TERA if key in ("bf16", "fp32") else GB)
+                for key, number in row.items()
+            },
             source=source,
         )
         for name, row in table.items()
@@ -123,17 +126,17 @@ def device_here() -> str:
 
 def _from_file(path: Path) -> Device:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--device {path}: it cannot be read ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ConfigError(f"--device {path}: it is not a mapping of fields to numbers")
     base: dict[str, Any] = {"name": path.stem, "source": str(path)}
-    if like := found.pop("like", None):
-        known = find_device(str(like))
-        base = {each.name: getattr(known, each.name) for each in fields(Device)} | base
-    names = {each.name: each for each in fields(Device)}
-    for key, value in found.items():
+    if like := settings.pop("like", None):
+        base_device = find_device(str(like))
+        base = {field.name: getattr(base_device, field.name) for field in fields(Device)} | base
+    names = {field.name: field for field in fields(Device)}
+    for key, value in settings.items():
         if key not in names:
             raise ConfigError(f"--device {path}: unknown field {key!r}{did_you_mean(key, names)}")
         if key in ("name", "source"):

@@ -73,21 +73,21 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan, lengths: Lengths, device: Device, place: Place, needs: Needs, max_lag: int = 0
+    plan: Plan, lengths: Lengths, device: Device, placement: Place, needs: Needs, max_lag: int = 0
 ) -> Estimate:
     """Estimate a step with a placement; playing may be `max_lag` iterations ahead."""
-    device = device.among(place.inside)
-    on_ray = place.strategy == "ray" and place.devices > 1
-    strategy = "ddp" if place.strategy == "ray" else place.strategy
-    ring = Ring(device, 1, 1) if on_ray else place.ring(device)
+    device = device.among(placement.inside)
+    on_ray = placement.strategy == "ray" and placement.devices > 1
+    strategy = "ddp" if placement.strategy == "ray" else placement.strategy
+    ring = Ring(device, 1, 1) if on_ray else placement.ring(device)
     learning = Share(device, _dealt(plan, ring.members), plan, lengths)
-    players = place.engines or ring.members
+    players = placement.engines or ring.members
     playing = replace(learning, tasks=_dealt(plan, players))
     if on_ray:  # one worker trains all of a policy, and the slowest of them determines the time
-        learning = replace(learning, plan=_heaviest(plan, place.learners))
-        playing = playing if place.engines else learning
+        learning = replace(learning, plan=_heaviest(plan, placement.learners))
+        playing = playing if placement.engines else learning
     memory, needed, room = placed_memory(
-        learning, playing, strategy, place, ring, ahead=max_lag > 0
+        learning, playing, strategy, placement, ring, ahead=max_lag > 0
     )
     shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     both = timing.forward_backward(learning)
@@ -99,13 +99,13 @@ def estimate(
         "forward_backward": both,
         "optimizer": timing.optimizer(learning, shards),
         "communication": communication.communication(learning, strategy, ring, both.seconds),
-        "hand_over": communication.hand_over(learning, strategy, ring, place.engines > 0),
+        "hand_over": communication.hand_over(learning, strategy, ring, placement.engines > 0),
         "rest": Took(rates.ITERATION, "overhead"),
     }
     everything = Share(device, plan.tasks, _general(plan), lengths)
     tokens = sum(timing.learned_tokens(everything, w)[0] for w in plan.weights if w.trainable)
     return Estimate(
-        place,
+        placement,
         memory,
         seconds,
         fits=needed <= USABLE * device.memory,
@@ -138,7 +138,7 @@ def candidates(plan: Plan, strategy: str, devices: int, nodes: int, engine: str)
         return []
     if strategy == "ray":
         return _on_ray(plan, devices, nodes)
-    if strategy != "ddp" and devices > 1 and any(each.lora for each in plan.weights):
+    if strategy != "ddp" and devices > 1 and any(policy.lora for policy in plan.weights):
         return []  # adapters are not sharded: they are small
     if engine != "vllm" or plan.rows or devices == 1:
         return [Place(strategy, devices, nodes)]
@@ -162,18 +162,18 @@ def best(
     chosen: Estimate | None = None
     least: Estimate | None = None
     for name in names:
-        own = plan if name in ("ddp", "ray") or devices == 1 else _general(plan)
-        for place in candidates(plan, name, devices, nodes, lengths.engine):
-            found = estimate(own, lengths, device, place, needs, max_lag)
-            if least is None or found.needed < least.needed:
-                least = found
+        spread_plan = plan if name in ("ddp", "ray") or devices == 1 else _general(plan)
+        for placement in candidates(plan, name, devices, nodes, lengths.engine):
+            candidate = estimate(spread_plan, lengths, device, placement, needs, max_lag)
+            if least is None or candidate.needed < least.needed:
+                least = candidate
             same = chosen is not None and chosen.place.strategy == name
             limit = 1.0 if same else BETTER
-            if found.fits and (chosen is None or found.step < limit * chosen.step):
-                chosen = found
+            if candidate.fits and (chosen is None or candidate.step < limit * chosen.step):
+                chosen = candidate
     if chosen or least:
         return chosen or least  # pyright: ignore[reportReturnType]
-    if any(each.lora for each in plan.weights) and devices > 1 and strategy != "ray":
+    if any(policy.lora for policy in plan.weights) and devices > 1 and strategy != "ray":
         why = "it shards whole models, and there are adapters; use ddp"
     elif strategy == "fsdp-hybrid":
         why = "it shards models within a node and copies them across nodes; set --nodes"
@@ -200,22 +200,22 @@ def sweep(
     """The best placements on 1, 2, 4, ... devices, and on `devices`; efficiency is relative to the
     fewest on which the run fits."""
     inside = devices // nodes
-    found: list[Estimate] = []
+    rows: list[Estimate] = []
     for count in counts_up_to(devices):
         many = max(1, math.ceil(count / inside))
         if count % many:
             continue
         try:
-            found.append(best(plan, lengths, device, strategy, count, many, needs, max_lag))
+            rows.append(best(plan, lengths, device, strategy, count, many, needs, max_lag))
         except ConfigError:
             continue  # a strategy that needs more devices
-    first = next((each for each in found if each.fits), None)
-    for each in found:
-        each.efficiency = 0.0
-        if first is not None and each.fits:
+    first = next((row for row in rows if row.fits), None)
+    for row in rows:
+        row.efficiency = 0.0
+        if first is not None and row.fits:
             done = first.step * first.place.devices
-            each.efficiency = done / (each.step * each.place.devices)
-    return found
+            row.efficiency = done / (row.step * row.place.devices)
+    return rows
 
 
 def counts_up_to(devices: int) -> list[int]:
@@ -231,8 +231,8 @@ def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
         ConfigError: they cannot be divided among the nodes.
     """
     if devices < 1 or (nodes is not None and nodes < 1):
-        given = f"--devices {devices}" + ("" if nodes is None else f" --nodes {nodes}")
-        raise ConfigError(f"{given}: give at least 1")
+        options = f"--devices {devices}" + ("" if nodes is None else f" --nodes {nodes}")
+        raise ConfigError(f"{options}: give at least 1")
     many = nodes or max(1, math.ceil(devices / device.per_node))
     if devices % many:
         raise ConfigError(
@@ -248,18 +248,18 @@ def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
 def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
     """A worker for every trained base, with the other devices sampling; or each worker does both
     for its own policies."""
-    groups = sum(any(each.trainable for each in group) for group in timing.bases(plan.weights))
+    groups = sum(any(policy.trainable for policy in group) for group in timing.bases(plan.weights))
     if devices == 1:
         return []
-    found = [] if groups < 2 else [Place("ray", devices, nodes)]
+    placements = [] if groups < 2 else [Place("ray", devices, nodes)]
     if not plan.rows and groups:
         learners = min(groups, devices - 1)
-        found.append(Place("ray", devices, nodes, devices - learners))
-    return found
+        placements.append(Place("ray", devices, nodes, devices - learners))
+    return placements
 
 
 def _heaviest(plan: Plan, workers: int) -> Plan:
     """The part of a run that its busiest worker has, with bases distributed over workers."""
     groups = sorted(timing.bases(plan.weights), key=lambda group: -group[0].count)
     taken = groups[:: max(1, min(workers, len(groups)))]
-    return replace(plan, weights=[each for group in taken for each in group])
+    return replace(plan, weights=[policy for group in taken for policy in group])

@@ -65,7 +65,7 @@ def placed_memory(
     learning: Share,
     playing: Share,
     strategy: str,
-    place: Place,
+    placement: Place,
     ring: Ring,
     ahead: bool,
 ) -> tuple[dict[str, dict[str, int]], int, float]:
@@ -76,21 +76,21 @@ def placed_memory(
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     reduces = members == 1 and ring.members > 1
-    job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
+    job = _job(plan, learning, playing, plays=not plan.rows and placement.engines == 0)
     job = replace(job, accelerated=not device.shared)
     memory = {
-        each.name: parts_of(each, replace(job, tokens=tokens), members, reduces)
-        for each, tokens in zip(plan.weights, _tokens(learning, job), strict=True)
+        policy.name: parts_of(policy, replace(job, tokens=tokens), members, reduces)
+        for policy, tokens in zip(plan.weights, _tokens(learning, job), strict=True)
     }
     if device.shared and memory:
         next(iter(memory.values()))["process"] = PROCESS
     if job.plays:
         _add_engine(memory, plan, job, members > 1, device.shared, ahead)
     if job.plays and ahead:
-        for each in plan.weights:
-            own = ADAPTER_BYTES if each.lora is not None else job.width
-            memory[each.name]["ahead"] = each.trained * own
-    if place.engines == 0:
+        for policy in plan.weights:
+            bytes_each = ADAPTER_BYTES if policy.lora is not None else job.width
+            memory[policy.name]["ahead"] = policy.trained * bytes_each
+    if placement.engines == 0:
         standing = peak({name: _standing(parts) for name, parts in memory.items()})
         return memory, peak(memory), _room(job, usable - standing)
     served = _served(plan, _job(plan, learning, playing, plays=True))
@@ -132,20 +132,20 @@ def _add_engine(
     """Add the engine's weights in the same process: a whole copy if they are sharded, else the
     parts that it stores in its own layout, which a device releases for training."""
     name = "engine" if sharded or on_processor or ahead else COPIES
-    for each in plan.weights:
-        if each.owns and each.shape is not None:
-            whole = each.shape.parameters * job.computed
-            own = engine_copy(each.shape, job, on_processor) if job.lean else 0
-            memory[each.name][name] = whole if sharded else own
+    for policy in plan.weights:
+        if policy.owns and policy.shape is not None:
+            whole = policy.shape.parameters * job.computed
+            copy_bytes = engine_copy(policy.shape, job, on_processor) if job.lean else 0
+            memory[policy.name][name] = whole if sharded else copy_bytes
 
 
 def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
     """Bytes on a device that only samples."""
     served: dict[str, dict[str, int]] = {}
-    for each in plan.weights:
-        parts = parts_of(replace(each, trainable=False, critic=0, num_opponents=0), job)
-        parts["weights"] = each.count * job.computed if each.owns else 0
-        served[each.name] = {
+    for policy in plan.weights:
+        parts = parts_of(replace(policy, trainable=False, critic=0, num_opponents=0), job)
+        parts["weights"] = policy.count * job.computed if policy.owns else 0
+        served[policy.name] = {
             key: value for key, value in parts.items() if key not in PASSING or key in PLAYING
         }
     return served

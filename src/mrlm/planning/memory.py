@@ -105,14 +105,14 @@ def parts_of(
         reduces: whether whole gradients are reduced over devices, in buckets.
     """
     width, shape = job.width, weights.shape
-    own = ADAPTER_BYTES if weights.lora is not None else width
+    bytes_each = ADAPTER_BYTES if weights.lora is not None else width
     parts: Parts = {"weights": weights.count * width // shards if weights.owns else 0}
     if weights.lora is not None:
-        parts["adapter"] = weights.adapter * own // shards
+        parts["adapter"] = weights.adapter * bytes_each // shards
     if weights.trainable:
-        parts["gradients"] = weights.trained * own // shards
+        parts["gradients"] = weights.trained * bytes_each // shards
         updated = updated_bytes(weights, job)
-        if updated != own:
+        if updated != bytes_each:
             parts["masters"] = weights.trained * updated // shards
         if not job.offloaded:
             parts["optimizer"] = job.moments * weights.trained * updated // shards
@@ -123,14 +123,14 @@ def parts_of(
         if weights.reference:
             parts["reference"] = weights.count * width  # never sharded
         if weights.critic:
-            wide = own if weights.critic == weights.trained else width
+            wide = bytes_each if weights.critic == weights.trained else width
             updated = WHOLE if job.masters else wide
             moments = 0 if job.offloaded else job.moments * updated
             learned = wide + moments + (updated if updated != wide else 0)
             learned = learned if weights.critic_learns else 0
             parts["critic"] = weights.critic * (wide + learned) // shards
     if weights.num_opponents:
-        parts["opponents"] = weights.num_opponents * weights.trained * own
+        parts["opponents"] = weights.num_opponents * weights.trained * bytes_each
     if shape is not None:
         parts |= _passing(weights, shape, job, shards)
     return parts
@@ -160,12 +160,12 @@ def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bo
 
 def logits(shape: ModelShape, tokens: int, lean: bool, accelerated: bool = False) -> int:
     """Bytes of the logits that exist at the same time."""
-    each = COPIES_OF_LOGITS[lean] * 4 * shape.vocab
+    row_bytes = COPIES_OF_LOGITS[lean] * 4 * shape.vocab
     if lean and accelerated:
-        tokens = min(tokens, max(LEAST_ROWS, LOGIT_BYTES // each))
+        tokens = min(tokens, max(LEAST_ROWS, LOGIT_BYTES // row_bytes))
     elif lean:
         tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
-    return each * tokens
+    return row_bytes * tokens
 
 
 def tokens_in(

@@ -72,10 +72,10 @@ def shape_of(name: str) -> ModelShape | None:
         return shape_in(tiny_model.ARCHITECTURE | {"vocab_size": 259})
     path = Path(local_name(name)).expanduser() / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return shape_in(found) if isinstance(found, dict) else None
+    return shape_in(config) if isinstance(config, dict) else None
 
 
 def shape_in(found: Mapping[str, Any]) -> ModelShape | None:
@@ -96,14 +96,16 @@ def _public() -> dict[str, ModelShape]:
     """Shapes of public models by name, as in their `config.json`."""
     keys = ("hidden", "layers", "vocab", "intermediate", "heads", "kv_heads", "size", "tied")
     rows = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
-    found = {}
+    shapes = {}
     for name, row in rows.items():
-        given = dict(zip(keys, row, strict=True))
-        size = given.pop("size")
-        found[name] = ModelShape(
-            query_width=given.pop("heads") * size, kv_width=given.pop("kv_heads") * size, **given
+        row_fields = dict(zip(keys, row, strict=True))
+        size = row_fields.pop("size")
+        shapes[name] = ModelShape(
+            query_width=row_fields.pop("heads") * size,
+            kv_width=row_fields.pop("kv_heads") * size,
+            **row_fields,
         )
-    return found
+    return shapes
 
 
 def known_shape(name: str) -> ModelShape | None:
@@ -112,9 +114,9 @@ def known_shape(name: str) -> ModelShape | None:
     plain = _INSIDE.sub("", name.rsplit("/", 1)[-1].lower())
     for other, ours in _SAME.items():
         plain = plain.replace(other, ours, 1) if plain.startswith(other) else plain
-    known = _public()
-    fitting = [key for key in known if plain == key or plain.startswith(f"{key}-")]
-    return known[max(fitting, key=len)] if fitting else None
+    shapes = _public()
+    fitting = [key for key in shapes if plain == key or plain.startswith(f"{key}-")]
+    return shapes[max(fitting, key=len)] if fitting else None
 
 
 def find_shape(path: str) -> ModelShape | None:
@@ -133,11 +135,11 @@ def parameters_of(text: str) -> int:
     Raises:
         ConfigError: it has another form.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", text, re.IGNORECASE)
-    if found is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
         raise ConfigError(f"--params {text}: write it as 7B, 0.5B, 350M or a number")
     scale = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-    return round(float(found[1]) * scale[found[2].lower()])
+    return round(float(match[1]) * scale[match[2].lower()])
 
 
 def shape_of_size(

@@ -120,10 +120,10 @@ class Plan:
     def sequences(self) -> int:
         if self.parts is not None:
             trained = self.trained_agents / max(1, self.agents)
-            own = math.ceil(self.tasks * self.samples * self.parts * trained)
+            own_sequences = math.ceil(self.tasks * self.samples * self.parts * trained)
         else:
-            own = self.tasks * self._leaves * self.trained_agents
-        return own + self.tasks * self.retrained
+            own_sequences = self.tasks * self._leaves * self.trained_agents
+        return own_sequences + self.tasks * self.retrained
 
     @property
     def trained_tokens(self) -> int:
@@ -148,12 +148,12 @@ class Plan:
             forks = f" (and {self.branches - 1} more in each of {self.turns - 1} later turns)"
         played = self.tasks * self._leaves
         lines = [f"one iteration of {self.algorithm}:"]
-        each = f"{self.trained_agents} trained agent(s)"
+        factor = f"{self.trained_agents} trained agent(s)"
         if self.parts is not None:
-            each += f", {self.parts} sequence(s) of {self.agents} agent(s) a play,"
+            factor += f", {self.parts} sequence(s) of {self.agents} agent(s) a play,"
         lines.append(
             f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
-            f" x {each} = {self.sequences - self.tasks * self.retrained} trained sequences"
+            f" x {factor} = {self.sequences - self.tasks * self.retrained} trained sequences"
         )
         if self.crossed:
             more = self.tasks * self.crossed
@@ -164,11 +164,11 @@ class Plan:
         if self.greedy:
             lines.append(f"  and {self.tasks * self.greedy} greedy episodes, not trained on")
         if not self.rows:
-            each = f"{self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
+            factor = f"{self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
             if self.calls is not None:
                 tries = self.tasks * self._plays
-                each = f"{tries} plays x {self.calls} completions by {self.agents} agent(s)"
-            lines.append(f"  {each} = at most {self.model_calls} completions")
+                factor = f"{tries} plays x {self.calls} completions by {self.agents} agent(s)"
+            lines.append(f"  {factor} = at most {self.model_calls} completions")
         lines.append(
             f"  {self.epochs} epoch(s) x {self.minibatches} mini-batch(es) = {self.optimizer_steps}"
             f" optimizer step(s) per policy, each in at least {self.microbatches} micro-batch(es)"
@@ -186,7 +186,7 @@ class Plan:
             lines.append(f"peak memory: about {size_text(self.total_memory)}")
         if self.record is not None:
             lines.append(str(self.record))
-        return "\n".join([*lines, *(f"note: {each}" for each in self.notes)])
+        return "\n".join([*lines, *(f"note: {factor}" for factor in self.notes)])
 
 
 def arithmetic(
@@ -232,7 +232,7 @@ def arithmetic(
     together = max(1, plan.job.tokens // plan.tokens)
     plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
     plan.record = _record_of(config, plan, algorithm.spec)
-    plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
+    plan.memory = {policy.name: parts_of(policy, plan.job) for policy in plan.weights}
     plan.notes += unknown
     if plan.memory:
         plan.notes += _bounded(plan)
@@ -242,21 +242,21 @@ def arithmetic(
 
 def _bounded(plan: Plan) -> list[str]:
     """Notes on memory that is not on the device, or not at once."""
-    found: list[str] = []
-    hosts = sum(on_host(each, plan.job) for each in plan.weights)
+    notes: list[str] = []
+    hosts = sum(on_host(policy, plan.job) for policy in plan.weights)
     if hosts:
         text = size_text(hosts)
-        found.append(f"the host keeps {text} of the optimizer (training.optimizer_offload)")
+        notes.append(f"the host keeps {text} of the optimizer (training.optimizer_offload)")
     whole = replace(plan.job, most_keys=None)
-    for each in plan.weights:
-        needed = parts_of(each, whole).get("kv_cache", 0)
-        held = plan.memory[each.name].get("kv_cache", 0)
+    for policy in plan.weights:
+        needed = parts_of(policy, whole).get("kv_cache", 0)
+        held = plan.memory[policy.name].get("kv_cache", 0)
         if held < needed:
-            found.append(
-                f"keys and values of all rows of {each.name} would take {size_text(needed)}; "
+            notes.append(
+                f"keys and values of all rows of {policy.name} would take {size_text(needed)}; "
                 "rows wait until they fit into engine.kv_mib"
             )
-    return found
+    return notes
 
 
 def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize | None:
@@ -319,8 +319,8 @@ def _most_keys(config: ExperimentConfig) -> int | None:
 def _counted(
     config: ExperimentConfig, algorithm: Any, agents: int, trained: int, max_turns: int | None
 ) -> Plan:
-    training, generation, asked = config.training, config.generation, algorithm.spec.sampling
-    rows = asked.rows or config.data.dataset is not None
+    training, generation, sampler = config.training, config.generation, algorithm.spec.sampling
+    rows = sampler.rows or config.data.dataset is not None
     size = algorithm.group_size
     learning = [name for name, policy in config.policies.items() if policy.trainable]
     plan = Plan(
@@ -336,15 +336,15 @@ def _counted(
         minibatches=algorithm.num_minibatches,
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
-        greedy=int(asked.greedy),
-        crossed=size**agents - size if asked.cross is not None and not rows else 0,
+        greedy=int(sampler.greedy),
+        crossed=size**agents - size if sampler.cross is not None and not rows else 0,
         tokens=0,
     )
     if not rows:
         _count_plays(plan, config, max_turns)
-    if asked.replays is not None and not rows:
-        plan.replayed = size * asked.replays.number(trained, plan.turns)
-        plan.retrained = plan.replayed if asked.replays.kind == "alternatives" else 0
+    if sampler.replays is not None and not rows:
+        plan.replayed = size * sampler.replays.number(trained, plan.turns)
+        plan.retrained = plan.replayed if sampler.replays.kind == "alternatives" else 0
     plan.tokens = (generation.max_prompt_tokens or 0) + plan.turns * generation.max_new_tokens
     return plan
 
@@ -355,14 +355,14 @@ def _count_plays(plan: Plan, config: ExperimentConfig, max_turns: int | None) ->
     plugin = registry.load("workflows", name)
     workflow = as_workflow(plugin, config.workflow.constructor_arguments(plugin))
     plan.branches, plan.prunes = workflow.spec.branches, workflow.spec.prunes
-    asked = config.workflow.parameters.get("max_turns")
-    known = [section.max_turns for section in config.environments if section.max_turns]
-    if isinstance(asked, int):
-        plan.turns = asked
+    limit = config.workflow.parameters.get("max_turns")
+    limits = [section.max_turns for section in config.environments if section.max_turns]
+    if isinstance(limit, int):
+        plan.turns = limit
     elif workflow.spec.turns is not None:
         plan.turns = workflow.spec.turns
-    elif known:
-        plan.turns = max(known)
+    elif limits:
+        plan.turns = max(limits)
     elif max_turns is not None:
         plan.turns = max_turns
     else:
@@ -376,15 +376,15 @@ def _count_plays(plan: Plan, config: ExperimentConfig, max_turns: int | None) ->
         )
 
 
-def _say_what_is_open(plan: Plan, config: ExperimentConfig, asked: Any) -> None:
+def _say_what_is_open(plan: Plan, config: ExperimentConfig, sampling: Any) -> None:
     if config.generation.max_prompt_tokens is None:
         plan.notes.append("prompt tokens are not counted: generation.max_prompt_tokens is not set")
-    if asked.refills:
+    if sampling.refills:
         plan.notes.append(
-            f"groups without advantage are replaced, so up to {1 + asked.refills} times as "
+            f"groups without advantage are replaced, so up to {1 + sampling.refills} times as "
             "many are played"
         )
-    if (outer := asked.rounds) is not None:
+    if (outer := sampling.rounds) is not None:
         plan.notes.append(
             f"each round begins with one completion of every row, goes over them {outer.passes} "
             f"time(s){' and over those of the round before' if outer.previous else ''}"

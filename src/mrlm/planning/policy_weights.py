@@ -71,9 +71,11 @@ def weights_of(
     """Every policy with weights on this machine, and notes on what is unknown; arguments as for
     `plan.arithmetic`."""
     notes: list[str] = []
-    found: list[WeightSizes] = []
+    sizes: list[WeightSizes] = []
     bases: dict[str, str] = {}
-    paths = {name: each.model or config.model.model_name_or_path for name, each in policies.items()}
+    paths = {
+        name: policy.model or config.model.model_name_or_path for name, policy in policies.items()
+    }
     for name, section in policies.items():
         if section.endpoint is not None:
             continue
@@ -91,41 +93,41 @@ def weights_of(
         base = bases.setdefault(path, name) if shares else name
         if lora is not None and shape is None:
             notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
-        found.append(
+        sizes.append(
             WeightSizes(
                 name, shape, count, base, lora, section.trainable, agents_per_policy.get(name, 1)
             )
         )
-    _add_beside(config, spec, found, notes)
-    return found, notes
+    _add_beside(config, spec, sizes, notes)
+    return sizes, notes
 
 
 def _add_beside(
-    config: ExperimentConfig, spec: Any, found: Sequence[WeightSizes], notes: list[str]
+    config: ExperimentConfig, spec: Any, sizes: Sequence[WeightSizes], notes: list[str]
 ) -> None:
     """Record references, critics and opponents on their policies."""
     opponents = config.opponents
-    learning = [each for each in found if each.trainable]
-    for each in learning:
-        each.reference = bool(spec.columns & {"ref_logprobs", "full_kl"}) and each.lora is None
-        if opponents.on and (opponents.policies is None or each.name in opponents.policies):
-            each.num_opponents = opponents.at_once
+    learning = [policy for policy in sizes if policy.trainable]
+    for policy in learning:
+        policy.reference = bool(spec.columns & {"ref_logprobs", "full_kl"}) and policy.lora is None
+        if opponents.on and (opponents.policies is None or policy.name in opponents.policies):
+            policy.num_opponents = opponents.at_once
     if "values" not in spec.columns or spec.critic.topology == "shared" or not learning:
         return
-    own = config.training.critic_model
+    critic_path = config.training.critic_model
     if spec.critic.topology == "separate":
-        given = None if own is None else find_shape(own)
-        for each in learning:
-            each.critic = each.trained if given is None else given.parameters
+        critic_shape = None if critic_path is None else find_shape(critic_path)
+        for policy in learning:
+            policy.critic = policy.trained if critic_shape is None else critic_shape.parameters
         return
     first = learning[0]
     first.critic_learns = spec.critic.topology != "mixed"
-    if own is None:  # a frozen copy is the base itself, if there is an adapter
+    if critic_path is None:  # a frozen copy is the base itself, if there is an adapter
         first.critic = first.trained if first.critic_learns else 0 if first.lora else first.count
-    elif (shape := find_shape(own)) is not None:
+    elif (shape := find_shape(critic_path)) is not None:
         first.critic = shape.parameters
     else:
         notes.append(
             "memory leaves the own model of the team's critic out: training.critic_model="
-            f"{own} is neither a local folder nor a model that is known by name"
+            f"{critic_path} is neither a local folder nor a model that is known by name"
         )

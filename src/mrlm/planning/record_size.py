@@ -103,9 +103,9 @@ def record_size(
     record, section = config.record, config.evaluation
     rates = COMPRESSED if record.compress else PLAIN
     credit = 2 if "values" in columns else 0  # advantages and returns; else constant over a turn
-    kept = {"all": groups, "evaluations": 0}.get(str(record.keep))
-    kept = min(int(record.keep), groups) if kept is None else kept
-    traced = {"all": kept, "none": 0, "sample": min(kept, SAMPLED_GROUPS)}[record.tokens]
+    recorded = {"all": groups, "evaluations": 0}.get(str(record.keep))
+    recorded = min(int(record.keep), groups) if recorded is None else recorded
+    traced = {"all": recorded, "none": 0, "sample": min(recorded, SAMPLED_GROUPS)}[record.tokens]
     generation = config.generation
     prompt, written = generation.max_prompt_tokens or 0, generation.max_new_tokens
 
@@ -115,7 +115,7 @@ def record_size(
         turn = rates.turn + rates.board * bool(numbers)
         return several * (rates.episode + calls * (turn + tokens + read))
 
-    bare = size((kept - traced) * episodes, 0)
+    bare = size((recorded - traced) * episodes, 0)
     played = section.episodes * section.samples
     count = 0
     if played and iterations:
@@ -134,5 +134,5 @@ def record_size(
 def _size(count: float) -> str:
     """Bytes in the unit of `record.max_gb`."""
     units = ("B", "kB", "MB", "GB", "TB")
-    place = min(len(units) - 1, max(0, int(math.log10(max(1.0, count)) // 3)))
-    return f"{count / 1000**place:.3g} {units[place]}"
+    exponent = min(len(units) - 1, max(0, int(math.log10(max(1.0, count)) // 3)))
+    return f"{count / 1000**exponent:.3g} {units[exponent]}"

@@ -35,16 +35,18 @@ def text(
     """The plan as text; `rows` are for growing numbers of devices, and the last is the one that
     `command` starts."""
     chosen = rows[-1]
-    place = chosen.place
-    apart = f" ({place.learners} train, {place.engines} sample)" if place.engines else ""
+    placement = chosen.place
+    apart = (
+        f" ({placement.learners} train, {placement.engines} sample)" if placement.engines else ""
+    )
     lines = [
         *(_weights_text(plan)),
         f"episodes: {plan.episodes} an iteration, {plan.model_calls} completions of "
         f"{lengths.mean} tokens (at most {lengths.longest}) to prompts of {lengths.prompt}; "
         f"{plan.sequences} trained sequences",
         "",
-        f"{place.devices} device(s) on {place.nodes} node(s){apart} of {device.name} "
-        f"({device.source}), {_strategy(place)}, engine "
+        f"{placement.devices} device(s) on {placement.nodes} node(s){apart} of {device.name} "
+        f"({device.source}), {_strategy(placement)}, engine "
         f"{lengths.engine}: {chosen.step:.4g} s a step, {chosen.rate:,.0f} trained tokens/s, "
         f"{100 * chosen.share_of_peak:.1f} % of the peak",
         _fit(device, chosen),
@@ -70,7 +72,7 @@ def text(
         "devices",
         *_aligned(
             ("devices", "nodes", "strategy", "memory", "fits", "step s", "tokens/s", "efficiency"),
-            [_table_row(each) for each in rows],
+            [_table_row(row) for row in rows],
         ),
         "",
         f"start: {command}",
@@ -127,95 +129,97 @@ def data(
             "thinned_from": plan.record.thinned_from,
         },
         "policies": {
-            each.name: {
-                "weights": each.count,
-                "trained": each.trained,
-                "base": each.base,
-                "agents": each.num_agents,
-                "stand_ins": each.num_opponents,
-                "critic": each.critic,
+            policy.name: {
+                "weights": policy.count,
+                "trained": policy.trained,
+                "base": policy.base,
+                "agents": policy.num_agents,
+                "stand_ins": policy.num_opponents,
+                "critic": policy.critic,
             }
-            for each in plan.weights
+            for policy in plan.weights
         },
         "chosen": _estimate_data(rows[-1]),
-        "table": [_estimate_data(each) for each in rows],
+        "table": [_estimate_data(policy) for policy in rows],
         "command": command,
         "notes": [*plan.notes, *hints(plan, rows[-1])],
     }
 
 
-def command_of(place: Place, config: str, overrides: Sequence[str]) -> str:
+def command_of(placement: Place, config: str, overrides: Sequence[str]) -> str:
     """The command that starts the run of a config file with a placement."""
-    asked = ["train", "--config", config, *overrides]
-    if place.strategy == "ray":
+    arguments = ["train", "--config", config, *overrides]
+    if placement.strategy == "ray":
         settings = ["distributed.enabled=true", "distributed.strategy=ray"]
-        return shlex.join(["mrlm", *asked, *settings])
-    if place.learners == 1:
-        return shlex.join(["mrlm", *asked])
-    ring = place.learners if place.engines else place.inside
+        return shlex.join(["mrlm", *arguments, *settings])
+    if placement.learners == 1:
+        return shlex.join(["mrlm", *arguments])
+    ring = placement.learners if placement.engines else placement.inside
     start = ["torchrun", f"--nproc_per_node={ring}"]
-    if place.nodes > 1 and not place.engines:
-        start = ["torchrun", f"--nnodes={place.nodes}", f"--nproc_per_node={place.inside}"]
+    if placement.nodes > 1 and not placement.engines:
+        start = ["torchrun", f"--nnodes={placement.nodes}", f"--nproc_per_node={placement.inside}"]
         start[2:2] = ["--node_rank=THIS_NODE"]
         start += ["--rdzv_backend=c10d", "--rdzv_endpoint=FIRST_NODE:29500"]
-    strategy = "fsdp" if place.strategy == "fsdp-hybrid" else place.strategy
+    strategy = "fsdp" if placement.strategy == "fsdp-hybrid" else placement.strategy
     settings = ["distributed.enabled=true", f"distributed.strategy={strategy}"]
-    if place.strategy == "fsdp-hybrid":
+    if placement.strategy == "fsdp-hybrid":
         settings.append("distributed.fsdp.sharding=hybrid")
-    return shlex.join([*start, "-m", "mrlm", *asked, *settings])
+    return shlex.join([*start, "-m", "mrlm", *arguments, *settings])
 
 
 def hints(plan: Plan, chosen: Estimate) -> list[str]:
     """Suggestions for a faster or smaller run."""
-    found: list[str] = []
+    suggestions: list[str] = []
     whole = plan.tasks * plan.samples
     if chosen.place.learners > whole:
-        found.append(
+        suggestions.append(
             f"{chosen.place.learners} devices train on {whole} episodes: "
             f"{chosen.place.learners - whole} are idle; raise training.batch_size"
         )
     elif chosen.place.learners > plan.tasks:
-        found.append(
+        suggestions.append(
             f"{chosen.place.learners} devices share {plan.tasks} tasks: groups are divided, and "
             "each part reads the prompt again; a larger training.batch_size is better"
         )
     if not chosen.fits:
-        found.append(
+        suggestions.append(
             "it does not fit: fsdp, LoRA, training.gradient_checkpointing=true, "
             "training.precision=bf16 with model.torch_dtype=bfloat16, or a smaller "
             "training.max_tokens_per_microbatch need less"
         )
     longest = max(chosen.seconds, key=lambda name: chosen.seconds[name].seconds)
     if longest == "decode" and chosen.seconds["decode"].bound == "memory":
-        found.append(
+        suggestions.append(
             "sampling is bound by reading weights: more episodes at once cost little "
             "(training.batch_size, group_size)"
         )
     if longest == "communication":
-        found.append("devices wait for each other most of the time: fewer would do nearly as well")
-    return found
+        suggestions.append(
+            "devices wait for each other most of the time: fewer would do nearly as well"
+        )
+    return suggestions
 
 
-def _strategy(place: Place) -> str:
-    return place.strategy if place.devices > 1 else "one process"
+def _strategy(placement: Place) -> str:
+    return placement.strategy if placement.devices > 1 else "one process"
 
 
 def _weights_text(plan: Plan) -> Iterable[str]:
-    for each in plan.weights:
-        kind = "frozen" if not each.trainable else "whole"
-        if each.lora is not None:
-            kind = f"LoRA r={each.lora.r}, {each.adapter / 1e6:.3g}M"
-            kind += "" if each.owns else f", on the base of {each.base}"
+    for policy in plan.weights:
+        kind = "frozen" if not policy.trainable else "whole"
+        if policy.lora is not None:
+            kind = f"LoRA r={policy.lora.r}, {policy.adapter / 1e6:.3g}M"
+            kind += "" if policy.owns else f", on the base of {policy.base}"
         yield (
-            f"policy {each.name}: {_count_text(each.count)} weights ({kind}), "
-            f"{each.num_agents} agent(s)"
-            + (f", {each.num_opponents} opponent copies" if each.num_opponents else "")
+            f"policy {policy.name}: {_count_text(policy.count)} weights ({kind}), "
+            f"{policy.num_agents} agent(s)"
+            + (f", {policy.num_opponents} opponent copies" if policy.num_opponents else "")
         )
 
 
 def _count_text(count: float) -> str:
     """A number of weights: 7.615B, 426.4K."""
-    unit, size = next(each for each in (("B", 1e9), ("M", 1e6), ("K", 1)) if count >= each[1])
+    unit, size = next(scale for scale in (("B", 1e9), ("M", 1e6), ("K", 1)) if count >= scale[1])
     return f"{count / (size if unit != 'K' else 1e3):.4g}{unit}"
 
 
@@ -229,38 +233,38 @@ def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
     return [*rows, ("at the peak", size_text(chosen.needed))]
 
 
-def _table_row(found: Estimate) -> tuple[str, ...]:
-    place = found.place
-    apart = f" {place.learners}+{place.engines}" if place.engines else ""
+def _table_row(estimate: Estimate) -> tuple[str, ...]:
+    placement = estimate.place
+    apart = f" {placement.learners}+{placement.engines}" if placement.engines else ""
     return (
-        str(place.devices),
-        str(place.nodes),
-        f"{_strategy(place)}{apart}",
-        size_text(found.needed),
-        "yes" if found.fits else "no",
-        f"{found.step:.4g}",
-        f"{found.rate:,.0f}",
-        f"{100 * found.efficiency:.0f} %" if found.efficiency else "",
+        str(placement.devices),
+        str(placement.nodes),
+        f"{_strategy(placement)}{apart}",
+        size_text(estimate.needed),
+        "yes" if estimate.fits else "no",
+        f"{estimate.step:.4g}",
+        f"{estimate.rate:,.0f}",
+        f"{100 * estimate.efficiency:.0f} %" if estimate.efficiency else "",
     )
 
 
-def _estimate_data(found: Estimate) -> dict[str, Any]:
-    place = found.place
+def _estimate_data(estimate: Estimate) -> dict[str, Any]:
+    placement = estimate.place
     return {
-        **asdict(place),
-        "learners": place.learners,
-        "fits": found.fits,
-        "needed": found.needed,
-        "memory": found.memory,
-        "step_seconds": found.step,
+        **asdict(placement),
+        "learners": placement.learners,
+        "fits": estimate.fits,
+        "needed": estimate.needed,
+        "memory": estimate.memory,
+        "step_seconds": estimate.step,
         "seconds": {
             name: {"seconds": part.seconds, "bound": part.bound}
-            for name, part in found.seconds.items()
+            for name, part in estimate.seconds.items()
         },
-        "trained_tokens_per_second": found.rate,
-        "sampled_tokens_per_second": found.sampled_tokens / found.step,
-        "share_of_peak": found.share_of_peak,
-        "efficiency": found.efficiency,
+        "trained_tokens_per_second": estimate.rate,
+        "sampled_tokens_per_second": estimate.sampled_tokens / estimate.step,
+        "share_of_peak": estimate.share_of_peak,
+        "efficiency": estimate.efficiency,
     }
 
 

@@ -65,36 +65,36 @@ class Share:
 def prefill(share: Share) -> Took:
     """Prefill of prompts, each once for all of its continuations."""
     plan, lengths = share.plan, share.lengths
-    found = []
+    passes = []
     for group in bases(plan.weights):
         shape = group[0].shape
-        num_agents = sum(each.num_agents for each in group)
-        shown = lengths.prompt + (plan.turns - 1) * lengths.again * plan.samples
-        tokens = share.tasks * num_agents * shown
+        num_agents = sum(policy.num_agents for policy in group)
+        prompt_tokens = lengths.prompt + (plan.turns - 1) * lengths.again * plan.samples
+        tokens = share.tasks * num_agents * prompt_tokens
         if shape is not None and tokens:
-            found.append(_forward(share, shape, tokens, lengths.prompt, heads=0))
-    return added(found)
+            passes.append(_forward(share, shape, tokens, lengths.prompt, heads=0))
+    return added(passes)
 
 
 def decode(share: Share, room: float) -> Took:
     """Decoding of completions, with as many rows at once as the engine and `room` allow, the bytes
     for keys and values."""
     plan, lengths, device = share.plan, share.lengths, share.device
-    job, found = plan.job, []
+    job, phases = plan.job, []
     for group in bases(plan.weights):
         shape = group[0].shape
-        num_agents = sum(each.num_agents for each in group)
+        num_agents = sum(policy.num_agents for policy in group)
         if shape is None or not num_agents or plan.rows:
             continue
-        asked = plan.model_calls * num_agents / plan.agents * share.part
-        if not asked:
+        completions = plan.model_calls * num_agents / plan.agents * share.part
+        if not completions:
             continue
         rounds = max(plan.turns, 1)
         one_row = max(1, plan.tokens * key_bytes(shape, job.computed))
-        held = max(1.0, min(max(1, job.rows), asked / rounds, room // one_row))
-        steps = max(rounds * lengths.longest, asked * lengths.mean / held)
-        rows = asked * lengths.mean / steps
-        adapters = sum(each.adapter for each in group) * ADAPTER_BYTES
+        held = max(1.0, min(max(1, job.rows), completions / rounds, room // one_row))
+        steps = max(rounds * lengths.longest, completions * lengths.mean / held)
+        rows = completions * lengths.mean / steps
+        adapters = sum(policy.adapter for policy in group) * ADAPTER_BYTES
         context = lengths.prompt + plan.turns * lengths.mean / 2
         whole = shape.body + shape.vocab * shape.hidden
         read = whole * job.computed + adapters + rows * context * key_bytes(shape, job.computed)
@@ -108,8 +108,8 @@ def decode(share: Share, room: float) -> Took:
                 + begun * (1.0 if device.shared else rates.GRAPH),
             }
         )
-        found.append(Took(steps * took.seconds, took.bound, steps * operations))
-    return added(found)
+        phases.append(Took(steps * took.seconds, took.bound, steps * operations))
+    return added(phases)
 
 
 def environments(share: Share) -> Took:
@@ -117,9 +117,9 @@ def environments(share: Share) -> Took:
     plan, lengths = share.plan, share.lengths
     if plan.rows:
         return Took()
-    own = plan.model_calls * share.part * rates.COMPLETION
+    overhead = plan.model_calls * share.part * rates.COMPLETION
     waited = plan.turns * lengths.latency
-    return Took(own + waited, "latency" if waited > own else "overhead")
+    return Took(overhead + waited, "latency" if waited > overhead else "overhead")
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -131,57 +131,60 @@ def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     plan, lengths = share.plan, share.lengths
     num_agents = weights.num_agents / max(1, plan.trained_agents)
     sequences = plan.sequences * share.part * min(1.0, num_agents)
-    said = lengths.mean * (1 if plan.parts is not None else plan.turns)
+    completion_tokens = lengths.mean * (1 if plan.parts is not None else plan.turns)
     openings = sequences
     if plan.job.lean and not plan.rows:
         openings = min(sequences, share.tasks * weights.num_agents)
     between = sequences * (plan.turns - 1) * lengths.again
-    return openings * lengths.prompt + sequences * said + between, sequences * said
+    return (
+        openings * lengths.prompt + sequences * completion_tokens + between,
+        sequences * completion_tokens,
+    )
 
 
 def annotate(share: Share, needs: frozenset[str], reads_old: bool) -> Took:
     """Forward passes before credit: references, values, the policy's own log-probs."""
-    found = []
-    for each in share.plan.weights:
-        if not each.trainable or each.shape is None:
+    forwards = []
+    for policy in share.plan.weights:
+        if not policy.trainable or policy.shape is None:
             continue
-        tokens, said = learned_tokens(share, each)
-        passes = int(bool(needs & {"ref_logprobs", "full_kl"})) + int(each.critic > 0)
+        tokens, completion_tokens = learned_tokens(share, policy)
+        passes = int(bool(needs & {"ref_logprobs", "full_kl"})) + int(policy.critic > 0)
         passes += int(bool(needs & {"old_logprobs", "entropies"}) and reads_old)
-        if "values" in needs and not each.critic:
+        if "values" in needs and not policy.critic:
             passes += int(not needs & {"old_logprobs", "entropies"})
-        one = _forward(share, each.shape, tokens, share.plan.tokens, heads=said)
-        found += [one] * passes
-    return added(found)
+        one = _forward(share, policy.shape, tokens, share.plan.tokens, heads=completion_tokens)
+        forwards += [one] * passes
+    return added(forwards)
 
 
 def forward_backward(share: Share) -> Took:
     """Training, critics included, over all epochs."""
     plan = share.plan
-    found = []
-    for each in plan.weights:
-        if not each.trainable or each.shape is None:
+    costs = []
+    for policy in plan.weights:
+        if not policy.trainable or policy.shape is None:
             continue
-        tokens, said = learned_tokens(share, each)
-        one = _both_ways(share, each.shape, tokens, said, each.lora is None)
-        found += [one] * plan.epochs
-        if each.critic and each.critic_learns:
-            whole = each.lora is None or each.critic != each.trained
-            one = _both_ways(share, each.shape, tokens, 0, whole)
-            found += [one] * plan.epochs
-    return added(found)
+        tokens, completion_tokens = learned_tokens(share, policy)
+        one = _both_ways(share, policy.shape, tokens, completion_tokens, policy.lora is None)
+        costs += [one] * plan.epochs
+        if policy.critic and policy.critic_learns:
+            whole = policy.lora is None or policy.critic != policy.trained
+            one = _both_ways(share, policy.shape, tokens, 0, whole)
+            costs += [one] * plan.epochs
+    return added(costs)
 
 
 def optimizer(share: Share, shards: int) -> Took:
     """Reading and writing weights, gradients and moments, and the norm of the gradient."""
     plan = share.plan
     moved = 0.0
-    for each in plan.weights:
-        own = ADAPTER_BYTES if each.lora is not None else plan.job.width
-        learned = each.trained + (each.critic if each.critic_learns else 0)
-        moved += learned * own * (4 + 2 * plan.job.moments) / shards
+    for policy in plan.weights:
+        bytes_each = ADAPTER_BYTES if policy.lora is not None else plan.job.width
+        learned = policy.trained + (policy.critic if policy.critic_learns else 0)
+        moved += learned * bytes_each * (4 + 2 * plan.job.moments) / shards
     speed = share.device.bandwidth * rates.UPDATE_SHARE
-    hosts = sum(on_host(each, plan.job) for each in plan.weights)
+    hosts = sum(on_host(policy, plan.job) for policy in plan.weights)
     if hosts:  # there and back
         seconds = moved / speed + 2 * hosts / rates.HOST_LINK
         return Took(plan.optimizer_steps * seconds, "link")
@@ -205,11 +208,13 @@ def _forward(share: Share, shape: ModelShape, tokens: float, length: int, heads:
     )
 
 
-def _both_ways(share: Share, shape: ModelShape, tokens: float, said: float, whole: bool) -> Took:
+def _both_ways(
+    share: Share, shape: ModelShape, tokens: float, completion_tokens: float, whole: bool
+) -> Took:
     """Forward and backward; `whole`: all weights get gradients, not only adapters."""
     device, job = share.device, share.plan.job
     times = 3 if whole else 2
-    products = 2 * times * (shape.body * tokens + shape.vocab * shape.hidden * said)
+    products = 2 * times * (shape.body * tokens + shape.vocab * shape.hidden * completion_tokens)
     looking = 3 * _looking(shape, tokens, share.plan.tokens)
     again = 2 * shape.body * tokens if job.checkpointing else 0.0
     once_more = looking / 3 if job.checkpointing else 0.0
@@ -234,6 +239,6 @@ def _looking(shape: ModelShape, tokens: float, length: int) -> float:
 def bases(weights: Sequence[WeightSizes]) -> list[list[WeightSizes]]:
     """Policies grouped by the copy of the model they use."""
     groups: dict[str, list[WeightSizes]] = {}
-    for each in weights:
-        groups.setdefault(each.base, []).append(each)
+    for policy in weights:
+        groups.setdefault(policy.base, []).append(policy)
     return list(groups.values())

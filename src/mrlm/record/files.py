@@ -52,10 +52,10 @@ class Part:
 
     def may_have(self, id: str) -> bool:
         """Whether an episode can be in it; few parts say so that do not have it."""
-        wanted, ids = _mark_of(id), self.ids
-        if ids is None or wanted not in ids:
+        mark, ids = _mark_of(id), self.ids
+        if ids is None or mark not in ids:
             return ids is None
-        return any(ids[at : at + 4] == wanted for at in range(0, len(ids), 4))
+        return any(ids[at : at + 4] == mark for at in range(0, len(ids), 4))
 
 
 class EpisodeFile:
@@ -74,8 +74,10 @@ class EpisodeFile:
     def __init__(
         self, folder: Path, first: int = 0, *, compress: bool = True, max_bytes: int | None = None
     ) -> None:
-        known = episode_file(folder)
-        self.path: Path = folder / (COMPRESSED if compress else PLAIN) if known is None else known
+        existing = episode_file(folder)
+        self.path: Path = (
+            folder / (COMPRESSED if compress else PLAIN) if existing is None else existing
+        )
         self.index: Path = folder / INDEX
         self.max_bytes = max_bytes
         self._cut(first)
@@ -84,7 +86,7 @@ class EpisodeFile:
     def _cut(self, first: int) -> None:
         """Keep the parts of earlier steps than `first`, which are a beginning of the file: both it
         and the index are cut after the last one, and what is before is not read."""
-        last, place = self._last_before(first)
+        last, index_end = self._last_before(first)
         self.size: int = 0 if last is None else last.end
         more: list[Part] = []
         if first and self.path.exists():  # parts that the index does not have
@@ -94,7 +96,7 @@ class EpisodeFile:
         if self.path.exists() and self.path.stat().st_size > self.size:
             os.truncate(self.path, self.size)
         if self.index.exists():
-            os.truncate(self.index, place)
+            os.truncate(self.index, index_end)
         _extend(self.index, "".join(map(_line, more)).encode())
 
     def _last_before(self, first: int) -> tuple[Part | None, int]:
@@ -158,20 +160,20 @@ class EpisodeFile:
 
     def _thin(self) -> bool:
         """Remove every second training step, until at most half of the limit is used."""
-        parts = kept = parts_of(self.path.parent)
+        parts = remaining = parts_of(self.path.parent)
         every = self.every
-        while sum(part.size for part in kept) > (self.max_bytes or 0) // 2:
+        while sum(part.size for part in remaining) > (self.max_bytes or 0) // 2:
             every *= 2
-            fewer = [part for part in kept if part.evaluation or part.step % every == 0]
+            fewer = [part for part in remaining if part.evaluation or part.step % every == 0]
             if all(part.evaluation for part in fewer):
                 break
-            kept, self.every = fewer, every
-        if kept == parts:
+            remaining, self.every = fewer, every
+        if remaining == parts:
             return False
         moved, end = [], 0
         temporary = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
         with self.path.open("rb") as old, temporary.open("wb") as new:
-            for part in kept:
+            for part in remaining:
                 old.seek(part.at)
                 new.write(old.read(part.size))
                 moved.append(replace(part, at=end))
@@ -267,13 +269,13 @@ def lines_of(path: Path, at: int, size: int, most: int | None = None) -> list[by
 
 def last_parts(folder: Path, first: int) -> list[Part]:
     """The parts of a step and later ones, by the end of an index without damage."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for _, line in lines_from_end(folder / INDEX):
         part = indexed_part(line)
         if part is None or part.step < first:
             break
-        found.append(part)
-    return found[::-1]
+        parts.append(part)
+    return parts[::-1]
 
 
 def scanned_parts(path: Path, start: int) -> Iterator[Part]:
@@ -288,8 +290,8 @@ def scanned_parts(path: Path, start: int) -> Iterator[Part]:
         except (ValueError, KeyError, IndexError, TypeError):
             break
         if held and path.suffix != ".gz" and (held.step, held.evaluation) == (step, evaluation):
-            known, count = f"{held.ids}{ids}", held.episodes + len(rows)
-            held = Part(step, evaluation, held.at, held.size + size, count, known)
+            joined_ids, count = f"{held.ids}{ids}", held.episodes + len(rows)
+            held = Part(step, evaluation, held.at, held.size + size, count, joined_ids)
             continue
         if held:
             yield held
@@ -345,8 +347,8 @@ def _mark_of(id: str) -> str:
 
 
 def _line(part: Part) -> str:
-    known = {name: value for name, value in asdict(part).items() if value is not None}
-    return json.dumps(known) + "\n"
+    fields = {name: value for name, value in asdict(part).items() if value is not None}
+    return json.dumps(fields) + "\n"
 
 
 def _extend(path: Path, data: bytes) -> None:

@@ -48,8 +48,8 @@ def evaluation(row: Row) -> bool:
 
 def turns_of(row: Row) -> list[Row]:
     """The turns of all agents of an episode, in the order in which they were taken."""
-    found = [turn for agent in row["agents"].values() for turn in agent.get("turns", ())]
-    return sorted(found, key=lambda turn: (turn.get("step", 0), turn.get("order", 0)))
+    turns = [turn for agent in row["agents"].values() for turn in agent.get("turns", ())]
+    return sorted(turns, key=lambda turn: (turn.get("step", 0), turn.get("order", 0)))
 
 
 MARKS: Mapping[str, Filter] = {
@@ -117,21 +117,23 @@ def check_names(text: str, rows: Iterable[Row]) -> None:
     for match in TERM.finditer(text):
         word = match["word"] or ""
         kind, _, name = word.partition(":")
-        if found := NUMBER.fullmatch(word):
-            left |= {("number", found["name"])} if found["name"] not in NUMBERS else set()
+        if match_number := NUMBER.fullmatch(word):
+            left |= (
+                {("number", match_number["name"])} if match_number["name"] not in NUMBERS else set()
+            )
         elif kind in NAMES and kind != "number" and name:
             left.add((kind, name))
-    known: dict[str, set[str]] = {kind: set() for kind, _ in left}
+    names_of: dict[str, set[str]] = {kind: set() for kind, _ in left}
     for row in rows if left else ():
-        for kind, names in known.items():
+        for kind, names in names_of.items():
             names.update(NAMES[kind](row))
-        left = {(kind, name) for kind, name in left if name not in known[kind]}
+        left = {(kind, name) for kind, name in left if name not in names_of[kind]}
         if not left:
             return
     if left:
         kind, name = min(left)
         what = f"{kind} of the filter {text!r}"
-        raise ConfigError(registry.unknown(name, sorted(known[kind]), what))
+        raise ConfigError(registry.unknown(name, sorted(names_of[kind]), what))
 
 
 def parse_filter(text: str) -> Filter:
@@ -141,10 +143,10 @@ def parse_filter(text: str) -> Filter:
         ConfigError: a term is incomplete.
     """
     parser = _Parser(text)
-    found = parser.either()
+    predicate = parser.either()
     if parser.words:
         raise ConfigError(f"filter {text!r}: a `)` without its `(`; remove it")
-    return found
+    return predicate
 
 
 class _Parser:
@@ -206,13 +208,13 @@ class _Parser:
 def _term(word: str) -> Filter:
     if word in MARKS:
         return MARKS[word]
-    found = NUMBER.fullmatch(word)
-    if found:
+    match = NUMBER.fullmatch(word)
+    if match:
         try:
-            value = float(found["value"])
+            value = float(match["value"])
         except ValueError:
-            raise ConfigError(f"filter term {word!r}: {found['value']!r} is not a number") from None
-        return _comparison(found["name"], SIGNS[found["sign"]], value)
+            raise ConfigError(f"filter term {word!r}: {match['value']!r} is not a number") from None
+        return _comparison(match["name"], SIGNS[match["sign"]], value)
     if OPEN.fullmatch(word):
         raise ConfigError(f"filter term {word!r} is incomplete; write a number after it: reward<1")
     name, colon, value = word.partition(":")
@@ -243,19 +245,19 @@ def step_range(text: str) -> range:
 
 def _comparison(name: str, sign: Callable[[float, float], bool], value: float) -> Filter:
     def matches(row: Row) -> bool:
-        known = number(row, name)
-        return known is not None and sign(known, value)
+        actual = number(row, name)
+        return actual is not None and sign(actual, value)
 
     return matches
 
 
 def _contains(text: str) -> Filter:
-    wanted = text.casefold()
+    needle = text.casefold()
 
     def matches(row: Row) -> bool:
         agents = row["agents"].values()
         texts = [message["content"] for agent in agents for message in agent["messages"]]
         texts += [turn.get("text") for agent in agents for turn in agent.get("turns", ())]
-        return any(wanted in str(text).casefold() for text in texts if text)
+        return any(needle in str(text).casefold() for text in texts if text)
 
     return matches

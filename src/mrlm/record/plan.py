@@ -36,11 +36,11 @@ class RecordPlan:
         """The recorded episodes: number of the group, episode, whether with tokens."""
         evaluated = self.tokens != "none"
         for number, group in enumerate(groups):
-            kept, with_tokens = self._keeps(number), self._with_tokens(number)
+            recorded, with_tokens = self._keeps(number), self._with_tokens(number)
             for episode in group:
                 if episode.id.startswith("eval/"):
                     yield number, episode, evaluated
-                elif kept:
+                elif recorded:
                     yield number, episode, with_tokens
 
     def trace(self, groups: Iterable[Iterable[Episode]]) -> None:

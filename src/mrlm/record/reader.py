@@ -56,10 +56,10 @@ class RecordedTurn:
         if self.ids is None:
             return {}
         length = len(self.ids)
-        found = {
+        arrays = {
             name: unpack(column, length) for name, column in self.row.get("columns", {}).items()
         }
-        return found | {"mask": np.full(length, self.trained, np.float32)}
+        return arrays | {"mask": np.full(length, self.trained, np.float32)}
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,15 @@ class RecordedEpisode:
     @cached_property
     def turns(self) -> list[RecordedTurn]:
         """The turns of all agents in the order in which they were taken."""
-        found = [turn for name in self.row["agents"] for turn in self.agent_turns(name)]
-        return sorted(found, key=lambda turn: (turn.row.get("step", 0), turn.row.get("order", 0)))
+        unordered = [turn for name in self.row["agents"] for turn in self.agent_turns(name)]
+        return sorted(
+            unordered, key=lambda turn: (turn.row.get("step", 0), turn.row.get("order", 0))
+        )
 
     def agent_turns(self, agent: str) -> list[RecordedTurn]:
         """The turns of one agent. Episodes of earlier versions have ids, and no columns."""
         record = self.row["agents"][agent]
-        known: list[int] = []
+        previous: list[int] = []
         turns = []
         for turn in record.get("turns", ()):
             ids, prompt = turn.get("ids"), None
@@ -102,10 +104,10 @@ class RecordedEpisode:
             elif ids is not None:
                 ids = unpack(ids).astype(np.int64)
                 shared, rest = turn["prompt"]
-                prompt = np.asarray([*known[:shared], *unpack(rest).tolist()], np.int64)
-                known = [*prompt.tolist(), *ids.tolist()]
-            place = turn.get("message")
-            text = turn.get("text") if place is None else record["messages"][place]["content"]
+                prompt = np.asarray([*previous[:shared], *unpack(rest).tolist()], np.int64)
+                previous = [*prompt.tolist(), *ids.tolist()]
+            index = turn.get("message")
+            text = turn.get("text") if index is None else record["messages"][index]["content"]
             turns.append(RecordedTurn(agent, record["policy"], text or "", turn, prompt, ids))
         return turns
 
@@ -145,10 +147,10 @@ class RecordedRun:
     @cached_property
     def _of_step(self) -> dict[int, list[Part]]:
         """Step -> its parts, so that reading one step does not look at all of them."""
-        found: dict[int, list[Part]] = {}
+        step_parts: dict[int, list[Part]] = {}
         for part in self.parts:
-            found.setdefault(part.step, []).append(part)
-        return found
+            step_parts.setdefault(part.step, []).append(part)
+        return step_parts
 
     @property
     def steps(self) -> list[int]:
@@ -161,8 +163,8 @@ class RecordedRun:
         """The rows of episodes; `steps` and `id` limit them."""
         chosen = self.parts
         if steps is not None:
-            wanted = sorted(self._of_step.keys() & set(steps))
-            chosen = [part for step in wanted for part in self._of_step[step]]
+            chosen_steps = sorted(self._of_step.keys() & set(steps))
+            chosen = [part for step in chosen_steps for part in self._of_step[step]]
         yield from rows_of(self.folder, chosen, id)
 
     def episodes(self, steps: Sequence[int] | None = None) -> Iterator[RecordedEpisode]:
@@ -244,7 +246,7 @@ def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
     """
     path = Path(folder)
     if episode_file(path) is None and not (path / METRICS).is_file():
-        stages = sorted(each.parent.name for each in path.glob(f"*/{METRICS}"))
+        stages = sorted(metrics_path.parent.name for metrics_path in path.glob(f"*/{METRICS}"))
         fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""
         if not path.is_dir():
             raise ConfigError(f"{path}: folder does not exist; give a run folder, as outputs/NAME")

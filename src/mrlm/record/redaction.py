@@ -22,16 +22,16 @@ def secrets() -> list[str]:
     return sorted(values, key=lambda value: (-len(value), value))
 
 
-def redacted(data: Any, known: Sequence[str]) -> Any:
+def redacted(data: Any, hidden: Sequence[str]) -> Any:
     """Plain data with known secrets in its texts redacted; keys and numbers stay."""
     if isinstance(data, str):
-        for secret in known:
+        for secret in hidden:
             data = data.replace(secret, "[secret]")
         return data
-    if not known:
+    if not hidden:
         return data
     if isinstance(data, Mapping):
-        return {key: redacted(value, known) for key, value in data.items()}
+        return {key: redacted(value, hidden) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [redacted(value, known) for value in data]
+        return [redacted(value, hidden) for value in data]
     return data

@@ -124,18 +124,18 @@ def _boards(episode: Episode) -> list[dict[str, Any]]:
 
 def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict[str, Any]:
     places = {  # a copied turn has the same completion
-        id(message.turn.completion_ids): place
-        for place, message in enumerate(rollout.messages)
+        id(message.turn.completion_ids): index
+        for index, message in enumerate(rollout.messages)
         if message.turn is not None
     }
-    places |= {id(message): place for place, message in enumerate(rollout.messages)}  # of a row
+    places |= {id(message): index for index, message in enumerate(rollout.messages)}  # of a row
     turns: list[dict[str, Any]] = []
-    known: list[int] = []
+    previous: list[int] = []
     for turn in rollout.turns:
-        place = places.get(id(turn.completion_ids), places.get(id(turn.message)))
-        turns.append(_turn(turn, place, known if tokens else None))
+        index = places.get(id(turn.completion_ids), places.get(id(turn.message)))
+        turns.append(_turn(turn, index, previous if tokens else None))
         if tokens:
-            known = [*turn.prompt_ids, *turn.completion_ids]
+            previous = [*turn.prompt_ids, *turn.completion_ids]
     return {
         "policy": opponents.get(rollout.policy or "", rollout.policy),
         "reward": finite(rollout.reward),
@@ -144,13 +144,13 @@ def _agent(rollout: Rollout, opponents: Mapping[str, str], tokens: bool) -> dict
     }
 
 
-def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, Any]:
-    """A turn; `known` are the tokens of the agent's previous turn, `None` without tokens. The
-    text is recorded here if it is not in the agent's last conversation (`place` is `None`), and of
+def _turn(turn: Turn, number: int | None, previous: list[int] | None) -> dict[str, Any]:
+    """A turn; `previous` are the tokens of the agent's previous turn, `None` without tokens. The
+    text is recorded here if it is not in the agent's last conversation (`number` is `None`), and of
     a policy behind an API, which has no tokens to identify it."""
     ids = turn.completion_ids
     row: dict[str, Any] = {
-        "message": place,
+        "message": number,
         "step": turn.step,
         "order": turn.order,
         "index": turn.index,
@@ -168,11 +168,11 @@ def _turn(turn: Turn, place: int | None, known: list[int] | None) -> dict[str, A
     }
     if turn.why is not None:
         row["why"] = turn.why
-    if (place is None or not ids) and turn.message is not None:
+    if (number is None or not ids) and turn.message is not None:
         row["text"] = turn.message.content
-    if known is None or not ids:
+    if previous is None or not ids:
         return row
-    shared = shared_prefix(known, turn.prompt_ids)
+    shared = shared_prefix(previous, turn.prompt_ids)
     columns = {name: getattr(turn, attribute) for name, attribute in COLUMNS.items()}
     columns |= turn.trace or {}
     packed = {name: pack_column(column, len(ids)) for name, column in columns.items()}

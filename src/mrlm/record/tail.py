@@ -28,11 +28,11 @@ def lines_from_end(path: Path) -> Iterator[tuple[int, bytes]]:
             rest = file.read(size) + rest
             *whole, last = (line + b"\n" for line in rest.split(b"\n"))
             lines = [*whole, last[:-1]]
-            place = at + len(rest)
+            offset = at + len(rest)
             for line in reversed(lines[1:]):
-                place -= len(line)
+                offset -= len(line)
                 if line:
-                    yield place, line
+                    yield offset, line
             rest = lines[0]
         if rest:
             yield 0, rest

@@ -30,10 +30,10 @@ def write_vocabulary(folder: Path, tokenizers: Mapping[str, Any]) -> None:
     for name, tokenizer in tokenizers.items():
         if id(tokenizer) not in places:
             # bytes as the characters with their numbers
-            own = [piece.decode("latin-1") for piece in token_bytes(tokenizer)]
-            if own not in pieces:
-                pieces.append(own)
-            places[id(tokenizer)] = pieces.index(own)
+            token_texts = [piece.decode("latin-1") for piece in token_bytes(tokenizer)]
+            if token_texts not in pieces:
+                pieces.append(token_texts)
+            places[id(tokenizer)] = pieces.index(token_texts)
         policies[name] = places[id(tokenizer)]
     data = json.dumps({"policies": policies, "pieces": pieces}).encode()
     (folder / VOCABULARY).write_bytes(gzip.compress(data, mtime=0))
@@ -44,9 +44,9 @@ def read_vocabulary(folder: Path) -> dict[str, list[bytes]]:
     path = run_file(folder, VOCABULARY)
     if path is None:
         return {}
-    known = json.loads(gzip.decompress(path.read_bytes()))
-    tables = [[piece.encode("latin-1") for piece in table] for table in known["pieces"]]
-    return {name: tables[place] for name, place in known["policies"].items()}
+    contents = json.loads(gzip.decompress(path.read_bytes()))
+    tables = [[piece.encode("latin-1") for piece in table] for table in contents["pieces"]]
+    return {name: tables[index] for name, index in contents["policies"].items()}
 
 
 def token_bytes(tokenizer: Any) -> list[bytes]:

@@ -53,23 +53,25 @@ def write_episodes(
         OSError: the file cannot be written.
     """
     chosen = list(plan.chosen(groups))
-    tasks = {id(each.task): each.task for _, each, _ in chosen}  # siblings share one
+    tasks = {id(episode.task): episode.task for _, episode, _ in chosen}  # siblings share one
     posed = {key: task_record(task) for key, task in tasks.items()}
     made = (
         _shown(
-            episode_row(each, opponents, group=number, tokens=tokens, task=posed[id(each.task)]),
+            episode_row(
+                episode, opponents, group=number, tokens=tokens, task=posed[id(episode.task)]
+            ),
             hidden,
         )
-        for number, each, tokens in chosen
+        for number, episode, tokens in chosen
     )
     first = list(islice(made, most))
-    evaluation = any(each.id.startswith("eval/") for _, each, _ in chosen)
+    evaluation = any(episode.id.startswith("eval/") for _, episode, _ in chosen)
     return first, file.append(step, chain(first, made), evaluation=evaluation)
 
 
 def _shown(row: dict[str, Any], hidden: Sequence[str]) -> dict[str, Any]:
-    shown = redacted(row, hidden) if hidden else row
-    return row if shown == row else without_tokens(shown)
+    cleaned = redacted(row, hidden) if hidden else row
+    return row if cleaned == row else without_tokens(cleaned)
 
 
 def check_new(folder: str | os.PathLike[str]) -> Path:

@@ -47,7 +47,7 @@ def _differing_turns(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _said(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(each["role"], each["content"], each["agent"]) for each in messages]
+    return [(message["role"], message["content"], message["agent"]) for message in messages]
 
 
 def _ids(turn: Mapping[str, Any]) -> Sequence[int] | None:
@@ -59,7 +59,7 @@ def _ids(turn: Mapping[str, Any]) -> Sequence[int] | None:
 def _first_token(was: Sequence[int] | None, now: Sequence[int] | None) -> str:
     if was is None or now is None:
         return "other tokens (the log has only their digest: record.tokens, or they hold a secret)"
-    for place, (one, other) in enumerate(zip(was, now, strict=False), 1):
+    for position, (one, other) in enumerate(zip(was, now, strict=False), 1):
         if one != other:
-            return f"token {place} is {other}, logged {one}"
+            return f"token {position} is {other}, logged {one}"
     return f"{len(now)} tokens, logged {len(was)}"

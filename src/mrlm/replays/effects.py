@@ -85,14 +85,15 @@ def shapley_estimates(
         replaced: replaced agents -> outcomes.
     """
     everybody = frozenset(agents)
-    found: dict[str, list[float]] = {agent: [] for agent in agents}
-    for rewards in zip(*(each.rewards for each in replaced.values()), strict=True):
-        known = dict(zip(replaced, rewards, strict=True))
+    samples: dict[str, list[float]] = {agent: [] for agent in agents}
+    for rewards in zip(*(outcomes.rewards for outcomes in replaced.values()), strict=True):
+        reward_of = dict(zip(replaced, rewards, strict=True))
         if any(value is None for value in rewards):
             continue
         values = shapley(
-            agents, lambda kept, known=known: known.get(everybody - kept, reward) or 0.0
+            agents,
+            lambda members, reward_of=reward_of: reward_of.get(everybody - members, reward) or 0.0,
         )
         for agent, value in values.items():
-            found[agent].append(value)
-    return {agent: MeanEstimate.of(values) for agent, values in found.items()}
+            samples[agent].append(value)
+    return {agent: MeanEstimate.of(values) for agent, values in samples.items()}

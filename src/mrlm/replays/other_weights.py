@@ -29,25 +29,25 @@ def weight_folders(folder: Path, weights: Weights, policies: list[str]) -> dict[
         ConfigError: it has no weights of any of them.
     """
     name = str(weights).replace("checkpoint:", "checkpoint-")
-    place = folder / name if (folder / name).is_dir() else Path(weights)
-    if not place.is_dir():
-        saved = [each.name for each in sorted(checkpoints(folder))]
+    source = folder / name if (folder / name).is_dir() else Path(weights)
+    if not source.is_dir():
+        saved = [path.name for path in sorted(checkpoints(folder))]
         saved += ["final"] if (folder / "final").is_dir() else []
         raise ConfigError(
             f"weights {str(weights)!r}: not a folder, and {folder} has "
             f"{', '.join(saved) or 'no saved weights'}"
         )
-    place = place / "policies" if (place / "policies").is_dir() else Path(run_model(str(place)))
-    if is_model(place):
-        found = {name: place for name in policies} if len(policies) == 1 else {}  # noqa: C420
+    source = source / "policies" if (source / "policies").is_dir() else Path(run_model(str(source)))
+    if is_model(source):
+        folders = {name: source for name in policies} if len(policies) == 1 else {}  # noqa: C420
     else:
-        found = {n: Path(each) for n, each in model_folders(place).items() if n in policies}
-    if not found:
+        folders = {n: Path(path) for n, path in model_folders(source).items() if n in policies}
+    if not folders:
         raise ConfigError(
-            f"weights {str(weights)!r}: {place} has no weights of the trained policies "
+            f"weights {str(weights)!r}: {source} has no weights of the trained policies "
             f"({', '.join(policies)})"
         )
-    return found
+    return folders
 
 
 def load_beside(run: Run, folders: Mapping[str, Path], suffix: str) -> dict[str, Engine]:
@@ -65,10 +65,10 @@ def load_beside(run: Run, folders: Mapping[str, Path], suffix: str) -> dict[str,
             f"engine.name={run.config.engine.name!r} is a server, which samples with the weights "
             "of the run only; leave out --weights"
         )
-    known = {each.policy: each.weights_of for each in [*run.learners, *run.frozen]}
+    policy_weights = {player.policy: player.weights_of for player in [*run.learners, *run.frozen]}
     copies = {}
     for name, folder in folders.items():
-        copies[name + suffix] = other = opponent_copy(known[name], name + suffix)
+        copies[name + suffix] = other = opponent_copy(policy_weights[name], name + suffix)
         try:
             other.load(folder)
         except (RuntimeError, OSError, ModelError) as error:

@@ -56,20 +56,20 @@ class Watch(Callback):
         self._logged = {row["step"]: row for row in rows}
 
     def on_step_begin(self, run: Run) -> None:
-        wanted = self.columns and run.step + 1 == self.step
-        run.log.record = RecordPlan("all", "all" if wanted else "evaluations")
-        for each in self._returns:
-            if each.to == run.step and each.count > run.rollbacks:
-                run.ease(each.count)
+        traced = self.columns and run.step + 1 == self.step
+        run.log.record = RecordPlan("all", "all" if traced else "evaluations")
+        for rollback in self._returns:
+            if rollback.to == run.step and rollback.count > run.rollbacks:
+                run.ease(rollback.count)
         if run.step == self.until:
             raise FoundError
 
     def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
-        for each in episodes if step == self.step else ():
-            if each.id == self.episode and self.found is None:
-                self.found = each
-                self.line = {"step": step, **episode_row(each, run.population.standing())}
-                if not self.columns or each.id.startswith("eval/"):
+        for candidate in episodes if step == self.step else ():
+            if candidate.id == self.episode and self.found is None:
+                self.found = candidate
+                self.line = {"step": step, **episode_row(candidate, run.population.standing())}
+                if not self.columns or candidate.id.startswith("eval/"):
                     raise FoundError
 
     def read(self, folder: Path) -> None:
@@ -79,12 +79,12 @@ class Watch(Callback):
             self.line = next(rows)
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
-        known = self._logged.get(run.step, {})
+        logged = self._logged.get(run.step, {})
         for name in COMPARED:
-            if name in known and name in metrics and known[name] != metrics[name]:
+            if name in logged and name in metrics and logged[name] != metrics[name]:
                 self.notes.append(
                     f"step {run.step} of the training did not come out as it is logged ({name} "
-                    f"{metrics[name]!r}, logged {known[name]!r}): other hardware, other threads "
+                    f"{metrics[name]!r}, logged {logged[name]!r}): other hardware, other threads "
                     "or other libraries compute other bits"
                 )
                 self._logged = {}  # later steps differ as a consequence
@@ -109,24 +109,24 @@ def find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
     """The folder whose log has an episode, and its rows: for a pipeline, that of a stage."""
     folders = [run] if (run / "config.yaml").is_file() else []
     stages = sorted(path.parent for path in run.glob("*/config.yaml"))
-    folders = folders or [each for each in stages if not _begun_anew(each)]
+    folders = folders or [stage for stage in stages if not _begun_anew(stage)]
     logs = [folder for folder in folders if episode_file(folder) is not None]
     if not logs:
         raise ConfigError(
             f"{run}: not a run folder: config.yaml, {COMPRESSED} or {PLAIN} does not exist"
         )
-    found = {folder: rows for folder in logs if (rows := list(rows_of(folder, id=episode)))}
-    if not found:
+    matches = {folder: rows for folder in logs if (rows := list(rows_of(folder, id=episode)))}
+    if not matches:
         some = next((row["id"] for row in rows_of(logs[0])), "none")
         raise ConfigError(
             f"{run}: episode {episode!r} is not recorded; ids there look like {some!r}"
         )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise ConfigError(
             f"{run}: several stages have an episode {episode!r}; give the folder of one: "
-            f"{', '.join(map(str, found))}"
+            f"{', '.join(map(str, matches))}"
         )
-    return next(iter(found.items()))
+    return next(iter(matches.items()))
 
 
 def _begun_anew(stage: Path) -> bool:
@@ -158,10 +158,12 @@ def chosen(
         step = steps[0]
         notes.append(f"it was played in step {step}, kept, and trained on in later steps too")
     if step is None and len(steps) > 1:
-        shown = ", ".join(map(str, steps[:20])) + (", ..." if len(steps) > 20 else "")
-        raise ConfigError(f"episode {episode!r} is logged in steps {shown}; choose one with --step")
-    wanted = steps[0] if step is None else step
-    return next(row for row in rows if row["step"] == wanted), notes
+        step_list = ", ".join(map(str, steps[:20])) + (", ..." if len(steps) > 20 else "")
+        raise ConfigError(
+            f"episode {episode!r} is logged in steps {step_list}; choose one with --step"
+        )
+    chosen_step = steps[0] if step is None else step
+    return next(row for row in rows if row["step"] == chosen_step), notes
 
 
 # -- rebuilding the run ----------------------------------------------------------------------------
@@ -188,12 +190,12 @@ def rebuilt(
     parts: LiveObjects | None,
     watch: Watch,
     origin: Path | None,
-    place: Path,
+    workdir: Path,
 ) -> tuple[Run, list[str]]:
     """A run again, in another folder and from a checkpoint; and notes on its policies behind an
     API."""
     models = _with_models(folder, parts, watch)
-    made = build(_quiet(config, place / "run"), models, origin, checked=False)
+    made = build(_quiet(config, workdir / "run"), models, origin, checked=False)
     unlock(made.folder)  # no other process knows it
     try:
         return made, _record_apis(made, folder)
@@ -204,14 +206,14 @@ def rebuilt(
 
 def origin_of(folder: Path, step: int) -> Path | None:
     """The newest undamaged checkpoint at or before a step; `None` is the initial state."""
-    early = (each for each in checkpoints(folder) if step_of(each) <= step)
-    return next((each for each in early if verify(each) is None), None)
+    early = (checkpoint for checkpoint in checkpoints(folder) if step_of(checkpoint) <= step)
+    return next((checkpoint for checkpoint in early if verify(checkpoint) is None), None)
 
 
-def _quiet(config: ExperimentConfig, place: Path) -> ExperimentConfig:
+def _quiet(config: ExperimentConfig, run_folder: Path) -> ExperimentConfig:
     """The config of a run in another folder with nothing that does not affect the weights."""
     changes: dict[str, Any] = {
-        "output_dir": str(place),
+        "output_dir": str(run_folder),
         "distributed.enabled": False,
         "training.report_to": [],
         "training.profile": False,
@@ -229,14 +231,14 @@ def _quiet(config: ExperimentConfig, place: Path) -> ExperimentConfig:
 
 def _with_models(folder: Path, parts: LiveObjects | None, watch: Callback) -> LiveObjects:
     """Parts of the run, with the models that a stage took over from the previous one."""
-    known = parts or LiveObjects()
+    live = parts or LiveObjects()
     taken: dict[str, Any] = {}
     if (folder / MODELS).is_file():
         for name, path in json.loads((folder / MODELS).read_text(encoding="utf-8")).items():
             if not (folder / path).is_dir():
                 raise ConfigError(f"{folder / path}: the model that the stage began with is gone")
             taken[name] = (str((folder / path).resolve()), None)
-    return replace(known, models={**taken, **known.models}, callbacks=(watch,))
+    return replace(live, models={**taken, **live.models}, callbacks=(watch,))
 
 
 def _record_apis(run: Run, folder: Path) -> list[str]:
@@ -252,7 +254,7 @@ def _record_apis(run: Run, folder: Path) -> list[str]:
     words = recorded_words(rows_of(folder))
     for name in remote:
         run.engines[name] = Recorded(name, words, run)
-    said = ", ".join(remote)
+    names = ", ".join(remote)
     return [
-        f"behind an API ({said}) nothing can be sampled again: the recorded completions were used"
+        f"behind an API ({names}) nothing can be sampled again: the recorded completions were used"
     ]

@@ -17,14 +17,14 @@ Words = Mapping[tuple[str, int | None], Mapping[str, Sequence[str | None]]]
 
 def recorded_words(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int | None], Any]:
     """Extract the completions of policies behind an API from the lines of `episodes.jsonl`."""
-    found: dict[tuple[str, int | None], Any] = {}
+    completions: dict[tuple[str, int | None], Any] = {}
     for line in lines:
-        said = {
+        texts = {
             name: [turn.get("text") for turn in agent.get("turns", ())]
             for name, agent in line["agents"].items()
         }
-        found[line["id"], _step(line["id"], line["step"])] = said
-    return found
+        completions[line["id"], _step(line["id"], line["step"])] = texts
+    return completions
 
 
 def _step(episode: str, step: int) -> int | None:
@@ -57,9 +57,9 @@ class Recorded:
         agent, index = request.key[-2:]
         assert isinstance(agent, str) and isinstance(index, int)
         for episode in self._episodes(request.key):
-            said = self._words[episode, _step(episode, self._run.step)].get(agent, ())
-            if index < len(said) and said[index] is not None:
-                return Completion([], [], str(said[index]))
+            texts = self._words[episode, _step(episode, self._run.step)].get(agent, ())
+            if index < len(texts) and texts[index] is not None:
+                return Completion([], [], str(texts[index]))
         raise EngineError(f"policy {self.policy!r} did not answer when the episode was played")
 
     def _episodes(self, key: Key) -> list[str]:

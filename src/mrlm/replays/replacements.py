@@ -70,10 +70,14 @@ class Replacements:
         self.change: Script = change
         self.agents: list[str] = agents if agent == "all" else [agent]
         self.whole: bool = agent == "all" and len(agents) <= SHAPLEY_AGENTS
-        self.places: list[TurnPlace] = [place for place in session.turns if place[0] in self.agents]
+        self.places: list[TurnPlace] = [
+            location for location in session.turns if location[0] in self.agents
+        ]
         self.sets = coalitions(self.agents)
-        count = {name: sum(each[0] == name for each in session.turns) for name in agents}
-        self.once: set[TurnPlace] = {place for place in self.places if count[place[0]] == 1}
+        count = {name: sum(turn[0] == name for turn in session.turns) for name in agents}
+        self.once: set[TurnPlace] = {
+            location for location in self.places if count[location[0]] == 1
+        }
         """Turns that are all of their agent: the turn and the agent are one change."""
         self.heard: list[TurnPlace] = [
             p
@@ -85,11 +89,11 @@ class Replacements:
     def scripts(self) -> dict[TurnPlace | frozenset[str], list[Script]]:
         """Change -> its branches."""
         one = {
-            place: replace(self.change, turns=frozenset([place]))
-            for place in self.places
-            if place not in self.once
+            location: replace(self.change, turns=frozenset([location]))
+            for location in self.places
+            if location not in self.once
         }
-        several = {each: replace(self.change, agents=each) for each in self.sets}
+        several = {members: replace(self.change, agents=members) for members in self.sets}
         return {
             key: [replace(script, number=number) for number in range(self.n)]
             for key, script in {**one, **several}.items()
@@ -98,20 +102,20 @@ class Replacements:
     def silences(self) -> dict[TurnPlace, Script]:
         """Turn -> the branch in which it is empty."""
         empty = Script(how="text", own_rest=False)
-        return {place: replace(empty, turns=frozenset([place])) for place in self.heard}
+        return {location: replace(empty, turns=frozenset([location])) for location in self.heard}
 
     def cost(self, speed: float) -> Cost:
         """The cost of all branches, at so many tokens a second."""
-        scripts = [each for several in self.scripts().values() for each in several]
+        scripts = [item for several in self.scripts().values() for item in several]
         scripts += self.silences().values()
         tokens = sum(self._tokens(script) for script in scripts)
-        rewritten = sum(len(self._readers(place)) for place in self.heard)
+        rewritten = sum(len(self._readers(location)) for location in self.heard)
         return Cost(len(scripts) + 1, tokens, 2 * rewritten, tokens / speed)
 
-    def _readers(self, place: TurnPlace) -> set[str]:
+    def _readers(self, location: TurnPlace) -> set[str]:
         when = self.session.when
-        later = (each for each in self.session.turns if when(each) > when(place))
-        return {agent for agent, _ in later if agent != place[0]}
+        later = (turn for turn in self.session.turns if when(turn) > when(location))
+        return {agent for agent, _ in later if agent != location[0]}
 
     def _tokens(self, script: Script) -> int:
         """Most tokens that a branch samples: those of the changed turn and of all later ones."""
@@ -119,27 +123,30 @@ class Replacements:
         start = script.start(past)
         return sum(
             len(turn.completion.token_ids)
-            for place, turn in past.items()
+            for location, turn in past.items()
             if start is not None
-            and (turn.when > start or (script.changes(place) and script.how == "sample"))
+            and (turn.when > start or (script.changes(location) and script.how == "sample"))
         )
 
     def play(self, check: Episode) -> Played:
         """Plays all branches at once."""
         scripts, silences = self.scripts(), self.silences()
-        everything = [each for several in scripts.values() for each in several]
+        everything = [script for several in scripts.values() for script in several]
         everything += silences.values()
         episodes = iter(self.session.play(everything))
-        found = {key: [next(episodes) for _ in several] for key, several in scripts.items()}
-        sets = {key: self._outcomes(found[key], key) for key in self.sets}
+        branches = {key: [next(episodes) for _ in several] for key, several in scripts.items()}
+        sets = {key: self._outcomes(branches[key], key) for key in self.sets}
         turns = {
-            place: sets[frozenset([place[0]])]
-            if place in self.once
-            else self._outcomes(found[place], frozenset([place]))
-            for place in self.places
+            location: sets[frozenset([location[0]])]
+            if location in self.once
+            else self._outcomes(branches[location], frozenset([location]))
+            for location in self.places
         }
-        known = (self.session.past, self.session.policies)
-        effects = {place: influences(check, next(episodes), place, *known) for place in silences}
+        recording = (self.session.past, self.session.policies)
+        effects = {
+            location: influences(check, next(episodes), location, *recording)
+            for location in silences
+        }
         return Played(turns, sets, effects, len(everything) + 1)
 
     def _outcomes(
@@ -156,5 +163,5 @@ class Replacements:
             )
             for episode in episodes
         ]
-        rewards = [None if each.failed else each.reward for each in episodes]
+        rewards = [None if branch.failed else branch.reward for branch in episodes]
         return Outcomes(rewards, sum(same))

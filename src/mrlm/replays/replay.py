@@ -102,7 +102,10 @@ class Replay:
         if self.same:
             lines.append(f"equal to the log: {len(turns)} turns, {count} tokens, all rewards")
         else:
-            lines += ["different from the log:", *(f"  {each}" for each in self.differences)]
+            lines += [
+                "different from the log:",
+                *(f"  {difference}" for difference in self.differences),
+            ]
         return "\n".join(lines)
 
 
@@ -142,10 +145,10 @@ def replay(
         notes.append("the run was distributed; it is played again in one process")
     watch = Watch(folder, episode, number, columns)
     with (
-        tempfile.TemporaryDirectory(prefix="mrlm-replay-") as place,
+        tempfile.TemporaryDirectory(prefix="mrlm-replay-") as workdir,
         redirect_stdout(io.StringIO()),
     ):
-        made, said = rebuilt(folder, config, parts, watch, origin, Path(place))
+        made, api_notes = rebuilt(folder, config, parts, watch, origin, Path(workdir))
         begun = made.step
         _play(made, watch, evaluated)
     if watch.found is None:
@@ -155,7 +158,7 @@ def replay(
         )
     played = json.loads(json.dumps(redacted(watch.line, secrets())))
     differences = list(differing(logged, played))
-    notes += [*said, *watch.notes]
+    notes += [*api_notes, *watch.notes]
     return Replay(
         watch.found,
         number,

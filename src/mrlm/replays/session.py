@@ -185,18 +185,18 @@ class ForkSession:
     @property
     def turns(self) -> list[TurnPlace]:
         """The turns of the episode in the order in which they were taken."""
-        found = [
+        ordered = [
             ((turn["step"], turn["order"]), (name, turn["index"]))
             for name, agent in self.row["agents"].items()
             for turn in agent["turns"]
         ]
-        return [place for _, place in sorted(found)]
+        return [location for _, location in sorted(ordered)]
 
-    def when(self, place: TurnPlace) -> tuple[int, int]:
+    def when(self, location: TurnPlace) -> tuple[int, int]:
         """(joint step, turns taken before it there) of a recorded turn; concurrent turns have the
         same."""
-        turns = self.row["agents"][place[0]]["turns"]
-        return next((t["step"], t["order"]) for t in turns if t["index"] == place[1])
+        turns = self.row["agents"][location[0]]["turns"]
+        return next((t["step"], t["order"]) for t in turns if t["index"] == location[1])
 
     def place(self, agent: str, turn: int) -> TurnPlace:
         """A turn of the episode.
@@ -205,9 +205,9 @@ class ForkSession:
             ConfigError: it has no such agent or turn.
         """
         if (agent, turn) not in self.turns:
-            known = ", ".join(f"{name}:{index}" for name, index in self.turns)
+            turn_names = ", ".join(f"{name}:{index}" for name, index in self.turns)
             raise ConfigError(
-                f"episode {self.id!r} has no turn {agent}:{turn}; its turns are {known}"
+                f"episode {self.id!r} has no turn {agent}:{turn}; its turns are {turn_names}"
             )
         return agent, turn
 
@@ -250,11 +250,11 @@ class ForkSession:
                 f"{self.folder}: episode {self.id!r} was not in its step when that was played "
                 "again; the run's config, its data or its environments have changed"
             )
-        found = list(differing(self.row, json.loads(json.dumps(self._watch.line))))
-        if found:
+        differences = list(differing(self.row, json.loads(json.dumps(self._watch.line))))
+        if differences:
             raise ConfigError(
                 f"{self.folder}: the record has no tokens of episode {self.id!r} (record.tokens), "
-                f"and playing its step again gave another one: {found[0]}"
+                f"and playing its step again gave another one: {differences[0]}"
             )
         return past_of(self._watch.found)
 
@@ -276,13 +276,13 @@ class ForkSession:
             raise ConfigError(f"n={n} must be at least 1")
         if greedy and message is not None:
             raise ConfigError("greedy and message exclude each other; give one of them")
-        place = self.place(agent, turn)
+        location = self.place(agent, turn)
         suffix = "" if weights is None else self.suffix(weights)
         how = "text" if message is not None else "greedy" if greedy else "sample"
         scripts = [
             Script(
                 number=number,
-                turns=frozenset([place]),
+                turns=frozenset([location]),
                 how=how,
                 text=message or "",
                 policy=suffix,
@@ -296,7 +296,7 @@ class ForkSession:
         change = {"text": "message", "greedy": "greedy", "sample": "resample"}[how]
         used = self.weights_note if weights is None and self.reach() is None else str(weights)
         return [
-            self._branch(episode, place, script.number, change, used)
+            self._branch(episode, location, script.number, change, used)
             for episode, script in zip(self.play(scripts), scripts, strict=True)
         ]
 
@@ -304,7 +304,7 @@ class ForkSession:
         """Play branches concurrently."""
         with self._lock:
             run, past = self.run, self.past
-            if run.population or any(not each.rest_policy for each in scripts):
+            if run.population or any(not script.rest_policy for script in scripts):
                 self.reach()
             engines = dict(run.engines)
             for extra in self._beside.values():
@@ -319,7 +319,7 @@ class ForkSession:
             suffix = "@" + Path(str(weights).replace("checkpoint:", "checkpoint-")).name
             suffix = suffix.replace(".", "_")
             if suffix not in self._beside:
-                trained = [each.policy for each in self.run.learners]
+                trained = [learner.policy for learner in self.run.learners]
                 folders = weight_folders(self.folder, weights, trained)
                 self._beside[suffix] = load_beside(self.run, folders, suffix)
             return suffix
@@ -327,10 +327,10 @@ class ForkSession:
     def _branches(self, past: Past, engines: Mapping[str, Engine]) -> Branches:
         run, row = self.run, self.row
         assert run.evaluator is not None
-        place = EpisodePlace.of(self.id, run.evaluator.environments)
+        location = EpisodePlace.of(self.id, run.evaluator.environments)
         settings = run.evaluator.settings_of
         if run.population and not self._evaluated:
-            settings = run.population.assign_opponents(place.env, place.index, settings)
+            settings = run.population.assign_opponents(location.env, location.index, settings)
         config = run.config
         calm = row.get("greedy", False) or (self._evaluated and config.evaluation.greedy)
         return Branches(
@@ -340,7 +340,7 @@ class ForkSession:
             1,
             config.training.seed,
             config.engine.timeout,
-            place=place,
+            place=location,
             past=past,
             path=tuple(row.get("path", ())),
             answers=row.get("answers", {}),
@@ -348,9 +348,9 @@ class ForkSession:
         )
 
     def _branch(
-        self, episode: Episode, place: TurnPlace, number: int, change: str, weights: str
+        self, episode: Episode, location: TurnPlace, number: int, change: str, weights: str
     ) -> Branch:
-        agent, turn = place
+        agent, turn = location
         episode.id = f"{self.id}@{agent}:{turn}.{number}"
         origin = {
             "run": str(self.folder),
@@ -374,23 +374,25 @@ class ForkSession:
     def policies(self) -> dict[str, Policy]:
         """The policies with weights here, with those that the episode was played with."""
         self.reach()
-        return {each.policy: each.weights_of for each in [*self.run.learners, *self.run.frozen]}
+        return {
+            player.policy: player.weights_of for player in [*self.run.learners, *self.run.frozen]
+        }
 
 
 def _recorded(row: Mapping[str, Any]) -> dict[TurnPlace, PastTurn] | None:
     """The turns of a row, if the tokens of all are recorded."""
-    found: dict[TurnPlace, PastTurn] = {}
+    past: dict[TurnPlace, PastTurn] = {}
     for turn in RecordedEpisode(row).turns:
         record = turn.row
-        known = record["message"] is not None or "text" in record
-        if turn.ids is None or turn.prompt_ids is None or not known:
+        has_text = record["message"] is not None or "text" in record
+        if turn.ids is None or turn.prompt_ids is None or not has_text:
             return None
         logprobs = turn.columns.get("logprobs", np.zeros(0)).tolist()
         completion = Completion(
             turn.ids.tolist(), logprobs, turn.text, record["finish_reason"], record["version"]
         )
         when = (record["step"], record["order"])
-        found[turn.agent, record["index"]] = PastTurn(
+        past[turn.agent, record["index"]] = PastTurn(
             turn.prompt_ids.tolist(), completion, when, record["trained"]
         )
-    return found
+    return past

@@ -126,16 +126,18 @@ class Why:
     def decisive(self) -> tuple[str, int] | None:
         if self.solved:
             return None
-        best = max((each.success.value or 0.0 for each in self.turns), default=0.0)
+        best = max((effect.success.value or 0.0 for effect in self.turns), default=0.0)
         repairs = (e for e in self.turns if best and (e.success.value or 0.0) >= SHARE * best)
-        return next(((each.agent, each.turn) for each in repairs), None)
+        return next(((effect.agent, effect.turn) for effect in repairs), None)
 
     @property
     def suspect(self) -> str | None:
         if self.decisive is not None:
             return self.decisive[0]
-        known = [(e.marginal.value, e.agent) for e in self.agents if e.marginal.value is not None]
-        worst = min(known, default=(0.0, ""))
+        marginals = [
+            (e.marginal.value, e.agent) for e in self.agents if e.marginal.value is not None
+        ]
+        worst = min(marginals, default=(0.0, ""))
         return worst[1] if worst[0] < 0 else None
 
     def record(self) -> dict[str, Any]:
@@ -155,8 +157,8 @@ class Why:
             "cost": _plain(self.cost),
             "played": self.played,
             "seconds": round(self.seconds, 3),
-            "turns": [_plain(each) for each in self.turns],
-            "agents": [_plain(each) for each in self.agents],
+            "turns": [_plain(effect) for effect in self.turns],
+            "agents": [_plain(effect) for effect in self.agents],
             "decisive": decisive and {"agent": decisive[0], "turn": decisive[1]},
             "suspect": self.suspect,
             "notes": [*self.notes, LIMITS],
@@ -232,24 +234,26 @@ def explain(
     row = session.row
     if row["status"] == "error":
         raise ConfigError(f"episode {session.id!r} failed, so it has no outcome to explain")
-    asked = Replacements(session, agent, n, _change(session, against))
+    replacements = Replacements(session, agent, n, _change(session, against))
     session.reach()
     started = time.perf_counter()
     check = session.play([_unchanged(session)])[0]
     speed = max(1, _sampled(check)) / max(1e-9, time.perf_counter() - started)
-    found = list(differing(row, {**session.row_of(check), "id": row["id"]}))
-    cost = asked.cost(speed)
+    differences = list(differing(row, {**session.row_of(check), "id": row["id"]}))
+    cost = replacements.cost(speed)
     if announce is not None:
         announce(cost)
     started = time.perf_counter()
-    outcomes = asked.play(check)
+    outcomes = replacements.play(check)
     notes = list(session.notes)
-    if found:
-        notes.append(f"the unchanged episode did not come out as recorded: {found[0]}")
+    if differences:
+        notes.append(f"the unchanged episode did not come out as recorded: {differences[0]}")
     rates = _limits(session, row["reward"])
     turns = [
-        _turn_effect(session, place, outcomes.turns[place], rates, success, outcomes.influence)
-        for place in asked.places
+        _turn_effect(
+            session, location, outcomes.turns[location], rates, success, outcomes.influence
+        )
+        for location in replacements.places
     ]
     return Why(
         run=str(session.folder),
@@ -259,12 +263,12 @@ def explain(
         success=success,
         against=against,
         n=n,
-        exact=not found,
+        exact=not differences,
         cost=cost,
         played=outcomes.played,
         seconds=time.perf_counter() - started,
         turns=turns,
-        agents=_agent_effects(asked, outcomes, row["reward"], rates, success),
+        agents=_agent_effects(replacements, outcomes, row["reward"], rates, success),
         notes=notes,
     )
 
@@ -300,14 +304,14 @@ def _limits(session: ForkSession, reward: float) -> tuple[float, float] | None:
     """The two ends of the environment's rewards, if the recorded outcome is one of them."""
     assert session.run.evaluator is not None
     name = session.row["environment"]
-    known = [e.template for e in session.run.evaluator.environments if e.name == name]
-    found = known[0].reward_range if known else None
-    return found if found is not None and reward in found else None
+    templates = [e.template for e in session.run.evaluator.environments if e.name == name]
+    limits = templates[0].reward_range if templates else None
+    return limits if limits is not None and reward in limits else None
 
 
 def _turn_effect(
     session: ForkSession,
-    place: TurnPlace,
+    location: TurnPlace,
     outcomes: Outcomes,
     limits: tuple[float, float] | None,
     success: float,
@@ -315,44 +319,44 @@ def _turn_effect(
 ) -> TurnEffect:
     mean = outcomes.mean(limits)
     return TurnEffect(
-        *place,
-        when=session.when(place),
-        text=session.past[place].completion.text,
+        *location,
+        when=session.when(location),
+        text=session.past[location].completion.text,
         mean=mean,
         difference=mean.from_(session.row["reward"]),
         success=outcomes.success(success),
         same=outcomes.same,
         failed=len(outcomes.rewards) - len(outcomes.known),
-        influence=effects.get(place, {}),
+        influence=effects.get(location, {}),
     )
 
 
 def _agent_effects(
-    asked: Replacements,
+    replacements: Replacements,
     outcomes: Played,
     reward: float,
     limits: tuple[float, float] | None,
     success: float,
 ) -> list[AgentEffect]:
     values: Mapping[str, MeanEstimate] = {}
-    if asked.whole and len(asked.agents) > 1:
-        values = shapley_estimates(asked.agents, reward, outcomes.sets)
-    found = []
-    for agent in asked.agents:
-        each = outcomes.sets[frozenset([agent])]
-        mean = each.mean(limits)
-        failed = len(each.rewards) - len(each.known)
+    if replacements.whole and len(replacements.agents) > 1:
+        values = shapley_estimates(replacements.agents, reward, outcomes.sets)
+    effects = []
+    for agent in replacements.agents:
+        outcome = outcomes.sets[frozenset([agent])]
+        mean = outcome.mean(limits)
+        failed = len(outcome.rewards) - len(outcome.known)
         marginal = mean.from_(reward)
-        found.append(
-            AgentEffect(agent, mean, marginal, each.success(success), failed, values.get(agent))
+        effects.append(
+            AgentEffect(agent, mean, marginal, outcome.success(success), failed, values.get(agent))
         )
-    return found
+    return effects
 
 
 def _sampled(episode: Episode) -> int:
     return sum(len(turn) for turn in episode.turns)
 
 
-def _plain(found: Any) -> Any:
+def _plain(result: Any) -> Any:
     """A dataclass as JSON."""
-    return json.loads(json.dumps(asdict(found)))
+    return json.loads(json.dumps(asdict(result)))

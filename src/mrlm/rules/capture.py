@@ -57,8 +57,8 @@ class Capture(Rule):
                 f"{share:.0%} of the gradient of the shared policy is this agent's, with "
                 f"{words:.0%} of the tokens; cosine with the others {cosine:.2f}"
             )
-            own = [row for row in episodes if agent in row["agents"]]
-            yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(own))
+            rows = [row for row in episodes if agent in row["agents"]]
+            yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(rows))
 
     def _agreement(self, history: History, agent: str) -> float:
         """The largest median cosine with another agent's part."""

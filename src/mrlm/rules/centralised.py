@@ -57,8 +57,8 @@ class Centralised(Rule):
             f"with {last[-1, 1]:.3g} tokens the team's held-out reward is {last[-1, 2]:.3g}, that "
             f"of one agent {same[-1]:.3g}"
         )
-        own = [row for row in episodes if str(row["id"]).startswith("eval/")]
-        yield Alarm(int(last[0, 0]), because, evidence=cited(own))
+        evaluations_rows = [row for row in episodes if str(row["id"]).startswith("eval/")]
+        yield Alarm(int(last[0, 0]), because, evidence=cited(evaluations_rows))
 
 
 def _by_tokens(history: History) -> np.ndarray:

@@ -53,11 +53,11 @@ class Cliff(Rule):
         )
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
-        found = self._held_out(history) or self._sampled(history)
-        if found is not None:
-            since, because, held_out = found
-            own = [row for row in episodes if str(row["id"]).startswith("eval/") == held_out]
-            low = sorted(own, key=lambda row: math.inf if row["reward"] is None else row["reward"])
+        finding = self._held_out(history) or self._sampled(history)
+        if finding is not None:
+            since, because, held_out = finding
+            rows = [row for row in episodes if str(row["id"]).startswith("eval/") == held_out]
+            low = sorted(rows, key=lambda row: math.inf if row["reward"] is None else row["reward"])
             yield Alarm(since, because, evidence=cited(low[:8]))
 
     def _sampled(self, history: History) -> tuple[int, str, bool] | None:

@@ -59,8 +59,8 @@ class IdleCritic(Rule):
                 f"values explain {np.median(shares):.1%} of the variance of returns; their mean "
                 f"squared error is {errors[-1]:.3g}, that variance {variances[-1]:.3g}"
             )
-            own = [row for row in episodes if agent in row["agents"]]
-            yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(own))
+            rows = [row for row in episodes if agent in row["agents"]]
+            yield Alarm(int(steps[0]), because, agent, history.policies.get(agent), cited(rows))
 
 
 PLUGIN = IdleCritic

@@ -67,8 +67,8 @@ class Entropy(Rule):
                 f"{name} {what} from {first:.3g} to {last:.3g} nats, and the reward did not rise"
             )
             policy = history.policies.get(agent)
-            own = [row for row in episodes if agent in row["agents"]]
-            yield Alarm(since, because, agent, policy, cited(own))
+            rows = [row for row in episodes if agent in row["agents"]]
+            yield Alarm(since, because, agent, policy, cited(rows))
 
 
 PLUGIN = Entropy

@@ -62,37 +62,43 @@ class LazyAgent(Rule):
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
         steps = episodes.by_step(written)
         for agent in history.agents:
-            own = {step: each[agent] for step, each in steps.items() if agent in each}
-            found = self._mute(own) or self._ignored(history, agent) or self._idle(history, agent)
-            found = found or self._deaf(history, episodes, agent)
-            if found is not None:
-                since, because = found
+            messages = {
+                step: written_by[agent] for step, written_by in steps.items() if agent in written_by
+            }
+            finding = (
+                self._mute(messages) or self._ignored(history, agent) or self._idle(history, agent)
+            )
+            finding = finding or self._deaf(history, episodes, agent)
+            if finding is not None:
+                since, because = finding
                 rows = [row for row in training(episodes) if agent in row["agents"]]
                 yield Alarm(since, because, agent, history.policies.get(agent), cited(rows))
 
     def _mute(self, steps: dict[int, Written]) -> Finding | None:
-        known = {step: each for step, each in steps.items() if each.trained}
-        count = sum(each.trained for each in known.values())
-        if len(known) < min(WINDOW, self.steps) or count < 16:
+        trained_steps = {step: messages for step, messages in steps.items() if messages.trained}
+        count = sum(messages.trained for messages in trained_steps.values())
+        if len(trained_steps) < min(WINDOW, self.steps) or count < 16:
             return None
-        if any(each.empty < self.silent * each.trained for each in known.values()):
+        if any(
+            messages.empty < self.silent * messages.trained for messages in trained_steps.values()
+        ):
             return None
-        whole = sum(each.empty for each in known.values()) / count
-        return min(known), f"{whole:.0%} of its {count} messages are empty"
+        whole = sum(messages.empty for messages in trained_steps.values()) / count
+        return min(trained_steps), f"{whole:.0%} of its {count} messages are empty"
 
     def _ignored(self, history: History, agent: str) -> Finding | None:
-        others = [each for each in history.agents if each != agent]
+        others = [other for other in history.agents if other != agent]
         if not others:
             return None
-        steps, own = history.known(f"advantage/{agent}/std", self.steps)
-        spreads = [history.known(f"advantage/{each}/std", self.steps)[1] for each in others]
-        if len(own) < self.steps or any(len(each) < self.steps for each in spreads):
+        steps, stds = history.known(f"advantage/{agent}/std", self.steps)
+        spreads = [history.known(f"advantage/{other}/std", self.steps)[1] for other in others]
+        if len(stds) < self.steps or any(len(other) < self.steps for other in spreads):
             return None
         most = np.max(spreads, axis=0)
-        if (most <= 0).any() or (own > self.share * most).any():
+        if (most <= 0).any() or (stds > self.share * most).any():
             return None
         return int(steps[0]), (
-            f"the standard deviation of its advantages is {own.max():.3g} in {self.steps} steps, "
+            f"the standard deviation of its advantages is {stds.max():.3g} in {self.steps} steps, "
             f"that of another agent {most.min():.3g} or more"
         )
 
@@ -122,18 +128,21 @@ class LazyAgent(Rule):
     def _idle(self, history: History, agent: str) -> Finding | None:
         """Whether its messages had no effect in the last evaluations, and those of others had."""
         pairs = history.names(r"eval/influence/(.+)")
-        own = [name for name, pair in pairs.items() if pair.startswith(f"{agent}/")]
-        others = [name for name in pairs if name not in own]
+        pair_names = [name for name, pair in pairs.items() if pair.startswith(f"{agent}/")]
+        others = [name for name in pairs if name not in pair_names]
         steps, costs = history.known(f"eval/marginal/{agent}", self.evaluations)
         deviations = history.known("eval/reward/std")[1]
-        if not own or not others or len(costs) < self.evaluations or not len(deviations):
+        if not pair_names or not others or len(costs) < self.evaluations or not len(deviations):
             return None
         if costs.max() > self.cost * float(np.median(deviations)):
             return None
-        values = [history.known(name, self.evaluations)[1] for name in (*own, *others)]
-        if any(len(each) < self.evaluations for each in values):
+        values = [history.known(name, self.evaluations)[1] for name in (*pair_names, *others)]
+        if any(len(value_row) < self.evaluations for value_row in values):
             return None
-        most, read = np.max(values[: len(own)], axis=0), np.max(values[len(own) :], axis=0)
+        most, read = (
+            np.max(values[: len(pair_names)], axis=0),
+            np.max(values[len(pair_names) :], axis=0),
+        )
         if (read < self.influence).any() or (most > self.share * read).any():
             return None
         return int(steps[0]), (

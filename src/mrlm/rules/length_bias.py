@@ -52,22 +52,24 @@ class LengthBias(Rule):
         for agent in history.agents:
             name = f"completion_length/{agent}/mean"
             name = name if len(history.agents) > 1 else "completion_length/mean"
-            known, lengths = history.known(name, self.steps)
+            known_steps, lengths = history.known(name, self.steps)
             if len(lengths) < self.steps:
                 continue
             if lengths[-4:].mean() < self.growth * lengths[:4].mean() or slope(lengths)[1] < 4:
                 continue
             if gained(history, steps):
                 continue
-            found = _correlation(episodes, agent)
-            if found > self.correlation:
+            value = _correlation(episodes, agent)
+            if value > self.correlation:
                 because = (
                     f"completions grow from {lengths[:4].mean():.0f} to {lengths[-4:].mean():.0f} "
-                    f"tokens, longer ones have higher advantages (correlation {found:.2f}), and "
+                    f"tokens, longer ones have higher advantages (correlation {value:.2f}), and "
                     "the reward does not rise"
                 )
-                own = [row for row in episodes if agent in row["agents"]]
-                yield Alarm(int(known[0]), because, agent, history.policies.get(agent), cited(own))
+                rows = [row for row in episodes if agent in row["agents"]]
+                yield Alarm(
+                    int(known_steps[0]), because, agent, history.policies.get(agent), cited(rows)
+                )
 
     def _cut(self, history: History) -> tuple[int, str] | None:
         steps, shares = history.known("completion_length/cut")
@@ -88,10 +90,10 @@ def _is_cut(row: Mapping[str, Any]) -> bool:
 def _correlation(episodes: Rows, agent: str) -> float:
     """Of length and advantage, over an agent's trained turns."""
     turns = [turn for row in episodes for turn in row["agents"].get(agent, {}).get("turns", ())]
-    known = [(t["tokens"], t["advantage"]) for t in turns if t["advantage"] is not None]
-    if len(known) < 16:
+    pairs = [(t["tokens"], t["advantage"]) for t in turns if t["advantage"] is not None]
+    if len(pairs) < 16:
         return 0.0
-    lengths, advantages = np.asarray(known, float).T
+    lengths, advantages = np.asarray(pairs, float).T
     if not lengths.std() or not advantages.std():
         return 0.0
     return float(np.corrcoef(lengths, advantages)[0, 1])

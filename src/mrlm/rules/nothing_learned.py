@@ -51,16 +51,16 @@ class NothingLearned(Rule):
         return history.has(r"grad_norm(/.+)?", self.steps)
 
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
-        found = self._no_signal(history, episodes) or self._no_gradient(history)
-        found = found or self._still(history)
-        if found is not None and not solved(history, episodes, self.steps):
-            yield Alarm(*found, evidence=cited(episodes))
-        elif (found := self._never(history, episodes)) is not None:
+        finding = self._no_signal(history, episodes) or self._no_gradient(history)
+        finding = finding or self._still(history)
+        if finding is not None and not solved(history, episodes, self.steps):
+            yield Alarm(*finding, evidence=cited(episodes))
+        elif (finding := self._never(history, episodes)) is not None:
             advice = (
                 "give easier tasks, a first stage of imitation (sft), or a reward for what leads "
                 "to success"
             )
-            yield Alarm(*found, evidence=cited(episodes), do=advice)
+            yield Alarm(*finding, evidence=cited(episodes), do=advice)
 
     def _never(self, history: History, episodes: RecentEpisodes) -> tuple[int, str] | None:
         """Success that never came, while nothing else is learned any more either."""
@@ -88,7 +88,9 @@ class NothingLearned(Rule):
         level = f", {rewards.mean():.3g} on average" if len(rewards) else ""
         name, rates = success(history, episodes)
         level += f" ({name} {rates[-self.steps :].mean():.2g})" if len(rates) else ""
-        since = min(_since(history, f"advantage/{each}/zero", 1.0) for each in history.agents)
+        since = min(
+            _since(history, f"advantage/{agent_name}/zero", 1.0) for agent_name in history.agents
+        )
         return since, (
             f"nothing is learned since step {since}: all advantages are 0, since in every group "
             f"all rewards are equal{level}"

@@ -119,9 +119,9 @@ class RewardHacking(Rule):
 
 def _paid(episodes: Rows) -> Rows:
     """The episodes of training with the most reward in the last steps."""
-    own = [row for row in training(episodes) if row["reward"] is not None]
-    most = max((row["reward"] for row in own), default=0.0)
-    return [row for row in own if row["reward"] == most]
+    rows = [row for row in training(episodes) if row["reward"] is not None]
+    most = max((row["reward"] for row in rows), default=0.0)
+    return [row for row in rows if row["reward"] == most]
 
 
 PLUGIN = RewardHacking

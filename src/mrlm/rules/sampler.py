@@ -65,14 +65,14 @@ class Sampler(Rule):
             start = under[-1] + 1 if len(under) else 0
             if len(values) - start >= self.steps:
                 because = f"{name} is {values[-1]:.3g}, and rounding explains {limit:.3g}"
-                found = int(steps[start]), because
+                finding = int(steps[start]), because
             elif values[-self.steps :].min() > self.floor:
-                found = self._late(history, episodes, agent)
+                finding = self._late(history, episodes, agent)
             else:
                 continue
-            if found is not None:
-                own = [row for row in training(episodes) if agent in row["agents"]]
-                yield Alarm(found[0], found[1], agent, history.policies.get(agent), cited(own))
+            if finding is not None:
+                rows = [row for row in training(episodes) if agent in row["agents"]]
+                yield Alarm(finding[0], finding[1], agent, history.policies.get(agent), cited(rows))
 
     def _late(
         self, history: History, episodes: RecentEpisodes, agent: str
@@ -82,19 +82,19 @@ class Sampler(Rule):
         if not len(taken[0]):
             taken = history.known("optimizer_steps")
         updates = dict(zip(*taken, strict=True))
-        found: dict[int, tuple[float, float]] = {}
+        medians: dict[int, tuple[float, float]] = {}
         for step, agents in episodes.by_step(_differences).items():
             before, after = agents.get(agent, ([], []))
-            own = before or (after if updates.get(step) == 1 else [])
-            early, late = (np.concatenate([each[k] for each in own] or [NONE]) for k in (0, 1))
+            pairs = before or (after if updates.get(step) == 1 else [])
+            early, late = (np.concatenate([pair[k] for pair in pairs] or [NONE]) for k in (0, 1))
             if min(len(early), len(late)) >= self.tokens:
-                found[step] = float(np.median(early)), float(np.median(late))
-        last = list(found)[-self.steps :]
+                medians[step] = float(np.median(early)), float(np.median(late))
+        last = list(medians)[-self.steps :]
         if len(last) < self.steps:
             return None
-        if any(found[k][1] <= max(self.floor, self.growth * found[k][0]) for k in last):
+        if any(medians[k][1] <= max(self.floor, self.growth * medians[k][0]) for k in last):
             return None
-        early, late = found[last[-1]]
+        early, late = medians[last[-1]]
         return last[0], (
             f"engine and trainer differ by {late:.2g} nats per token in the last third of "
             f"completions, and by {early:.2g} in the first"
@@ -109,16 +109,16 @@ Thirds = list[tuple[np.ndarray, np.ndarray]]
 def _differences(rows: Rows) -> dict[str, tuple[Thirds, Thirds]]:
     """agent -> divergences before the update, if recorded, and in its last pass. Of an update of
     several optimiser steps the last pass has other weights than the sampler had."""
-    found: dict[str, tuple[Thirds, Thirds]] = {}
+    divergences: dict[str, tuple[Thirds, Thirds]] = {}
     for turn in token_turns(training(rows)):
         if turn.row["tokens"] < LONG or turn.row.get("lag"):
             continue
-        own = found.setdefault(turn.agent, ([], []))
-        for thirds, name in zip(own, ("old_logprobs", "last_logprobs"), strict=True):
+        thirds_pair = divergences.setdefault(turn.agent, ([], []))
+        for thirds, name in zip(thirds_pair, ("old_logprobs", "last_logprobs"), strict=True):
             pair = _thirds(turn, name)
             if pair is not None:
                 thirds.append(pair)
-    return found
+    return divergences
 
 
 def _thirds(turn: TokenTurn, name: str) -> tuple[np.ndarray, np.ndarray] | None:

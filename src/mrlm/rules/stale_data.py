@@ -65,15 +65,15 @@ class StaleData(Rule):
         )
 
     def __call__(self, history: History, episodes: RecentEpisodes) -> Iterator[Alarm]:
-        found = self._lag(history) or self._failed(history) or self._unused(history)
-        if found is not None:
-            since, because, status = found
+        finding = self._lag(history) or self._failed(history) or self._unused(history)
+        if finding is not None:
+            since, because, status = finding
             rows = [row for row in episodes if status is None or row["status"] == status]
             yield Alarm(since, because, evidence=cited(rows))
             return
         for tasks_of in (_by_id, _by_text):
             steps = episodes.by_step(tasks_of)
-            if not any(each.held_out for each in steps.values()):
+            if not any(tasks.held_out for tasks in steps.values()):
                 return  # nothing tells whether there are others
             few = self._few(steps)
             if few is not None:
@@ -84,15 +84,15 @@ class StaleData(Rule):
     def _few(self, steps: Mapping[int, Tasks]) -> tuple[int, str] | None:
         """Whether training repeats few tasks. Where those of evaluations are as few, the game has
         no others."""
-        groups = sum(each.groups for each in steps.values())
-        tasks = set().union(*(each.trained for each in steps.values()))
+        groups = sum(step_tasks.groups for step_tasks in steps.values())
+        tasks = set().union(*(step_tasks.trained for step_tasks in steps.values()))
         if not groups or len(tasks) * self.repeats > groups:
             return None
-        others = len(set().union(*(each.held_out for each in steps.values())))
+        others = len(set().union(*(step_tasks.held_out for step_tasks in steps.values())))
         if others < 4 * len(tasks):
             return None
         what = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
-        first = min(step for step, each in steps.items() if each.groups)
+        first = min(step for step, step_tasks in steps.items() if step_tasks.groups)
         return first, f"{groups} groups of training have {what}, and evaluations {others}"
 
     def _lag(self, history: History) -> tuple[int, str, str | None] | None:
@@ -114,8 +114,8 @@ class StaleData(Rule):
         for step, played, trained in last:
             dropped = 1 - trained / played if played else 0.0
             unused[step] = max(unused.get(step, 0.0), dropped)
-        known = sorted(unused)[-self.steps :]
-        shares = [unused[step] for step in known]
+        last_steps = sorted(unused)[-self.steps :]
+        shares = [unused[step] for step in last_steps]
         low = len(shares) < self.steps or min(shares) < self.unused or min(shares) == 1
         if low or gained(history, 8):
             return None
@@ -123,7 +123,7 @@ class StaleData(Rule):
             f"{sum(shares) / len(shares):.0%} of the groups of {self.steps} steps have episodes of "
             "equal reward"
         )
-        return int(known[0]), because, None
+        return int(last_steps[0]), because, None
 
 
 def _by_id(rows: Rows) -> Tasks:

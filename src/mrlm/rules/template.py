@@ -87,18 +87,18 @@ class Template(Rule):
         if since is not None:
             yield Alarm(since, "no token is trained in 3 steps", evidence=cited(episodes))
             return
-        ends, said = episodes.by_step(_ends), episodes.by_step(written)
+        ends, messages = episodes.by_step(_ends), episodes.by_step(written)
         for agent in history.agents:
             policy = history.policies.get(agent)
-            stops = [each[agent] for each in ends.values() if agent in each]
-            spoken = [each[agent] for each in said.values() if agent in each]
-            for found, because in (self._stop(stops), self._marks(spoken)):
-                if found:
-                    since = min(row["step"] for row in found)
-                    yield Alarm(since, because, agent, policy, cited(found))
+            stops = [by_agent[agent] for by_agent in ends.values() if agent in by_agent]
+            spoken = [by_agent[agent] for by_agent in messages.values() if agent in by_agent]
+            for rows, because in (self._stop(stops), self._marks(spoken)):
+                if rows:
+                    since = min(row["step"] for row in rows)
+                    yield Alarm(since, because, agent, policy, cited(rows))
                     break
             else:
-                if len({shape for each in stops for shape in each.shapes}) > 1:
+                if len({shape for by_agent in stops for shape in by_agent.shapes}) > 1:
                     yield from self._shapes(agent, policy, episodes)
 
     def _untrained(self, history: History) -> int | None:
@@ -107,42 +107,42 @@ class Template(Rule):
         if len(trained) < 3 or trained.any() or gained(history, 8):
             return None
         for name, none in CHOSEN_NONE.items():
-            known, values = history.known(name, 3)
-            if np.isin(steps, known[values == none]).any():
+            flagged, values = history.known(name, 3)
+            if np.isin(steps, flagged[values == none]).any():
                 return None
         return int(steps[0])
 
     def _stop(self, steps: Sequence[Ends]) -> tuple[Rows, str]:
-        count = sum(len(each.stopped) for each in steps)
+        count = sum(len(step_ends.stopped) for step_ends in steps)
         if count < self.turns:
             return [], ""
         ends: Counter[int] = Counter()
-        for each in steps:
-            ends.update(each.last)
+        for step_ends in steps:
+            ends.update(step_ends.last)
         last, most = ends.most_common(1)[0]
         if most < self.even * count:
-            return [row for each in steps for row in each.stopped], (
+            return [row for step_ends in steps for row in step_ends.stopped], (
                 f"completions that stopped end in different tokens (the most common one ends "
                 f"{most / count:.0%}): the stop token is not among the trained ones"
             )
-        closed = sum(len(each.prompts.get(last, ())) for each in steps)
+        closed = sum(len(step_ends.prompts.get(last, ())) for step_ends in steps)
         if closed >= self.most * count:
-            return [row for each in steps for row in each.prompts.get(last, ())], (
+            return [row for step_ends in steps for row in step_ends.prompts.get(last, ())], (
                 f"prompts end with the stop token (id {last}): the chat template opens no turn of "
                 "the assistant"
             )
-        credited = sum(each.credited for each in steps)
-        masked = sum(len(each.masked) for each in steps)
+        credited = sum(step_ends.credited for step_ends in steps)
+        masked = sum(len(step_ends.masked) for step_ends in steps)
         if credited < self.turns or masked < self.most * credited:
             return [], ""
-        return [row for each in steps for row in each.masked], (
+        return [row for step_ends in steps for row in step_ends.masked], (
             f"the last token (id {last}) has advantage 0 in {masked} of {credited} "
             "completions whose other tokens have not: the policy does not learn to stop"
         )
 
     def _marks(self, steps: Sequence[Written]) -> tuple[Rows, str]:
-        count = sum(each.count for each in steps)
-        marked = [found for each in steps for found in each.marked]
+        count = sum(messages.count for messages in steps)
+        marked = [mark for messages in steps for mark in messages.marked]
         if count < self.turns or len(marked) < count / 2:
             return [], ""
         return [row for row, _ in marked], (
@@ -153,9 +153,9 @@ class Template(Rule):
     def _shapes(self, agent: str, policy: str | None, episodes: RecentEpisodes) -> Iterator[Alarm]:
         gaps: dict[Shape, list[tuple[Row, float]]] = defaultdict(list)
         for step in episodes.by_step(_gaps).values():
-            for shape, found in step.get(agent, {}).items():
-                gaps[shape] += found
-        means = {shape: float(np.median([g for _, g in found])) for shape, found in gaps.items()}
+            for shape, pairs in step.get(agent, {}).items():
+                gaps[shape] += pairs
+        means = {shape: float(np.median([g for _, g in pairs])) for shape, pairs in gaps.items()}
         for shape, mean in means.items():
             if mean > self.gap and min(means.values()) < self.gap / 10 and len(gaps[shape]) >= 4:
                 rows = [row for row, _ in gaps[shape]]
@@ -169,20 +169,20 @@ class Template(Rule):
 
 def _ends(rows: Rows) -> dict[str, Ends]:
     """agent -> the ends of its completions."""
-    found: dict[str, Ends] = defaultdict(Ends)
+    ends: dict[str, Ends] = defaultdict(Ends)
     for turn in token_turns(rows):
-        own = found[turn.agent]
-        own.shapes.add(turn.shape)
+        agent_ends = ends[turn.agent]
+        agent_ends.shapes.add(turn.shape)
         stopped = turn.row["finish_reason"] == "stop" and turn.row["tokens"]
         if not stopped or turn.row["sampling"].get("stop"):
             continue
-        own.stopped.append(turn.episode)
-        own.last[turn.last] += 1
+        agent_ends.stopped.append(turn.episode)
+        agent_ends.last[turn.last] += 1
         for token in set(turn.prompt_end):
-            own.prompts.setdefault(token, []).append(turn.episode)
+            agent_ends.prompts.setdefault(token, []).append(turn.episode)
         if turn.row["tokens"] > 1:
-            _add_credit(own, turn)
-    return found
+            _add_credit(agent_ends, turn)
+    return ends
 
 
 def _add_credit(ends: Ends, turn: TokenTurn) -> None:
@@ -199,13 +199,13 @@ def _add_credit(ends: Ends, turn: TokenTurn) -> None:
 
 def _gaps(rows: Rows) -> dict[str, dict[Shape, list[tuple[Row, float]]]]:
     """agent -> shape of prompts -> episodes with the divergence of engine and trainer."""
-    found: dict[str, dict[Shape, list[tuple[Row, float]]]] = {}
+    gaps: dict[str, dict[Shape, list[tuple[Row, float]]]] = {}
     for turn in token_turns(rows):
         gap = _gap(turn)
         if gap is not None:
-            own = found.setdefault(turn.agent, {}).setdefault(turn.shape, [])
-            own.append((turn.episode, gap))
-    return found
+            pairs = gaps.setdefault(turn.agent, {}).setdefault(turn.shape, [])
+            pairs.append((turn.episode, gap))
+    return gaps
 
 
 def _gap(turn: TokenTurn) -> float | None:

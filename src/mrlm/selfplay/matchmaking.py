@@ -101,20 +101,20 @@ def drawn(
     """
     if how == "latest":
         return list(players[: -count - 1 : -1])
-    left, found = list(players), []
-    while left and len(found) < count:
+    left, sampled = list(players), []
+    while left and len(sampled) < count:
         weights = [losses[name] ** power for name in left] if how == "pfsp" else []
         if not sum(weights) > 0.0:
             weights = [1.0] * len(left)
-        found.append(left.pop(rng.choices(range(len(left)), weights)[0]))
-    return found
+        sampled.append(left.pop(rng.choices(range(len(left)), weights)[0]))
+    return sampled
 
 
 def loss_rate(form: Mapping[str, Mapping[str, Sequence[float]]], other: str) -> float:
     """The fraction of all players' games against a past player that are lost, from `form`: player
     -> past player -> number of games and their score. Without games it counts as a draw."""
-    known = [against[other] for against in form.values() if other in against]
-    games, score = (sum(each[i] for each in known) for i in (0, 1))
+    results = [against[other] for against in form.values() if other in against]
+    games, score = (sum(result[i] for result in results) for i in (0, 1))
     return 1.0 - (score + 0.5) / (games + 1.0)
 
 
@@ -146,4 +146,7 @@ def results_of(
                 if policy in players and other in opponents:
                     gap = earned(episode, rated) - earned(episode, opponent)
                     gaps.setdefault((policy, opponents[other]), []).append(gap)
-    return [MatchResult(*pair, math.fsum(found) / len(found)) for pair, found in gaps.items()]
+    return [
+        MatchResult(*pair, math.fsum(differences) / len(differences))
+        for pair, differences in gaps.items()
+    ]

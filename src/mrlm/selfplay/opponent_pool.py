@@ -110,8 +110,8 @@ class Population:
         agents = rated_agents(env.template, settings_of, players, opponents)
         if not agents:
             return settings_of
-        turn, place = divmod(number, len(agents))
-        return with_opponents(env.template, settings_of, agents[place], self._opponents(turn))
+        turn, index = divmod(number, len(agents))
+        return with_opponents(env.template, settings_of, agents[index], self._opponents(turn))
 
     def _opponents(self, turn: int) -> dict[str, str]:
         """policy -> the opponent policy that replaces it; several are used in turn."""
@@ -123,31 +123,31 @@ class Population:
 
     async def meet(self, step: int) -> None:
         """Sample the opponents of an iteration and load them."""
-        wanted: dict[str, list[PastPlayer]] = {}
+        lineups: dict[str, list[PastPlayer]] = {}
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
-            losses = {each.name: loss_rate(self.form, each.name) for each in past}
-            by_name = {each.name: each for each in past}
+            losses = {player.name: loss_rate(self.form, player.name) for player in past}
+            by_name = {player.name: player for player in past}
             count, how = self.settings.at_once, self.settings.matchmaking
             chosen = drawn(list(by_name), count, how, losses, self.settings.power, rng)
-            wanted[name] = [by_name[each] for each in chosen]
-        await self._load(wanted)
-        for name, chosen in wanted.items():
+            lineups[name] = [by_name[player] for player in chosen]
+        await self._load(lineups)
+        for name, chosen in lineups.items():
             del self.facing[name][len(chosen) :]
 
-    async def _load(self, wanted: Mapping[str, Sequence[PastPlayer]]) -> None:
+    async def _load(self, lineups: Mapping[str, Sequence[PastPlayer]]) -> None:
         """Load past players into opponent policies, policy by policy; these lose the players they
         held before."""
         loaded: list[Frozen] = []
-        for name, chosen in wanted.items():
-            known = self.facing.get(name, [])
-            for place, past in enumerate(chosen):
-                policy = self.opponents[name][place]
-                if past not in known[place : place + 1]:
+        for name, chosen in lineups.items():
+            current = self.facing.get(name, [])
+            for index, past in enumerate(chosen):
+                policy = self.opponents[name][index]
+                if past not in current[index : index + 1]:
                     with span("opponents"):
                         policy.load(self.snapshots.folder / past.name)
                 loaded.append(Frozen(policy, past.step or 0))
-            self.facing[name] = [*chosen, *known[len(chosen) :]]
+            self.facing[name] = [*chosen, *current[len(chosen) :]]
         if loaded:
             await self.exchange(loaded)
 
@@ -167,16 +167,17 @@ class Population:
             return {}
         standing = self.standing()
         everything = [episode for group in groups for episode in group]
-        episodes = [each for each in everything if not each.greedy and each.replayed is None]
+        episodes = [game for game in everything if not game.greedy and game.replayed is None]
         scores: dict[str, list[float]] = {}
         for episode in episodes:
             for result in results_of([episode], self.trained, standing):
                 self._rate(result)
                 scores.setdefault(result.player, []).append(result.score)
-        met = sum(bool(standing.keys() & set(each.policies.values())) for each in episodes)
+        met = sum(bool(standing.keys() & set(game.policies.values())) for game in episodes)
         shares = {"opponents/share": met / max(1, len(episodes))}
         return shares | {
-            f"opponents/{name}/score": float(np.mean(found)) for name, found in scores.items()
+            f"opponents/{name}/score": float(np.mean(scores_of))
+            for name, scores_of in scores.items()
         }
 
     def _rate(self, result: MatchResult) -> None:
@@ -189,14 +190,14 @@ class Population:
         every role assignment; update all ratings; returns numbers to log."""
         if not self:
             return {}
-        found: dict[str, list[MatchResult]] = {}
+        results_by: dict[str, list[MatchResult]] = {}
         for name, members in self.past.items():
             for past in members:
                 await self._load({name: [past]})
                 for result in await self._match(play, step, name, greedy):
-                    found.setdefault(result.player, []).append(result)
+                    results_by.setdefault(result.player, []).append(result)
         metrics: dict[str, float] = {}
-        for name, results in found.items():
+        for name, results in results_by.items():
             for result in results:
                 self._rate(result)
                 player = player_name(name, step)
@@ -214,32 +215,34 @@ class Population:
         metrics |= {} if cycles is None else {"opponents/cycles": cycles}
         self.write()
         meets = self._kept() | {self.anchor} | {player_name(name, step) for name in self.trained}
-        self.settled |= {name: each for name, each in ratings.items() if name not in meets}
+        self.settled |= {
+            name: rating_entry for name, rating_entry in ratings.items() if name not in meets
+        }
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
         """Matches against the past player in the first opponent policy of a policy."""
         (past, *_), opponents = self.facing[name], {name: self.opponents[name][0].name}
-        others = {each for each in self.trained if player_name(each, step) != past.name}
-        found: list[MatchResult] = []
+        others = {item for item in self.trained if player_name(item, step) != past.name}
+        results: list[MatchResult] = []
         for env in play.environments:
             agents = rated_agents(env.template, play.settings_of, others, opponents)
             lineups = [
-                with_opponents(env.template, play.settings_of, each, opponents) for each in agents
+                with_opponents(env.template, play.settings_of, item, opponents) for item in agents
             ]
             if lineups:
-                each, standing = self.settings.tasks_per_game, {opponents[name]: past.name}
-                groups = await play.matches(env, lineups, self.settings.games * each, greedy)
-                for first in range(0, len(groups), each):
-                    game = [episode for group in groups[first : first + each] for episode in group]
-                    found += results_of(game, others, standing)
-        return found
+                item, standing = self.settings.tasks_per_game, {opponents[name]: past.name}
+                groups = await play.matches(env, lineups, self.settings.games * item, greedy)
+                for first in range(0, len(groups), item):
+                    game = [episode for group in groups[first : first + item] for episode in group]
+                    results += results_of(game, others, standing)
+        return results
 
     def ratings(self) -> dict[str, Interval]:
         """Player -> rating and its 95 % interval, from all evaluations; sorted by policy and age,
         the oldest first."""
-        found = fitted(self.results, self.anchor, settled=self.settled)
-        return {name: found[name] for name in sorted(found, key=_by_age)}
+        fits = fitted(self.results, self.anchor, settled=self.settled)
+        return {name: fits[name] for name in sorted(fits, key=_by_age)}
 
     # -- snapshots ---------------------------------------------------------------------------------
 
@@ -250,8 +253,8 @@ class Population:
         for name in self.past:
             if settings.every is not None and step % settings.every == 0:
                 self._enter(PastPlayer(player_name(name, step), name, step))
-            for place, source in enumerate(settings.source if step == 0 else ()):
-                label = "source" if place == 0 else f"source-{place + 1}"
+            for index, source in enumerate(settings.source if step == 0 else ()):
+                label = "source" if index == 0 else f"source-{index + 1}"
                 self._enter(PastPlayer(f"{name}@{label}", name, None), source)
             self.past[name] = thinned(self.past[name], settings.keep)
         self.tidy()
@@ -299,7 +302,7 @@ class Population:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; the weights are in separate folders."""
-        members = {name: [asdict(past) for past in found] for name, found in self.past.items()}
+        members = {name: [asdict(past) for past in players] for name, players in self.past.items()}
         return {
             "past": members,
             "results": self.results.state_dict(),
@@ -331,12 +334,14 @@ def mean_scores(population: Population) -> tuple[list[str], list[list[float | No
         return [], []
     names = shown_players(results, population.ratings(), population._kept())
     met = [[results.between(one, other) for other in names] for one in names]
-    return names, [[each.mean_score if each.games else None for each in row] for row in met]
+    return names, [[tally.mean_score if tally.games else None for tally in row] for row in met]
 
 
 async def _send(engines: Mapping[str, Engine], loaded: Sequence[Frozen]) -> None:
-    for each in loaded:
-        await engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+    for opponent in loaded:
+        await engines[opponent.policy].load_weights(
+            opponent.policy, opponent.weights(), opponent.version
+        )
 
 
 def _by_age(name: str) -> tuple[str, int]:

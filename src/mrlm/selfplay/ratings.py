@@ -69,9 +69,9 @@ class Results:
 
     def between(self, player: str, other: str) -> Tally:
         """Results of `player` against `other`; zeros without games."""
-        found = self._pairs.get((player, other))
-        if found is not None:
-            return Tally(found.games, found.score, found.reward)
+        tally = self._pairs.get((player, other))
+        if tally is not None:
+            return Tally(tally.games, tally.score, tally.reward)
         turned = self._pairs.get((other, player), Tally())
         return Tally(turned.games, turned.games - turned.score, 0.0 - turned.reward)
 
@@ -108,15 +108,17 @@ def fitted(
             of all others only. Their own intervals widen those of the others, as if all of them
             were off in the same direction: they were measured against one another.
     """
-    settled = {name: known for name, known in (settled or {}).items() if name != anchor}
+    settled = {
+        name: rating_known for name, rating_known in (settled or {}).items() if name != anchor
+    }
     reached = _connected(results, anchor)
     names = [name for name in reached if name not in settled]
-    place = {name: number for number, name in enumerate(names)}
+    index_of = {name: number for number, name in enumerate(names)}
     games, score = np.zeros((len(names),) * 2), np.zeros((len(names),) * 2)
-    fixed = _against(results, place, settled, prior)
+    fixed = _against(results, index_of, settled, prior)
     for one, other, tally in results.pairs():
-        if one in place and other in place:
-            i, j = place[one], place[other]
+        if one in index_of and other in index_of:
+            i, j = index_of[one], index_of[other]
             games[i, j] = games[j, i] = tally.games + prior
             score[i, j] = tally.score + prior / 2
             score[j, i] = tally.games - tally.score + prior / 2
@@ -135,17 +137,17 @@ def fitted(
     inverse = np.linalg.inv(information[1:, 1:])
     carried = inverse @ _carried(strength, fixed)[1:]
     spread[1:] = np.sqrt(np.diag(inverse) + np.square(carried))
-    found: dict[str, Interval] = {}
+    ratings: dict[str, Interval] = {}
     for name, mean, half in zip(names, SCALE * strength, Z * SCALE * spread, strict=True):
         rating = ANCHOR + float(mean)
-        found[name] = (rating, rating - float(half), rating + float(half))
-    return found | {name: settled[name] for name in reached if name in settled}
+        ratings[name] = (rating, rating - float(half), rating + float(half))
+    return ratings | {name: settled[name] for name in reached if name in settled}
 
 
 def _against(
-    results: Results, place: Mapping[str, int], settled: Mapping[str, Interval], prior: float
+    results: Results, index: Mapping[str, int], settled: Mapping[str, Interval], prior: float
 ) -> np.ndarray:
-    """Games of players (with their indices in `place`) against settled ones: rows of (index of the
+    """Games of players (with their indices in `index`) against settled ones: rows of (index of the
     player, strength of the other and its standard deviation, games, score)."""
     rows: list[tuple[float, float, float, float, float]] = []
     for one, other, tally in results.pairs():
@@ -153,10 +155,10 @@ def _against(
             (one, other, tally.score),
             (other, one, tally.games - tally.score),
         ):
-            if player in place and met in settled:
+            if player in index and met in settled:
                 rating, low, high = settled[met]
                 strength, spread = (rating - ANCHOR) / SCALE, (high - low) / (2 * Z * SCALE)
-                rows.append((place[player], strength, spread, tally.games + prior, won + prior / 2))
+                rows.append((index[player], strength, spread, tally.games + prior, won + prior / 2))
     return np.array(rows).reshape(-1, 5)
 
 
@@ -165,9 +167,9 @@ def _carried(strength: np.ndarray, fixed: np.ndarray) -> np.ndarray:
     (P,) against them."""
     player, other, spread, played, _ = fixed.T
     expected = 1.0 / (1.0 + np.exp(other - strength[player.astype(int)]))
-    found = np.zeros(len(strength))
-    np.add.at(found, player.astype(int), spread * played * expected * (1.0 - expected))
-    return found
+    deviations = np.zeros(len(strength))
+    np.add.at(deviations, player.astype(int), spread * played * expected * (1.0 - expected))
+    return deviations
 
 
 def _connected(results: Results, anchor: str) -> list[str]:
@@ -176,13 +178,13 @@ def _connected(results: Results, anchor: str) -> list[str]:
     for one, other, _ in results.pairs():
         met.setdefault(one, []).append(other)
         met.setdefault(other, []).append(one)
-    found, waiting = {anchor: None}, [anchor]
+    reached, waiting = {anchor: None}, [anchor]
     while waiting:
         for name in met[waiting.pop()]:
-            if name not in found:
-                found[name] = None
+            if name not in reached:
+                reached[name] = None
                 waiting.append(name)
-    return list(found)
+    return list(reached)
 
 
 def _slope(
@@ -259,16 +261,16 @@ def shown_players(
 
 def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[str]) -> str:
     """Ratings and pay-off matrix as text, for kept players and the latest one of every policy."""
-    shown = shown_players(results, ratings, kept)
+    names = shown_players(results, ratings, kept)
     cells = [["player", "rating", "95 %"]]
     flawless = []
-    for name in shown:
+    for name in names:
         rating, low, high = ratings[name]
         cells.append([name, f"{rating:.0f}", f"{low:.0f}..{high:.0f}"])
         met = [results.between(name, other) for other in results.players() if other != name]
         games = sum(tally.games for tally in met)
         flawless += [name] if games and sum(tally.score for tally in met) == games else []
-    matrix = matrix_table(results, shown)
+    matrix = matrix_table(results, names)
     note = f"\nat least, since they won every game: {', '.join(flawless)}" if flawless else ""
     return f"{aligned(cells)}{note}\n\nmean score of the row against the column (games)\n{matrix}"
 
@@ -290,7 +292,7 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for first, *rest in cells:
-        shown = [first.ljust(widths[0])]
-        shown += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join(shown).rstrip())
+        padded = [first.ljust(widths[0])]
+        padded += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

@@ -48,17 +48,17 @@ class SnapshotFolder:
         """Write a snapshot with the function that fills its folder."""
         self.peers.first(lambda: write_folder(self.folder / name, fill))
 
-    def tidy(self, kept: Collection[str]) -> None:
+    def tidy(self, needed_names: Collection[str]) -> None:
         """Remove snapshots that are neither kept nor needed by a checkpoint of the run."""
-        self.peers.first(lambda: self._tidy(kept))
+        self.peers.first(lambda: self._tidy(needed_names))
 
-    def find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
+    def find(self, names: Collection[str], needed_names: Collection[str], run_folder: Path) -> None:
         """Verify snapshots, copying missing ones from another run's folder, and tidy up; a
         `CheckpointError` if one is damaged or missing."""
-        self.peers.first(lambda: self._find(names, kept, run_folder))
+        self.peers.first(lambda: self._find(names, needed_names, run_folder))
 
-    def _tidy(self, kept: Collection[str]) -> None:
-        needed = set(kept)
+    def _tidy(self, active: Collection[str]) -> None:
+        needed = set(active)
         for checkpoint in checkpoints(self.run_folder):
             try:
                 needed |= members_of(read_state(checkpoint)["parts"]["population"])
@@ -68,7 +68,7 @@ class SnapshotFolder:
             if folder.name not in needed:
                 shutil.rmtree(folder)
 
-    def _find(self, names: Collection[str], kept: Collection[str], run_folder: Path) -> None:
+    def _find(self, names: Collection[str], active: Collection[str], run_folder: Path) -> None:
         clear_temporaries(self.folder)
         for name in sorted(names):
             if not (self.folder / name).is_dir():
@@ -79,7 +79,7 @@ class SnapshotFolder:
                     f"{self.folder / name}: this opponent snapshot is damaged ({damage}); restore "
                     "it from a copy, or start without --resume"
                 )
-        self._tidy(kept)
+        self._tidy(active)
 
 
 def members_of(state: Mapping[str, Any]) -> set[str]:
@@ -91,10 +91,10 @@ def thinned(past: Sequence[PastPlayer], keep: int) -> list[PastPlayer]:
     """Past players with at most `keep` snapshots of this run: each time the one whose neighbours
     are closest together is dropped, the older of ties; never the first or the newest."""
     left = list(past)
-    while len(taken := [each for each in left if each.step is not None]) > keep:
-        steps = [each.step or 0 for each in taken]
-        place = min(range(1, len(taken) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
-        left.remove(taken[place])
+    while len(taken := [player for player in left if player.step is not None]) > keep:
+        steps = [player.step or 0 for player in taken]
+        index = min(range(1, len(taken) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
+        left.remove(taken[index])
     return left
 
 

@@ -73,7 +73,7 @@ def team_card(card: Card) -> str:
 
 def policy_card(card: Card, name: str) -> str:
     """The card of one policy of a team."""
-    agents = [agent for agent, each in card.team["agents"].items() if each["policy"] == name]
+    agents = [agent for agent, section in card.team["agents"].items() if section["policy"] == name]
     parts = [
         f"# {name}",
         f"The policy `{name}` of the team {card.title}, whose card is in the folder above: "
@@ -87,24 +87,24 @@ def policy_card(card: Card, name: str) -> str:
 
 
 def _front_matter(card: Card, names: Sequence[str]) -> str:
-    facts, known = card.facts, [card.policies[name] for name in names]
+    facts, members = card.facts, [card.policies[name] for name in names]
     origins = [_origin(card, name) for name in names]
     bases = [base for base in dict.fromkeys(origins) if HUB_ID.fullmatch(base) and base != NAME]
     algorithm = facts.get("algorithm", {}).get("name")
-    adapters = any(policy.adapter for policy in known)
+    adapters = any(policy.adapter for policy in members)
     tags = ["mrlm", "multi-agent", "reinforcement-learning", algorithm, "lora" if adapters else ""]
-    found: dict[str, Any] = {"library_name": "mrlm", "pipeline_tag": "text-generation"}
+    metadata: dict[str, Any] = {"library_name": "mrlm", "pipeline_tag": "text-generation"}
     if bases:
-        found["base_model"] = bases
-        found["base_model_relation"] = "adapter" if adapters else "finetune"
+        metadata["base_model"] = bases
+        metadata["base_model_relation"] = "adapter" if adapters else "finetune"
     dataset = facts.get("dataset")
     if dataset and HUB_ID.fullmatch(dataset):
-        found["datasets"] = [dataset]
-    found["tags"] = [tag for tag in tags if tag]
+        metadata["datasets"] = [dataset]
+    metadata["tags"] = [tag for tag in tags if tag]
     rows = [row for row in facts.get("evaluation", {}).get("rows", ()) if row["agent"] is None]
     if rows:
-        found["model-index"] = [{"name": card.title, "results": list(map(_result, rows))}]
-    return f"---\n{yaml.write(found)}---\n\n"
+        metadata["model-index"] = [{"name": card.title, "results": list(map(_result, rows))}]
+    return f"---\n{yaml.write(metadata)}---\n\n"
 
 
 def _result(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +146,11 @@ def _agents(card: Card, agents: Sequence[str]) -> str:
             )
     settings = "".join(f", `{key}: {value}`" for key, value in workflow.items())
     parts.append(f"\nWorkflow: `{name}`{settings}. {about}".rstrip())
-    environments = [each["env_type"] for each in card.team.get("environments") or ()]
+    environments = [environment["env_type"] for environment in card.team.get("environments") or ()]
     if environments:
-        parts.append(f"\nEnvironments: {', '.join(f'`{each}`' for each in environments)}.")
+        parts.append(
+            f"\nEnvironments: {', '.join(f'`{environment}`' for environment in environments)}."
+        )
     return "\n".join(parts)
 
 
@@ -164,26 +166,28 @@ def _policies(card: Card) -> str:
 
 def _policy(card: Card, name: str, linked: bool = True) -> str:
     """A description of a policy, with a link to its folder."""
-    section, found = card.team["policies"][name], card.policies.get(name)
+    section, entry = card.team["policies"][name], card.policies.get(name)
     kind = "trained" if name in card.facts.get("trained", ()) else "frozen"
     endpoint = section.get("endpoint")
     if endpoint:
         return f"frozen; the model {endpoint['model']} behind an API."
-    if found is None:
+    if entry is None:
         return f"{kind}; the model {section['model']}."
     base = _origin(card, name)
-    place = "" if found.folder == "." or not linked else f" in [`{found.folder}`]({found.folder})"
-    if found.adapter:
-        rank = f"rank {found.adapter['r']}, alpha {found.adapter['lora_alpha']:g}"
-        return f"{kind}; a LoRA adapter ({rank}) on {base}{place}."
-    return f"{kind}; a whole model that began as {base}{place}."
+    location = (
+        "" if entry.folder == "." or not linked else f" in [`{entry.folder}`]({entry.folder})"
+    )
+    if entry.adapter:
+        rank = f"rank {entry.adapter['r']}, alpha {entry.adapter['lora_alpha']:g}"
+        return f"{kind}; a LoRA adapter ({rank}) on {base}{location}."
+    return f"{kind}; a whole model that began as {base}{location}."
 
 
 def _origin(card: Card, name: str) -> str:
     """The base of an adapter; of a whole model, the one that its training began with."""
-    found = card.policies[name]
-    if found.adapter:
-        return portable_name(found.base)
+    entry = card.policies[name]
+    if entry.adapter:
+        return portable_name(entry.base)
     return str(card.facts.get("origins", {}).get(name) or "a model of its own")
 
 
@@ -191,13 +195,13 @@ def _training(card: Card) -> list[str]:
     facts = card.facts
     if not facts:
         return []
-    known = facts["algorithm"]
-    paper = f" Paper: {known['paper'].rstrip('.')}." if known["paper"] else ""
-    places = [f"`{each['env_type']}`" for each in card.team.get("environments") or ()]
+    algorithm = facts["algorithm"]
+    paper = f" Paper: {algorithm['paper'].rstrip('.')}." if algorithm["paper"] else ""
+    places = [f"`{environment['env_type']}`" for environment in card.team.get("environments") or ()]
     data = f"the data set `{facts['dataset']}`" if facts["dataset"] else ""
     data = data or (f"the environments {', '.join(places)}" if places else "data of the program")
     return [
-        f"## Training\n\nAlgorithm: `{known['name']}`. {known['about']}{paper}\n\n"
+        f"## Training\n\nAlgorithm: `{algorithm['name']}`. {algorithm['about']}{paper}\n\n"
         f"It was trained with {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
         f"tokens), with {facts['batch_size']} tasks each, {facts['group_size']} episodes of every "
         f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
@@ -207,34 +211,32 @@ def _training(card: Card) -> list[str]:
 def _results(facts: Mapping[str, Any]) -> list[str]:
     if not facts:
         return []
-    found, parts = facts["evaluation"], []
-    if found:
-        failed = f" {found['failed']} episodes failed." if found["failed"] else ""
+    last, parts = facts["evaluation"], []
+    if last:
+        failed = f" {last['failed']} episodes failed." if last["failed"] else ""
         rows = [
             "| environment | reward of | mean | 95 % interval | tasks |",
             "|---|---|---|---|---|",
         ]
-        for row in found["rows"]:
+        for row in last["rows"]:
             of = row["agent"] or "the team"
             cells = (row["environment"], of, _number(row["value"]), _interval(row), row["tasks"])
             rows.append(f"| {' | '.join(map(str, cells))} |")
-        about = (
-            f"Held-out tasks after {found['step']} iterations; intervals are over tasks.{failed}"
-        )
+        about = f"Held-out tasks after {last['step']} iterations; intervals are over tasks.{failed}"
         parts.append(f"## Evaluation\n\n{about}\n\n" + "\n".join(rows))
     else:
         parts.append("## Evaluation\n\nThe run has no recorded evaluation.")
     if facts["ratings"]:
         rows = ["| player | rating | 95 % interval |", "|---|---|---|"]
-        for each in facts["ratings"]:
-            rows.append(f"| {each['name']} | {each['rating']:.0f} | {_interval(each, 0)} |")
+        for item in facts["ratings"]:
+            rows.append(f"| {item['name']} | {item['rating']:.0f} | {_interval(item, 0)} |")
         parts.append("## Ratings\n\nPlayers are policies after an iteration.\n\n" + "\n".join(rows))
     if facts["doctor"] == "off":
         parts.append("## Alarms\n\nThe run was not examined (`training.doctor: off`).")
     elif facts["alarms"]:
         rows = [
-            f"- `{each['rule']}`{_about(each)} at step {each['step']}: {each['because']}."
-            for each in facts["alarms"]
+            f"- `{item['rule']}`{_about(item)} at step {item['step']}: {item['because']}."
+            for item in facts["alarms"]
         ]
         parts.append("## Alarms\n\nThe examination of the run found:\n\n" + "\n".join(rows))
     else:
@@ -264,21 +266,21 @@ def _serve(card: Card, names: Sequence[str]) -> str:
     lines: list[str] = []
     adapters: dict[str, list[str]] = {}
     for name in names:
-        found = card.policies[name]
-        if found.adapter and found.plain:
-            adapters.setdefault(found.base, []).append(name)
-        elif found.adapter:  # vLLM has no such adapters
-            place = "merged" if found.folder == "." else f"merged/{found.folder}"
+        entry = card.policies[name]
+        if entry.adapter and entry.plain:
+            adapters.setdefault(entry.base, []).append(name)
+        elif entry.adapter:  # vLLM has no such adapters
+            location = "merged" if entry.folder == "." else f"merged/{entry.folder}"
             export = "mrlm export . --format hf --merge --output merged"
             lines += [] if export in lines else [export]
-            lines.append(f"vllm serve {place} --served-model-name {name}")
+            lines.append(f"vllm serve {location} --served-model-name {name}")
         else:
-            lines.append(f"vllm serve {found.folder} --served-model-name {name}")
+            lines.append(f"vllm serve {entry.folder} --served-model-name {name}")
     for base, group in adapters.items():
         tiny = portable_name(base) == NAME
         model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if tiny else base
         largest = max(card.policies[name].rank for name in group)
-        rank = next(each for each in (8, 16, 32, 64, 128, 256, 512, largest) if each >= largest)
+        rank = next(size for size in (8, 16, 32, 64, 128, 256, 512, largest) if size >= largest)
         modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)
         lines.append(
             f"vllm serve {model} --enable-lora --max-lora-rank {rank} --lora-modules {modules}"

@@ -28,7 +28,7 @@ def facts_of(run: Run) -> dict[str, Any]:
     """The facts of a run, as plain data without secrets and paths of this machine."""
     config, training = run.config, run.config.training
     rate = training.learning_rate
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "algorithm": algorithm_facts(training.algorithm),
         "steps": run.step,
         "tokens": run.tokens,
@@ -36,7 +36,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "batch_size": training.batch_size,
         "group_size": run.algorithm.group_size,
         "learning_rate": run.algorithm.learning_rate if rate is None else rate,
-        "origins": {name: each.get("model", "") for name, each in run.team["policies"].items()},
+        "origins": {name: item.get("model", "") for name, item in run.team["policies"].items()},
         "trained": [learner.policy for learner in run.learners],
         "dataset": config.data.dataset if isinstance(config.data.dataset, str) else None,
         "evaluation": evaluation_facts(run.folder),
@@ -44,12 +44,12 @@ def facts_of(run: Run) -> dict[str, Any]:
         "doctor": training.doctor,
         "rules": list(run.log.rules_ready),
         "alarms": [
-            {"rule": each.rule, "step": each.step, "because": each.because}
-            | {"about": each.agent or each.policy}
-            for each in alarms_in(run.folder)
+            {"rule": item.rule, "step": item.step, "because": item.because}
+            | {"about": item.agent or item.policy}
+            for item in alarms_in(run.folder)
         ],
     }
-    return public(found)
+    return public(facts)
 
 
 def algorithm_facts(name: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def evaluation_facts(folder: Path) -> dict[str, Any]:
             tasks.setdefault(episode.row["task_id"], []).append(reward)
     rows = []
     for (environment, agent), tasks in rewards.items():
-        means = [sum(each) / len(each) for each in tasks.values()]
+        means = [sum(task_rewards) / len(task_rewards) for task_rewards in tasks.values()]
         value, low, high = map(finite, mean_interval(means))
         row = {"environment": environment, "agent": agent, "value": value, "low": low, "high": high}
         rows.append(row | {"tasks": len(tasks)})
@@ -97,11 +97,11 @@ def _rewards(episode: RecordedEpisode) -> dict[str | None, float]:
     if episode.row["status"] == "error" or episode.reward is None:
         return {}
     agents: Mapping[str, Any] = episode.row["agents"]
-    found: dict[str | None, float] = {None: episode.reward}
+    rewards: dict[str | None, float] = {None: episode.reward}
     if len(agents) > 1:
-        own = {name: each["reward"] for name, each in agents.items()}
-        found |= {name: reward for name, reward in own.items() if reward is not None}
-    return found
+        agent_rewards = {name: agent_row["reward"] for name, agent_row in agents.items()}
+        rewards |= {name: reward for name, reward in agent_rewards.items() if reward is not None}
+    return rewards
 
 
 def _ratings(folder: Path) -> list[dict[str, Any]]:

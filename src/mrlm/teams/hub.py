@@ -65,8 +65,8 @@ def push(
     _check_name(repository)
     with tempfile.TemporaryDirectory(prefix="mrlm-push-") as work:
         source, target = Path(run_model(str(run))), Path(work) / "team"
-        given = Published(repository, base)
-        pack(source, target, merge=merge, published=given, page=page, link=True)
+        target_hub = Published(repository, base)
+        pack(source, target, merge=merge, published=target_hub, page=page, link=True)
         paths = sorted(path for path in target.rglob("*") if path.is_file())
         files = {path.relative_to(target).as_posix(): path.stat().st_size for path in paths}
         if dry_run:
@@ -138,14 +138,14 @@ def download(
             revision = api.model_info(repository, revision=revision).sha
             folder.mkdir(parents=True, exist_ok=True)
             mark(folder, repository)
-        found = snapshot_download(
+        path = snapshot_download(
             repository,
             local_dir=folder,
             revision=revision,
             endpoint=api.endpoint,
             ignore_patterns=[MARK] if folder is not None else None,
         )
-    return Path(str(found))
+    return Path(str(path))
 
 
 def _check_name(repository: str) -> None:
@@ -165,17 +165,17 @@ def _hub_errors(what: str, endpoint: str) -> Iterator[None]:
         chain: list[BaseException] = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
             chain.append(cause)
-        if not any(type(each).__module__.split(".")[0] in CLIENT for each in chain):
+        if not any(type(cause_type).__module__.split(".")[0] in CLIENT for cause_type in chain):
             raise
         raise HubError(f"{what}: {_reason(chain, endpoint)}") from error
 
 
 def _reason(chain: list[BaseException], endpoint: str) -> str:
-    names = {type(each).__name__ for each in chain}
+    names = {type(link).__name__ for link in chain}
     if "OfflineModeIsEnabled" in names:
         return "HF_HUB_OFFLINE is set, so the network is not used; unset it"
-    responses = (getattr(each, "response", None) for each in chain)
-    status = next((found.status_code for found in responses if found is not None), None)
+    responses = (getattr(link, "response", None) for link in chain)
+    status = next((response.status_code for response in responses if response is not None), None)
     if status in (401, 403) or "LocalTokenNotFoundError" in names:
         return (
             f"{endpoint} refused it ({status or 'no token'}); log in with hf auth login, or set "

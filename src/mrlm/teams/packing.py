@@ -84,12 +84,14 @@ def pack(
         target.mkdir(parents=True, exist_ok=True)
         if published is None and (origin := origin_of(source)):
             mark(target, origin)  # a copy is not trusted either
-        here = [name for name, each in team["policies"].items() if _is_folder(each.get("model"))]
+        here = [
+            name for name, section in team["policies"].items() if _is_folder(section.get("model"))
+        ]
         bases = {} if merge else _bases(team, here, target, published)
         for name in here:
-            place = "." if len(here) == 1 else f"{POLICIES}/{name}"
-            _add(target / place, team["policies"][name], bases.get(name), link)
-            team["policies"][name]["model"] = place
+            location = "." if len(here) == 1 else f"{POLICIES}/{name}"
+            _add(target / location, team["policies"][name], bases.get(name), link)
+            team["policies"][name]["model"] = location
         _leave_out_local(team)
         (target / TEAM).write_text(yaml.write(public(team)), encoding="utf-8")
         for name in (FACTS, TRAIN):
@@ -98,36 +100,38 @@ def pack(
         if page is not None:
             shutil.copyfile(page, target / PAGE)
         name = published.repository if published else team["experiment_name"]
-        shown = None if page is None else PAGE
-        own = published.repository if published else "."
-        write_cards(target, card_of(target, name.rsplit("/", 1)[-1], own, shown))
+        page_name = None if page is None else PAGE
+        source_name = published.repository if published else "."
+        write_cards(target, card_of(target, name.rsplit("/", 1)[-1], source_name, page_name))
     except OSError as error:
         raise ConfigError(f"{target}: the team cannot be written: {error}") from error
     return target
 
 
-def _is_folder(place: str | None) -> bool:
-    return place is not None and os.path.isabs(place) and Path(place).is_dir()
+def _is_folder(folder: str | None) -> bool:
+    return folder is not None and os.path.isabs(folder) and Path(folder).is_dir()
 
 
 def _bases(
     team: Mapping[str, Any], names: Sequence[str], target: Path, published: Published | None
 ) -> dict[str, str]:
     """The base of every adapter, as its folder will name it: a hub id, or a folder in `target`."""
-    found: dict[str, str] = {}
+    adapter_bases: dict[str, str] = {}
     local: dict[str, str] = {}
     for name in names:
         base = adapter_base(team["policies"][name]["model"])
         if base is None:
             continue
-        known = hub_name(base)
-        if known is None:
+        hub_base = hub_name(base)
+        if hub_base is None:
             local[name] = base
-        found[name] = known or str(target.absolute() / BASES / Path(resolve_model(base)).name)
+        adapter_bases[name] = hub_base or str(
+            target.absolute() / BASES / Path(resolve_model(base)).name
+        )
     if published is None:
-        for base in {resolve_model(each) for each in local.values()}:
+        for base in {resolve_model(path) for path in local.values()}:
             _copy(Path(base), target / BASES / Path(base).name, link=False)
-        return found
+        return adapter_bases
     if published.base is not None and len(set(local.values())) != 1:
         raise ConfigError(
             f"--base {published.base}: the team has {len(set(local.values()))} bases that are on "
@@ -146,24 +150,24 @@ def _bases(
                 f", which is not on the Hub; give {own} same weights, or --merge, to publish whole "
                 "models"
             )
-        found[name] = published.base
-    return found
+        adapter_bases[name] = published.base
+    return adapter_bases
 
 
-def _add(place: Path, section: dict[str, Any], base: str | None, link: bool) -> None:
+def _add(target: Path, section: dict[str, Any], base: str | None, link: bool) -> None:
     """Adds the policy of a section, with its tokenizer; an adapter without a `base` is merged."""
     source = Path(section["model"])
     if base is None and adapter_base(str(source)) is not None:
         with quietly():
-            load_model(str(source), dtype="auto", device="cpu").save_pretrained(place)
-            load_tokenizer(str(source)).save_pretrained(place)
+            load_model(str(source), dtype="auto", device="cpu").save_pretrained(target)
+            load_tokenizer(str(source)).save_pretrained(target)
     else:
-        _copy(source, place, link)
+        _copy(source, target, link)
         if base is not None:
-            rename_base(place, base)
+            rename_base(target, base)
     tokenizer = section.pop("tokenizer", None)
     if tokenizer is not None:
-        load_tokenizer(tokenizer).save_pretrained(place)
+        load_tokenizer(tokenizer).save_pretrained(target)
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:
@@ -182,12 +186,14 @@ def _leave_out_local(team: dict[str, Any]) -> None:
     """Leaves out the environments that read files of this machine."""
     for part in (team, team.get("evaluation") or {}):
         environments = part.get("environments") or []
-        for each in environments:
-            if local_files(each):
+        for environment in environments:
+            if local_files(environment):
                 log.warning(
                     "environment %r is not part of the published team: it reads files of this "
                     "machine",
-                    each.get("name") or each["env_type"],
+                    environment.get("name") or environment["env_type"],
                 )
         if environments:
-            part["environments"] = [each for each in environments if not local_files(each)]
+            part["environments"] = [
+                environment for environment in environments if not local_files(environment)
+            ]

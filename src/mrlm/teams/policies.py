@@ -44,17 +44,17 @@ class PolicyFolder:
 
 def policy_folders(team: Mapping[str, Any], folder: Path) -> dict[str, PolicyFolder]:
     """The policies of a team that have weights in its folder, by name."""
-    found: dict[str, PolicyFolder] = {}
+    folders: dict[str, PolicyFolder] = {}
     for name, section in team["policies"].items():
-        place = str(section.get("model", ""))
-        outside = os.path.isabs(place) or os.path.normpath(place).startswith("..")
-        if not place or outside or not is_model(folder / place):
+        location = str(section.get("model", ""))
+        outside = os.path.isabs(location) or os.path.normpath(location).startswith("..")
+        if not location or outside or not is_model(folder / location):
             continue
-        adapter = adapter_settings(str(folder / place))
-        base = adapter_base(str(folder / place))
+        adapter = adapter_settings(str(folder / location))
+        base = adapter_base(str(folder / location))
         if base is not None and Path(base).is_relative_to(folder.resolve()):
             base = os.path.relpath(base, folder.resolve())
-        found[name] = PolicyFolder(
-            place, adapter | ({"base_model_name_or_path": base} if base else {})
+        folders[name] = PolicyFolder(
+            location, adapter | ({"base_model_name_or_path": base} if base else {})
         )
-    return found
+    return folders

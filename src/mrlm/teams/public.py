@@ -35,14 +35,14 @@ def _without_named(data: Any) -> Any:
             for key, value in data.items()
             if not (isinstance(value, str) and SECRET_NAME.search(str(key)))
         }
-    return [_without_named(each) for each in data] if isinstance(data, list | tuple) else data
+    return [_without_named(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def _without_paths(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _without_paths(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_without_paths(each) for each in data]
+        return [_without_paths(item) for item in data]
     if not isinstance(data, str) or not is_local(data):
         return data
     name = portable_name(data)

@@ -46,7 +46,7 @@ def write_team(run: Run, folder: Path) -> None:
     recorded = paths.absolute(
         yaml.read(record.read_text(encoding="utf-8"), str(record)), run.folder
     )
-    settings = public({key: each for key, each in recorded.items() if key != "output_dir"})
+    settings = public({key: value for key, value in recorded.items() if key != "output_dir"})
     (folder / TRAIN).write_text(yaml.write(settings), encoding="utf-8")
     objects = [f"the model object of {name}" for name in run.live_models]
     facts["needs"] = list(dict.fromkeys([*objects, *needed(recorded)]))
@@ -67,8 +67,8 @@ def _team_of(run: Run, folder: Path) -> dict[str, Any]:
             team["policies"][name]["model"] = portable_name(model)
     alone = len(run.learners) == 1
     for learner in run.learners:
-        place = "." if alone else learner.policy
-        team["policies"][learner.policy] = {"trainable": False, "model": place}
+        location = "." if alone else learner.policy
+        team["policies"][learner.policy] = {"trainable": False, "model": location}
     return team
 
 
@@ -84,26 +84,26 @@ def read_team(folder: Path) -> dict[str, Any]:
             f"{folder}: it has no {TEAM}, so it is not the folder of a team; give a finished run "
             "folder, its final/, or what mrlm pull has written"
         )
-    found = yaml.read(file.read_text(encoding="utf-8"), str(file))
+    contents = yaml.read(file.read_text(encoding="utf-8"), str(file))
     for key in ("policies", "agents"):
-        if not isinstance(found, Mapping) or not isinstance(found.get(key), Mapping):
+        if not isinstance(contents, Mapping) or not isinstance(contents.get(key), Mapping):
             raise ConfigError(f"{file}: it has no mapping {key!r}; save or pull the team again")
-    return dict(found)
+    return dict(contents)
 
 
 def card_of(folder: Path, title: str, source: str, page: str | None = None) -> Card:
     """The content of the cards of a team's folder."""
     team, file = read_team(folder), folder / FACTS
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    known = policy_folders(team, folder)
-    return Card(team, facts, known, title, source, (folder / TRAIN).is_file(), page)
+    policies = policy_folders(team, folder)
+    return Card(team, facts, policies, title, source, (folder / TRAIN).is_file(), page)
 
 
 def absolute_team(folder: Path) -> dict[str, Any]:
     """The content of a team's `team.yaml` with absolute paths."""
     team = read_team(folder)
     for section in team["policies"].values():  # relative to this folder only: not a hub id
-        place = section.get("model")
-        if place is not None and (folder / place).is_dir():
-            section["model"] = os.path.realpath(folder / place)
+        model = section.get("model")
+        if model is not None and (folder / model).is_dir():
+            section["model"] = os.path.realpath(folder / model)
     return paths.absolute(team, folder.resolve())

@@ -62,8 +62,8 @@ class Team:
         self.policies: Mapping[str, Policy] = policies
         self._play = play
         self._missing: Mapping[str, str] = missing or {}
-        *own, self._conversation = play.environments
-        self._environments: dict[str, EnvironmentSpec] = {each.name: each for each in own}
+        *specs, self._conversation = play.environments
+        self._environments: dict[str, EnvironmentSpec] = {spec.name: spec for spec in specs}
 
     @classmethod
     def from_pretrained(
@@ -96,10 +96,10 @@ class Team:
             ConfigError: the folder is not that of a team, or its settings need trust.
             HubError: the repository cannot be read.
         """
-        place = Path(run_model(str(source)))
-        if not place.is_dir():
-            place = download(str(source), revision=revision, endpoint=endpoint)
-        data = absolute_team(place)
+        path = Path(run_model(str(source)))
+        if not path.is_dir():
+            path = download(str(source), revision=revision, endpoint=endpoint)
+        data = absolute_team(path)
         if environment is not None:
             data["environments"], data["evaluation"] = [], {}
         where = f"{source}: {TEAM}"
@@ -111,12 +111,12 @@ class Team:
         policies = load_policies(plan)
         settings_of = make_settings(plan, policies)
         missing = {
-            name: each.formatter_function
-            for name, each in config.agents.items()
-            if each.formatter_function and name not in reading
+            name: section.formatter_function
+            for name, section in config.agents.items()
+            if section.formatter_function and name not in reading
         }
         play = play_of(plan, settings_of, make_engines(plan, policies))
-        return cls(place, settings_of, policies, play, missing)
+        return cls(path, settings_of, policies, play, missing)
 
     def play(
         self,
@@ -158,13 +158,13 @@ class Team:
                     "Task, or leave the environment out"
                 )
             if self._missing:
-                given = ", ".join(
+                examples = ", ".join(
                     f"{agent!r}: {name.rsplit('.', 1)[-1]}" for agent, name in self._missing.items()
                 )
                 raise ConfigError(
                     f"{self.folder}: the agents {', '.join(self._missing)} were trained with "
                     "prompts that Python functions wrote, which are no part of the team; give "
-                    f"them: Team.from_pretrained(..., formatters={{{given}}})"
+                    f"them: Team.from_pretrained(..., formatters={{{examples}}})"
                 )
             read = Task("text", [Message(task)])
             return await self._episode(self._conversation, seed, read, greedy)
@@ -182,9 +182,12 @@ class Team:
         self, env: EnvironmentSpec, seed: int, task: Task | None, greedy: bool
     ) -> Episode:
         """An episode of a task, or of the held-out one of a number."""
-        known = env.template.num_tasks("eval")
-        index = seed % known if task is None and known else seed
-        lineup = {name: each.greedy() if greedy else each for name, each in self.agents.items()}
+        total = env.template.num_tasks("eval")
+        index = seed % total if task is None and total else seed
+        lineup = {
+            name: settings.greedy() if greedy else settings
+            for name, settings in self.agents.items()
+        }
         return await self._play.play_task(PlannedTask(env, "eval", index, [lineup], task=task))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, merge: bool = False) -> Path:
@@ -200,28 +203,32 @@ class Team:
         return pack(self.folder, Path(folder), merge=merge)
 
 
-def _formatters(config: ExperimentConfig, given: Any) -> dict[str, Any]:
-    """Agent -> its formatter: the team's own template, or the one that is `given`, which may be for
+def _formatters(config: ExperimentConfig, extra: Any) -> dict[str, Any]:
+    """Agent -> its formatter: the team's own template, or the one that is `extra`, which may be for
     some agents only."""
     agents = list(config.agents)
-    some = isinstance(given, Mapping) and set(given) < set(agents)
-    found = dict(given) if some else by_agent(given, agents)
-    own = {name: each.formatter for name, each in config.agents.items() if each.formatter}
+    some = isinstance(extra, Mapping) and set(extra) < set(agents)
+    passed = dict(extra) if some else by_agent(extra, agents)
+    templates = {
+        name: formatter_text.formatter
+        for name, formatter_text in config.agents.items()
+        if formatter_text.formatter
+    }
     return {
-        name: PromptTemplate(each) if isinstance(each, str) else each
-        for name, each in (own | found).items()
+        name: PromptTemplate(formatter_text) if isinstance(formatter_text, str) else formatter_text
+        for name, formatter_text in (templates | passed).items()
     }
 
 
 def _plan(config: ExperimentConfig, environment: Any, reading: Mapping[str, Any]) -> PlayPlan:
     """The plan of a team, in its environments and in a conversation."""
-    given = [] if environment is None else [environment]
+    live_environments = [] if environment is None else [environment]
     alone = Conversation(("agent",), dict(zip(["agent"], reading.values(), strict=False)))
     bare = config.merged({"environments": [], "evaluation": {"environments": []}})
     (probe,) = make_environments(bare, LiveObjects(eval_environments=[alone]))
     single = len(config.agents) == 1 or probe.workflow.spec.single_agent or probe.workflow.agents
     conversation = alone if single else Conversation(tuple(config.agents), reading)
-    parts = LiveObjects(environments=given, eval_environments=[conversation])
+    parts = LiveObjects(environments=live_environments, eval_environments=[conversation])
     environments = make_environments(config, parts)
     assignment = assign(config, environments, parts)
     return PlayPlan(config=config, parts=parts, environments=environments, assignment=assignment)

@@ -62,13 +62,13 @@ class MLflow(Tracker):
         self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
     ) -> None:
         """Log a JSON artifact per step; MLflow has no histograms over steps."""
-        found = {"step": step, "completions": table, "distributions": dict(numbers)}
-        self._client.log_dict(self._id, found, f"completions/{name}/{step:06}.json")
+        artifact = {"step": step, "completions": table, "distributions": dict(numbers)}
+        self._client.log_dict(self._id, artifact, f"completions/{name}/{step:06}.json")
 
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         """Log a JSON artifact and a picture per step."""
-        found = {"step": step, "players": payoffs.players, "scores": payoffs.scores}
-        self._client.log_dict(self._id, found, f"payoffs/{step:06}.json")
+        artifact = {"step": step, "players": payoffs.players, "scores": payoffs.scores}
+        self._client.log_dict(self._id, artifact, f"payoffs/{step:06}.json")
         with tempfile.TemporaryDirectory() as folder:
             picture = Path(folder) / f"{step:06}.png"
             picture.write_bytes(payoffs.png())
@@ -83,8 +83,10 @@ class MLflow(Tracker):
     def _experiment(self) -> str:
         """The id of the experiment, which is made if it is not there."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        known = self._client.get_experiment_by_name(name)
-        return self._client.create_experiment(name) if known is None else known.experiment_id
+        experiment = self._client.get_experiment_by_name(name)
+        return (
+            self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        )
 
 
 def _name(text: str) -> str:

@@ -36,17 +36,17 @@ class WandB(Tracker):
     ) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
-        known = None if state is None else state["id"]
-        given = config.get("training", {}).get("wandb") or {}
+        run_id = None if state is None else state["id"]
+        overrides = config.get("training", {}).get("wandb") or {}
         arguments = {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "name": run_name,
             "config": config,
             "dir": str(folder),
-            "id": known,
-            "resume": "allow" if known else None,
+            "id": run_id,
+            "resume": "allow" if run_id else None,
         }
-        self._run = wandb.init(**{**arguments, **given})
+        self._run = wandb.init(**{**arguments, **overrides})
 
     @staticmethod
     def problem(settings: Mapping[str, Any]) -> str | None:

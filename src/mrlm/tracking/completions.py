@@ -25,24 +25,24 @@ def completions(rows: Sequence[Mapping[str, Any]]) -> Table:
     """
     table: Table = []
     for row in rows:
-        found = list(_of_episode(row))
-        if len(table) + len(found) > MOST and table:
+        turn_rows = list(_of_episode(row))
+        if len(table) + len(turn_rows) > MOST and table:
             break
-        table += found
+        table += turn_rows
     return table[:MOST]
 
 
 def distributions(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """`rewards/<agent>`: its rewards in the episodes of a step; `advantages/<agent>`: the mean
     advantages of its turns; `lengths/<agent>`: their tokens."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for row in rows:
         for name, agent in row["agents"].items():
-            _add(found, f"rewards/{name}", agent["reward"])
+            _add(values, f"rewards/{name}", agent["reward"])
             for turn in agent["turns"]:
-                _add(found, f"advantages/{name}", turn["advantage"])
-                _add(found, f"lengths/{name}", turn["tokens"])
-    return found
+                _add(values, f"advantages/{name}", turn["advantage"])
+                _add(values, f"lengths/{name}", turn["tokens"])
+    return values
 
 
 def as_media(
@@ -50,8 +50,8 @@ def as_media(
 ) -> dict[str, Any]:
     """Completions and distributions as a `Table` and `Histogram`s of a tracker's library."""
     data = [[row[column] for column in COLUMNS] for row in table]
-    found = {f"{name}/{key}": library.Histogram(list(values)) for key, values in numbers.items()}
-    return found | {f"{name}/completions": library.Table(columns=list(COLUMNS), data=data)}
+    media = {f"{name}/{key}": library.Histogram(list(values)) for key, values in numbers.items()}
+    return media | {f"{name}/completions": library.Table(columns=list(COLUMNS), data=data)}
 
 
 def markdown(table: Table) -> str:
@@ -68,14 +68,14 @@ def _of_episode(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for turn in agent["turns"]
     ]
     for *_, name, turn in sorted(turns, key=lambda each: each[:2]):
-        messages, place = row["agents"][name]["messages"], turn["message"]
-        completion = turn.get("text") if place is None else messages[place]["content"]
+        messages, index = row["agents"][name]["messages"], turn["message"]
+        completion = turn.get("text") if index is None else messages[index]["content"]
         if completion is None:  # an observation, which is in the prompt of the next turn
             continue
         yield {
             "episode": row["id"],
             "agent": name,
-            "prompt": str(messages[place - 1]["content"])[:LONGEST] if place else "",
+            "prompt": str(messages[index - 1]["content"])[:LONGEST] if index else "",
             "completion": str(completion or "")[:LONGEST],
             "reward": turn["reward"],
             "components": json.dumps(turn["components"]),
@@ -83,13 +83,13 @@ def _of_episode(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _add(found: dict[str, list[float]], name: str, value: float | None) -> None:
+def _add(values: dict[str, list[float]], name: str, value: float | None) -> None:
     if value is not None:
-        found.setdefault(name, []).append(float(value))
+        values.setdefault(name, []).append(float(value))
 
 
 def _cell(value: Any) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    for char, shown in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("\r", ""), ("\n", "<br>")):
-        text = text.replace(char, shown)
+    for char, escape in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("\r", ""), ("\n", "<br>")):
+        text = text.replace(char, escape)
     return text

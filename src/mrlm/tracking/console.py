@@ -158,11 +158,11 @@ class ConsoleLog:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        left, known = self.seconds_left() if self._marks else None, self.shown.known
+        left, metrics = self.seconds_left() if self._marks else None, self.shown.known
         cells = [("step", f"{self.step}/{self.total}")]
         for title, key, form in COLUMNS:
-            if key in known:
-                cells.append((title, form.format(known[key])))
+            if key in metrics:
+                cells.append((title, form.format(metrics[key])))
         cells.append(("elapsed", clock(time.monotonic() - self.started)))
         cells.append(("left", "-" if left is None else clock(left)))
         width = max(len(text) for cell in cells for text in cell)

@@ -60,7 +60,7 @@ def learning_curve(
     else:
         lines.append(f"steps {first}-{last}".rjust(width))
     whole = " " * (margin + 2) + "   ".join(legend)
-    lines += [whole] if len(whole) <= width else [each[:width] for each in legend]
+    lines += [whole] if len(whole) <= width else [entry[:width] for entry in legend]
     return "\n".join(lines)
 
 

@@ -59,7 +59,7 @@ def ended_in(folder: Path) -> str | None:
     lines = (
         path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     )
-    starts = [place for place, line in enumerate(lines) if _STAMP.match(line)]
+    starts = [index for index, line in enumerate(lines) if _STAMP.match(line)]
     if not starts or not lines[starts[-1]][20:].startswith("error: "):
         return None
     steps = folder / "metrics.jsonl"

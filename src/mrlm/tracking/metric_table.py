@@ -79,8 +79,8 @@ def metric(name: str) -> Metric | None:
 
 def described(names: Iterable[str]) -> dict[str, str]:
     """Logged name -> its description, for names in the table."""
-    found = {name: metric(name) for name in names}
-    return {name: row.sentence for name, row in found.items() if row is not None}
+    entries = {name: metric(name) for name in names}
+    return {name: row.sentence for name, row in entries.items() if row is not None}
 
 
 @cache

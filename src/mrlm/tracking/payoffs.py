@@ -49,8 +49,8 @@ class Payoffs:
     def markdown(self) -> str:
         """The table in Markdown."""
         titles, rows = self.table()
-        shown = [titles, ["---"] * len(titles), *rows]
-        lines = [["-" if cell is None else _text(cell) for cell in row] for row in shown]
+        all_rows = [titles, ["---"] * len(titles), *rows]
+        lines = [["-" if cell is None else _text(cell) for cell in row] for row in all_rows]
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def pixels(self) -> np.ndarray:

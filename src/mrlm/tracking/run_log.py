@@ -213,10 +213,12 @@ class RunLog:
         numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
-        known = {name: value for name, value in numbers.items() if value is not None}
+        finite_metrics = {name: value for name, value in numbers.items() if value is not None}
         for name, tracker in list(self._trackers.items()):
-            self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, known))
-        self._console.log(step, known, shown=step % self._every == 0)
+            self._guarded(
+                name, f"at step {step}", lambda client=tracker: client.log(step, finite_metrics)
+            )
+        self._console.log(step, finite_metrics, shown=step % self._every == 0)
         self._examine(line)
 
     @property
@@ -238,11 +240,11 @@ class RunLog:
         for alarm in self.alarms:
             log.warning("doctor: %s", alarm)
             for name, tracker in list(self._trackers.items()):
-                said = f"{alarm.rule} at step {alarm.step}", str(alarm)
+                message = f"{alarm.rule} at step {alarm.step}", str(alarm)
                 self._guarded(
                     name,
                     f"at step {alarm.step}",
-                    lambda each=tracker, said=said: each.alert(*said),
+                    lambda client=tracker, message=message: client.alert(*message),
                 )
 
     def episodes(
@@ -284,19 +286,19 @@ class RunLog:
                 f"{self._episodes.every} training steps is kept"
             )
         if rows and self._trackers:
-            found = completions(rows), distributions(rows)
-            for known, tracker in list(self._trackers.items()):
+            samples_args = completions(rows), distributions(rows)
+            for tracker_name, tracker in list(self._trackers.items()):
                 self._guarded(
-                    known,
+                    tracker_name,
                     f"at step {step}",
-                    lambda each=tracker: each.samples(step, name, *found),
+                    lambda client=tracker: client.samples(step, name, *samples_args),
                 )
 
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         """Log the pay-off matrix of self-play to the trackers; nothing without players."""
-        for known, tracker in list(self._trackers.items()) if payoffs.players else ():
+        for name, tracker in list(self._trackers.items()) if payoffs.players else ():
             self._guarded(
-                known, f"at step {step}", lambda each=tracker: each.payoffs(step, payoffs)
+                name, f"at step {step}", lambda client=tracker: client.payoffs(step, payoffs)
             )
 
     def profile(self, row: Mapping[str, object]) -> None:

@@ -56,14 +56,14 @@ class ShownMetrics:
 
     def unknown(self) -> list[str]:
         """A sentence for every pattern that fitted no metric."""
-        found = []
+        sentences = []
         for pattern in self.chosen:
             if any(fnmatchcase(name, pattern) for name in self.known):
                 continue
             near = difflib.get_close_matches(pattern, self.known, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            found.append(f"--show {pattern}: no metric of this run has this name{hint}")
-        return found
+            sentences.append(f"--show {pattern}: no metric of this run has this name{hint}")
+        return sentences
 
     def _fitting(self, metrics: Mapping[str, float]) -> list[str]:
         """Chosen names, in the order of the patterns."""
@@ -79,15 +79,15 @@ class ShownMetrics:
 
     def _agent_rows(self) -> list[list[str]]:
         """A row per agent; a row per policy where its name is no agent's."""
-        found: dict[str, dict[str, str]] = {}
+        cells: dict[str, dict[str, str]] = {}
         for title, pattern, form in BY_AGENT:
             shape = re.compile(re.escape(pattern).replace(r"\{\}", "([^/]+)"))
             for name, value in self.known.items():
                 match = shape.fullmatch(name)
                 if match:
-                    found.setdefault(match[1], {})[title] = form.format(value)
-        titles = [title for title, *_ in BY_AGENT if any(title in row for row in found.values())]
-        rows = [[name, *(row.get(title, "-") for title in titles)] for name, row in found.items()]
+                    cells.setdefault(match[1], {})[title] = form.format(value)
+        titles = [title for title, *_ in BY_AGENT if any(title in row for row in cells.values())]
+        rows = [[name, *(row.get(title, "-") for title in titles)] for name, row in cells.items()]
         return [["", *titles], *rows] if len(rows) > 1 else []
 
 

@@ -53,9 +53,9 @@ def tied_steps(rows: Rows) -> str:
         [row[name] for name in row if _ZERO.fullmatch(name) and row[name] is not None]
         for row in rows
     ]
-    steps = [each for each in zeros if each]
+    steps = [shares for shares in zeros if shares]
     none = sum(row.get("tokens/trained") == 0 for row in rows)
-    tied = sum(min(each) == 1 for each in steps) + none
+    tied = sum(min(shares) == 1 for shares in steps) + none
     return f"{tied} of {len(steps) + none} steps had only ties, and trained nothing" if tied else ""
 
 
@@ -66,10 +66,10 @@ def _configs(folder: Path) -> list[dict[str, Any]]:
         head = path.parent.name.partition("-")[0]
         return int(head) if head.isdecimal() else 0
 
-    found = [folder / "config.yaml"]
-    if not found[0].is_file():
-        found = sorted(folder.glob("*/config.yaml"), key=number)
-    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in found]
+    config_files = [folder / "config.yaml"]
+    if not config_files[0].is_file():
+        config_files = sorted(folder.glob("*/config.yaml"), key=number)
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in config_files]
 
 
 def _about(config: Mapping[str, Any], rows: Rows) -> str:
@@ -82,7 +82,7 @@ def _about(config: Mapping[str, Any], rows: Rows) -> str:
         if (section or {}).get("trainable", True) and not (section or {}).get("endpoint")
     }
     model = ", ".join(dict.fromkeys(models.values())) or usual
-    places = [str(each.get("env_type")) for each in config.get("environments") or ()]
+    places = [str(environment.get("env_type")) for environment in config.get("environments") or ()]
     steps = [row["step"] for row in rows]
     parts = [
         str(config.get("experiment_name", "run")),
@@ -108,19 +108,19 @@ def _table(rows: Rows) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     agents = [m[1] for name in names if (m := re.fullmatch(r"reward/([^/]+)/mean", name))]
     agents = agents if len(agents) > 1 else []
-    found: list[tuple[str, ...]] = []
+    values: list[tuple[str, ...]] = []
     for title, start in (("reward", "reward"), ("held-out", "eval/reward")):
         for who in ("", *(f"/{agent}" for agent in agents[:MOST])):
             line = _line(rows, f"{start}{who}/mean", start != "reward")
             if line:
-                found.append((f"{title} {who[1:]}".strip(), *line))
+                values.append((f"{title} {who[1:]}".strip(), *line))
     if len(agents) > MOST:
-        found.append((f"{len(agents) - MOST} more agents", "", "", ""))
-    if not found and (line := _line(rows, "loss", False, best=min)):
-        found.append(("loss", *line))
-    if not found:
+        values.append((f"{len(agents) - MOST} more agents", "", "", ""))
+    if not values and (line := _line(rows, "loss", False, best=min)):
+        values.append(("loss", *line))
+    if not values:
         return []
-    table = [("", "first", "last", "best"), *found]
+    table = [("", "first", "last", "best"), *values]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
     return [_cut("  " + line.rstrip()) for line in lines]
@@ -129,19 +129,21 @@ def _table(rows: Rows) -> list[str]:
 def _line(rows: Rows, key: str, evaluated: bool, best: Any = max) -> tuple[str, str, str] | None:
     """First, last and best value of a metric. Evaluations of the team have a 95 % interval; sampled
     values are means of a tenth of the run."""
-    known = [row for row in rows if row.get(key) is not None]
-    if not known:
+    rows_with = [row for row in rows if row.get(key) is not None]
+    if not rows_with:
         return None
-    size = 1 if evaluated else max(1, len(known) // SHARE)
-    sums = prefix_sums([row[key] for row in known])
-    means = [float(sums[at + size] - sums[at]) / size for at in range(len(known) - size + 1)]
+    size = 1 if evaluated else max(1, len(rows_with) // SHARE)
+    sums = prefix_sums([row[key] for row in rows_with])
+    means = [float(sums[at + size] - sums[at]) / size for at in range(len(rows_with) - size + 1)]
     top = means.index(best(means))
     first, last = 0, len(means) - 1
-    steps = sorted({known[top]["step"], known[top + size - 1]["step"]})
+    steps = sorted({rows_with[top]["step"], rows_with[top + size - 1]["step"]})
     at = f" (step {'-'.join(map(str, steps))})"
     if not evaluated:
         return _number(means[first]), _number(means[last]), _number(means[top]) + at
-    values = [_with_interval(means[place], known[place], key) for place in (first, last, top)]
+    values = [
+        _with_interval(means[position], rows_with[position], key) for position in (first, last, top)
+    ]
     return values[0], values[1], values[2] + at
 
 

@@ -36,8 +36,10 @@ class AccessCheck:
         """The value that a page sends with a POST."""
         self._cookie = f"mrlm-view-{port}={secrets.token_urlsafe(18)}"
         self._scheme, self._port, self._local = scheme, port, is_loopback(host)
-        own = ("127.0.0.1", "[::1]") if self._local else (socket.gethostname(), socket.getfqdn())
-        names = ("localhost", host_and_port(host, 0).removesuffix(":0"), *own)
+        host_names = (
+            ("127.0.0.1", "[::1]") if self._local else (socket.gethostname(), socket.getfqdn())
+        )
+        names = ("localhost", host_and_port(host, 0).removesuffix(":0"), *host_names)
         self._names = {name.lower() for name in names}
 
     def check_site(self, headers: Message, page: bool) -> None:
@@ -82,14 +84,14 @@ class AccessCheck:
         """
         if self.token is None:
             return None
-        scheme, _, shown = headers.get("Authorization", "").partition(" ")
+        scheme, _, credentials = headers.get("Authorization", "").partition(" ")
         cookies = headers.get("Cookie", "").split(";")
-        if scheme.lower() == "bearer" and _same(shown.strip(), self.token):
+        if scheme.lower() == "bearer" and _same(credentials.strip(), self.token):
             return None
-        if any(_same(each.strip(), self._cookie) for each in cookies):
+        if any(_same(cookie.strip(), self._cookie) for cookie in cookies):
             return None
-        given = parse_qs(urlsplit(address).query).get("token", [""])[0]
-        if not (page and _same(given, self.token)):
+        query_token = parse_qs(urlsplit(address).query).get("token", [""])[0]
+        if not (page and _same(query_token, self.token)):
             text = "the token is missing or wrong; open the address that `mrlm view` has printed"
             raise HTTPError(401, text)
         secure = "; Secure" if self._scheme == "https" else ""

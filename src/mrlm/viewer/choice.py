@@ -53,24 +53,30 @@ def choose(candidates: Sequence[Candidate], limit: float) -> Choice:
         candidates: all episodes.
         limit: the limit in bytes.
     """
-    if sum(each.size for each in candidates) <= limit:
-        return Choice(frozenset(each.number for each in candidates), "")
-    cited = [*_within((each for each in candidates if each.cited), limit)]
-    limit -= sum(each.size for each in cited)
-    taken = {each.number for each in cited}
-    candidates = [each for each in candidates if each.number not in taken]
-    tests = [each for each in candidates if each.evaluation]
-    groups = _three_per_step([each for each in candidates if not each.evaluation])
-    kept, every = _thinned(tests, limit)
-    left = limit - sum(each.size for each in kept)
+    if sum(candidate.size for candidate in candidates) <= limit:
+        return Choice(frozenset(candidate.number for candidate in candidates), "")
+    cited = [*_within((candidate for candidate in candidates if candidate.cited), limit)]
+    limit -= sum(candidate.size for candidate in cited)
+    taken = {candidate.number for candidate in cited}
+    candidates = [candidate for candidate in candidates if candidate.number not in taken]
+    tests = [candidate for candidate in candidates if candidate.evaluation]
+    groups = _three_per_step([candidate for candidate in candidates if not candidate.evaluation])
+    chosen_tests, every = _thinned(tests, limit)
+    left = limit - sum(candidate.size for candidate in chosen_tests)
     trained, each_of = _thinned(groups, left) if every == 1 else ([], 0)
-    said = [f"{'all evaluations' if every == 1 else _nth(every) + ' evaluation'}"] if kept else []
+    phrases = (
+        [f"{'all evaluations' if every == 1 else _nth(every) + ' evaluation'}"]
+        if chosen_tests
+        else []
+    )
     if trained:
         step = "every training step" if each_of == 1 else f"{_nth(each_of)} training step"
-        said.append(f"of {step} the groups with the highest, median and lowest mean reward")
-    said += ["the episodes that alarms cite or `mrlm why` explained"] if cited else []
-    rule = "; ".join(said) or "none"
-    return Choice(frozenset(each.number for each in [*cited, *kept, *trained]), rule)
+        phrases.append(f"of {step} the groups with the highest, median and lowest mean reward")
+    phrases += ["the episodes that alarms cite or `mrlm why` explained"] if cited else []
+    rule = "; ".join(phrases) or "none"
+    return Choice(
+        frozenset(candidate.number for candidate in [*cited, *chosen_tests, *trained]), rule
+    )
 
 
 def _nth(number: int) -> str:
@@ -82,43 +88,49 @@ def _thinned(candidates: Sequence[Candidate], limit: float) -> tuple[list[Candid
     the last step of a stage is kept as long as possible. Without any step that fits: of the last
     step as many episodes as do."""
     sizes: dict[tuple[str, int], int] = defaultdict(int)
-    for each in candidates:
-        sizes[each.stage, each.step] += each.size
+    for candidate in candidates:
+        sizes[candidate.stage, candidate.step] += candidate.size
     steps, every = list(sizes), 1
     stages = dict.fromkeys(stage for stage, _ in steps)
     places = [
-        (place, step)
+        (index, step)
         for stage in stages
-        for place, step in enumerate(step for step in reversed(steps) if step[0] == stage)
+        for index, step in enumerate(step for step in reversed(steps) if step[0] == stage)
     ]
     while steps:
-        kept = {step for place, step in places if place % every == 0}
-        if sum(sizes[step] for step in kept) <= limit:
-            return [each for each in candidates if (each.stage, each.step) in kept], every
+        steps_kept = {step for index, step in places if index % every == 0}
+        if sum(sizes[step] for step in steps_kept) <= limit:
+            return [
+                candidate
+                for candidate in candidates
+                if (candidate.stage, candidate.step) in steps_kept
+            ], every
         if every > len(steps):
             break
         every *= 2
-    last = (each for each in candidates if (each.stage, each.step) in steps[-1:])
+    last = (
+        candidate for candidate in candidates if (candidate.stage, candidate.step) in steps[-1:]
+    )
     return [*_within(last, limit)], every
 
 
 def _within(candidates: Iterable[Candidate], limit: float) -> Iterable[Candidate]:
     """The first of them, up to a size."""
-    for each in candidates:
-        limit -= each.size
+    for candidate in candidates:
+        limit -= candidate.size
         if limit < 0:
             return
-        yield each
+        yield candidate
 
 
 def _three_per_step(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of each step the groups with the highest, the median and the lowest mean reward."""
     steps: dict[tuple[str, int], dict[str, list[Candidate]]] = defaultdict(dict)
-    for each in candidates:
-        steps[each.stage, each.step].setdefault(each.group, []).append(each)
-    kept: set[str] = set()
+    for candidate in candidates:
+        steps[candidate.stage, candidate.step].setdefault(candidate.group, []).append(candidate)
+    group_names: set[str] = set()
     for groups in steps.values():
         means = {name: sum(e.reward for e in some) / len(some) for name, some in groups.items()}
         ordered = sorted(means, key=lambda name: means[name])
-        kept |= {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
-    return [each for each in candidates if each.group in kept]
+        group_names |= {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
+    return [candidate for candidate in candidates if candidate.group in group_names]

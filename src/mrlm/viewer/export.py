@@ -88,7 +88,7 @@ def export_run(
         ConfigError: a folder is not a run folder or is given twice, no episode fits the filter, or
             the file cannot be written.
     """
-    folders = [Path(run)] if isinstance(run, str | Path) else [Path(each) for each in run]
+    folders = [Path(run)] if isinstance(run, str | Path) else [Path(path) for path in run]
     output, title = Path(output), ", ".join(run_names(folders))
     accepts = parse_filter(where)
     stages = viewed_runs(folders)
@@ -110,19 +110,19 @@ def export_run(
 
 def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
     """All episodes, and the size of a row in the page relative to its JSON."""
-    found, sample = [], []
+    candidates, sample = [], []
     cited = {
-        (stage.name, each["id"], each["step"])
+        (stage.name, evidence["id"], evidence["step"])
         for stage in stages
         for alarm in stage.alarms
-        for each in alarm["evidence"]
+        for evidence in alarm["evidence"]
     } | {(stage.name, *key) for stage in stages for key in stage.explained}
     for seen, (stage, row) in enumerate(_rows(stages)):
         text = json.dumps(row)
         if seen % max(1, seen // SAMPLED) == 0 and len(sample) < 10 * SAMPLED:
             sample.append(text)
         reward = row.get("reward")
-        found.append(
+        candidates.append(
             Candidate(
                 seen,
                 stage.name,
@@ -136,7 +136,7 @@ def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
         )
     raw = "\n".join(sample).encode()
     ratio = 1.5 * len(_packed(raw)) / len(raw) if raw else 1.0  # the list repeats messages
-    return found, ratio
+    return candidates, ratio
 
 
 def _rows(stages: Sequence[ViewedStage]) -> Iterator[tuple[ViewedStage, dict[str, Any]]]:
@@ -185,14 +185,14 @@ def _vocabulary(run: str, policy: str) -> str:
 def _note_tokens(row: Mapping[str, Any], run: str, used: dict[str, set[int]]) -> None:
     """Adds the token ids of an episode to those that occur."""
     for agent in (row.get("agents") or {}).values():
-        known = used.setdefault(_vocabulary(run, str(agent.get("policy"))), set())
+        token_ids = used.setdefault(_vocabulary(run, str(agent.get("policy"))), set())
         for turn in agent.get("turns") or ():
             prompt = turn.get("prompt") or (0, None)
             for packed in (turn.get("ids"), prompt[1]):
                 if isinstance(packed, str):
                     kind, _, data = packed.partition(":")
                     ids = np.frombuffer(base64.b64decode(data), f"<{kind}")
-                    known.update(np.unique(ids).tolist())
+                    token_ids.update(np.unique(ids).tolist())
 
 
 def _page(
@@ -203,7 +203,7 @@ def _page(
     pieces: Mapping[str, Sequence[bytes]] | None,
 ) -> str:
     made = _contents(stages, chosen)
-    known = _vocabularies(stages, pieces or {})
+    vocabularies = _vocabularies(stages, pieces or {})
     meta = {
         "format": FORMAT,
         "title": title,
@@ -213,8 +213,10 @@ def _page(
         "shortened": made.listing.shortened,
         "starts": made.starts,
         "stages": [_stage(stage) for stage in stages],
-        "pieces": _tables(known, made.used),
-        "tokenizers": [(name, _digest(known[name])) for name in made.used if name in known],
+        "pieces": _tables(vocabularies, made.used),
+        "tokenizers": [
+            (name, _digest(vocabularies[name])) for name in made.used if name in vocabularies
+        ],
     }
     data = {"meta": _packed_json(meta), "list": _packed_json(made.listing.record())}
     data |= {f"chunk{number}": chunk for number, chunk in enumerate(made.chunks)}
@@ -255,30 +257,37 @@ def _vocabularies(
     stages: Sequence[ViewedStage], pieces: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Sequence[bytes]]:
     """Vocabulary -> bytes of each token."""
-    known: dict[str, Sequence[bytes]] = {}
+    vocabularies: dict[str, Sequence[bytes]] = {}
     for stage in stages:
         for policy, table in {**stage.vocabulary, **pieces}.items():
-            known[_vocabulary(stage.run, policy)] = table
-    return known
+            vocabularies[_vocabulary(stage.run, policy)] = table
+    return vocabularies
 
 
 def _tables(
-    known: Mapping[str, Sequence[bytes]], used: Mapping[str, set[int]]
+    vocabularies: Mapping[str, Sequence[bytes]], used: Mapping[str, set[int]]
 ) -> list[tuple[str, list[tuple[int, str]]]]:
     """Vocabulary -> texts of the tokens that occur, each byte as one character."""
     return [
-        (name, [(i, known[name][i].decode("latin-1")) for i in sorted(ids) if i < len(known[name])])
+        (
+            name,
+            [
+                (i, vocabularies[name][i].decode("latin-1"))
+                for i in sorted(ids)
+                if i < len(vocabularies[name])
+            ],
+        )
         for name, ids in used.items()
-        if name in known and ids
+        if name in vocabularies and ids
     ]
 
 
 def _digest(pieces: Sequence[bytes]) -> str:
     """A digest by which the page knows that two policies have one vocabulary."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in pieces:
-        found.update(len(piece).to_bytes(4, "little") + piece)
-    return found.hexdigest()[:16]
+        digest.update(len(piece).to_bytes(4, "little") + piece)
+    return digest.hexdigest()[:16]
 
 
 def _packed_json(value: Any) -> str:

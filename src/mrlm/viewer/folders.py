@@ -27,8 +27,8 @@ def runs_in(folder: Path) -> dict[str, Path]:
         raise ConfigError(f"{folder}: folder does not exist; give a run folder, as outputs/NAME")
     if stages_of(folder, folder):
         return {"": folder}
-    found = sorted(path for path in folder.iterdir() if path.is_dir())
-    return {path.name: path for path in found if stages_of(path, folder)}
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    return {path.name: path for path in folders if stages_of(path, folder)}
 
 
 def stages_of(run: Path, root: Path) -> list[ViewedStage]:
@@ -40,18 +40,18 @@ def stages_of(run: Path, root: Path) -> list[ViewedStage]:
     """
     if _begun(run, root):
         return [ViewedStage("", run)]
-    found = [
+    numbered = [
         (int(match[1]), path) for path in run.iterdir() if (match := STAGE.fullmatch(path.name))
     ]
-    return [ViewedStage(path.name, path) for _, path in sorted(found) if _begun(path, root)]
+    return [ViewedStage(path.name, path) for _, path in sorted(numbered) if _begun(path, root)]
 
 
 def _begun(folder: Path, root: Path) -> bool:
     if not folder.is_dir():
         return False
     try:
-        found = [run_file(folder, name) for name in (CONFIG, METRICS, VOCABULARY)]
-        files = [path for path in (*found, episode_file(folder)) if path is not None]
+        file_paths = [run_file(folder, name) for name in (CONFIG, METRICS, VOCABULARY)]
+        files = [path for path in (*file_paths, episode_file(folder)) if path is not None]
     except ConfigError:  # a link that leads out of the folder
         return False
     return any(path.name != VOCABULARY for path in files) and all(

@@ -50,21 +50,21 @@ class Thinning:
             parts: from the first one of a file, or later ones.
             seen: numbers of training steps and of evaluations before these, which are counted on.
         """
-        seen, found = [0, 0] if seen is None else seen, []
+        seen, listed = [0, 0] if seen is None else seen, []
         for part in parts:
             every = self.evaluations if part.evaluation else self.training
             if part.at >= self.since or seen[part.evaluation] % every == 0:
-                found.append(part)
+                listed.append(part)
             seen[part.evaluation] += 1
-        return found
+        return listed
 
     def sentence(self, parts: Sequence[Part]) -> str:
         """The rule, for readers of the page; empty if everything is listed."""
         if self.training == self.evaluations == 1:
             return ""
         first = bisect_left(parts, self.since, key=lambda part: part.at)
-        known = first < len(parts)
-        newest = f"everything from step {parts[first].step} on; before it " if known else ""
+        has_newest = first < len(parts)
+        newest = f"everything from step {parts[first].step} on; before it " if has_newest else ""
         tests = _every(self.evaluations, "evaluation")
         return f"{newest}{tests} and {_every(self.training, 'training step')}"
 
@@ -119,21 +119,21 @@ class StageFollower:
         limit: bytes of episodes that are listed.
     """
 
-    def __init__(self, stage: ViewedStage, known: dict[str, Any], limit: int) -> None:
+    def __init__(self, stage: ViewedStage, state: dict[str, Any], limit: int) -> None:
         self.stage: ViewedStage = stage
         self.limit: int = limit
-        self.parts: GrowingParts = GrowingParts(stage.folder, Position(*known.get("episodes", ())))
-        self._begin(known)
+        self.parts: GrowingParts = GrowingParts(stage.folder, Position(*state.get("episodes", ())))
+        self._begin(state)
 
-    def _begin(self, known: dict[str, Any]) -> None:
+    def _begin(self, state: dict[str, Any]) -> None:
         stage = self.stage
         lines = {"metrics": METRICS, "alarms": ALARMS}
         self.lines: dict[str, GrowingLines] = {
-            name: GrowingLines(stage.folder / file, Position(*known.get(name, ())))
+            name: GrowingLines(stage.folder / file, Position(*state.get(name, ())))
             for name, file in lines.items()
         }
-        self.rule: Thinning | None = Thinning(*known["rule"]) if "rule" in known else None
-        self._listed: int = known.get("listed", 0)
+        self.rule: Thinning | None = Thinning(*state["rule"]) if "rule" in state else None
+        self._listed: int = state.get("listed", 0)
         """Offset up to which parts were listed or left out."""
         self._waiting: deque[Part] = deque()
         self._seen = [0, 0]
@@ -151,7 +151,9 @@ class StageFollower:
 
     def record(self) -> dict[str, Any]:
         """The position as JSON."""
-        found: dict[str, Any] = {name: each.position.record() for name, each in self.lines.items()}
+        contents: dict[str, Any] = {
+            name: follower.position.record() for name, follower in self.lines.items()
+        }
         if self.rule is not None:
             rule = [self.rule.since, self.rule.training, self.rule.evaluations]
             at = min(self._listed, self.parts.position.at)
@@ -159,8 +161,8 @@ class StageFollower:
             path = episode_file(self.stage.folder)
             if path is not None and at:
                 mark.move(path, at)
-            found |= {"episodes": mark.record(), "rule": rule, "listed": self._listed}
-        return found
+            contents |= {"episodes": mark.record(), "rule": rule, "listed": self._listed}
+        return contents
 
     def about(self) -> dict[str, Any] | None:
         """Name, settings and checkpoints of the stage; `None` if they are as before."""
@@ -170,9 +172,13 @@ class StageFollower:
         profile = self.stage.folder / PROFILE
         size = profile.stat().st_size if profile.is_file() else 0
         # phases are sent whole: each time the file has grown by a tenth, not at every step
-        known = self._about
-        grown = known is None or size > 1.1 * self._profiled or size < self._profiled
-        if known is not None and not grown and (times, saved) == (self._times, known["saved"]):
+        previous = self._about
+        grown = previous is None or size > 1.1 * self._profiled or size < self._profiled
+        if (
+            previous is not None
+            and not grown
+            and (times, saved) == (self._times, previous["saved"])
+        ):
             return None
         self._times = times
         self._about = {
@@ -236,8 +242,8 @@ class StageFollower:
                 listing.add(self.stage.name, json.loads(line))
                 size += len(line)
                 if size >= CHUNK or number == len(lines) - 1:
-                    place = {"stage": self.stage.name, "at": part.at, "size": part.size}
-                    chunks.append((number + 1 - first, place | {"first": first}))
+                    location = {"stage": self.stage.name, "at": part.at, "size": part.size}
+                    chunks.append((number + 1 - first, location | {"first": first}))
                     first, size = number + 1, 0
         return {
             "list": listing.record(),
@@ -248,8 +254,8 @@ class StageFollower:
 
 def checkpoints_of(folder: Path) -> list[str]:
     """Names of the whole checkpoints of a stage, the newest first, after `final`."""
-    found = [path.parent.name for path in folder.glob("checkpoint-*/manifest.json")]
-    numbered = [name for name in found if name.rpartition("-")[2].isdecimal()]
+    names = [path.parent.name for path in folder.glob("checkpoint-*/manifest.json")]
+    numbered = [name for name in names if name.rpartition("-")[2].isdecimal()]
     saved = sorted(numbered, key=lambda name: -int(name.rpartition("-")[2]))
     return ["final", *saved] if (folder / "final").is_dir() else saved
 
@@ -274,7 +280,7 @@ class RunFollower:
 
     def position(self) -> str:
         """The position after the last piece, for another stream."""
-        return json.dumps({name: each.record() for name, each in self._stages.items()})
+        return json.dumps({name: follower.record() for name, follower in self._stages.items()})
 
     def pieces(self) -> Iterator[tuple[str, Piece]]:
         """The new pieces, each with its name: `piece`, or `reset` where the page has to forget
@@ -295,23 +301,23 @@ class RunFollower:
     def _pieces(self) -> Iterator[tuple[str, Piece]]:
         for stage in stages_of(self.run, self.root):
             if stage.name not in self._stages:
-                known = self._known.pop(stage.name, {})
-                self._stages[stage.name] = StageFollower(stage, known, self.limit)
+                state = self._known.pop(stage.name, {})
+                self._stages[stage.name] = StageFollower(stage, state, self.limit)
         first, self._begun = not self._begun, True
         for name, stage in self._stages.items():
             about = stage.about()
             if about is not None:
                 yield "piece", {"stages": [about]}
-            for found in stage.rows():
-                yield "piece", {"stages": [{"name": name, **found}]}
+            for piece in stage.rows():
+                yield "piece", {"stages": [{"name": name, **piece}]}
         if first:
             yield "piece", {"meta": self._meta(filling=True)}
         for name, stage in self._stages.items():
-            for found in stage.episodes():
-                filling, shortened = found.pop("filling"), found.pop("shortened")
+            for piece in stage.episodes():
+                filling, shortened = piece.pop("filling"), piece.pop("shortened")
                 filling |= name != list(self._stages)[-1] or self.waiting
                 marks = {"shortened": True} if shortened else {}
-                yield "piece", found | {"meta": self._meta(filling=filling) | marks}
+                yield "piece", piece | {"meta": self._meta(filling=filling) | marks}
         if first:
             yield "piece", {"meta": self._meta(filling=self.waiting)}
 
@@ -319,19 +325,22 @@ class RunFollower:
     def waiting(self) -> bool:
         """Whether more can be read at once."""
         stages = self._stages.values()
-        return any(each.parts.more or any(x.more for x in each.lines.values()) for each in stages)
+        return any(
+            follower.parts.more or any(x.more for x in follower.lines.values())
+            for follower in stages
+        )
 
     def _meta(self, *, filling: bool) -> dict[str, Any]:
         rules = {
-            name: each.rule.sentence(each.parts.known)
-            for name, each in self._stages.items()
-            if each.rule is not None
+            name: follower.rule.sentence(follower.parts.known)
+            for name, follower in self._stages.items()
+            if follower.rule is not None
         }
         several = len(self._stages) > 1
         texts = [f"{name}: {text}" if several else text for name, text in rules.items() if text]
         return {
             "title": self.run.resolve().name,
-            "total": sum(each.parts.episodes for each in self._stages.values()),
+            "total": sum(follower.parts.episodes for follower in self._stages.values()),
             "choice": "; ".join(texts),
             "filling": filling,
         }
@@ -340,7 +349,7 @@ class RunFollower:
 def _position(text: str) -> dict[str, dict[str, Any]]:
     """A position as the page sends it; one that cannot be read is that of the beginning."""
     try:
-        found = json.loads(text)
+        positions = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return positions if isinstance(positions, dict) else {}

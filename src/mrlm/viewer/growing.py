@@ -188,10 +188,10 @@ class GrowingParts:
         self._tries = self._tries + 1 if tail == self._tail else 0
         self._tail = tail
         if self._tries == (self.folder / INDEX).is_file():
-            found = list(islice(scanned_parts(path, self.end), SCANNED))
-            for part in found:
+            new_parts = list(islice(scanned_parts(path, self.end), SCANNED))
+            for part in new_parts:
                 self._add(part)
-            self.more = len(found) == SCANNED
+            self.more = len(new_parts) == SCANNED
 
     def _add(self, part: Part) -> None:
         self.known.append(replace(part, ids=None))

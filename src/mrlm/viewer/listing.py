@@ -120,12 +120,14 @@ def _flags(row: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> int:
 
 def _text(agents: Mapping[str, Any]) -> str:
     """The messages of an episode, each once, completions first."""
-    own: dict[str, None] = {}
+    completions: dict[str, None] = {}
     read: dict[str, None] = {}
     for name, agent in agents.items():
         for message in agent.get("messages") or ():
             content = message.get("content")
             if isinstance(content, str):
-                (own if message.get("agent") == name else read)[content] = None
-        own |= dict.fromkeys(turn["text"] for turn in agent.get("turns") or () if turn.get("text"))
-    return " \u00b7 ".join([*own, *(text for text in read if text not in own)])
+                (completions if message.get("agent") == name else read)[content] = None
+        completions |= dict.fromkeys(
+            turn["text"] for turn in agent.get("turns") or () if turn.get("text")
+        )
+    return " \u00b7 ".join([*completions, *(text for text in read if text not in completions)])

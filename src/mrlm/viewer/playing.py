@@ -106,8 +106,8 @@ def _work(play: PlayFunction, run: Path, request: dict[str, Any], answer: Connec
     from mrlm.core.user_errors import explain
 
     try:
-        found = play(run, request.pop("id"), **request)
-        text = json.dumps({"rows": [dict(each.row) for each in found]}, allow_nan=False)
+        branches = play(run, request.pop("id"), **request)
+        text = json.dumps({"rows": [dict(branch.row) for branch in branches]}, allow_nan=False)
     except Exception as error:  # of the run's own code: the page shows it
         text = json.dumps({"error": explain(error)})
     answer.send_bytes(text.encode())
@@ -125,22 +125,22 @@ def checked(request: Any, saved: Sequence[str]) -> dict[str, Any]:
     """
     if not isinstance(request, dict):
         raise PlayError("the request is not an object")
-    known = {"step": None, "n": 1, "greedy": False, "weights": None, "message": None} | request
-    number, message = known["n"], known["message"]
+    fields = {"step": None, "n": 1, "greedy": False, "weights": None, "message": None} | request
+    number, message = fields["n"], fields["message"]
     rules = {
-        "id": isinstance(known.get("id"), str),
-        "agent": isinstance(known.get("agent"), str),
-        "turn": _whole(known.get("turn")),
-        "step": known["step"] is None or _whole(known["step"]),
+        "id": isinstance(fields.get("id"), str),
+        "agent": isinstance(fields.get("agent"), str),
+        "turn": _whole(fields.get("turn")),
+        "step": fields["step"] is None or _whole(fields["step"]),
         "n": _whole(number) and 1 <= number <= MOST,
-        "greedy": isinstance(known["greedy"], bool),
-        "weights": known["weights"] is None or known["weights"] in saved,
+        "greedy": isinstance(fields["greedy"], bool),
+        "weights": fields["weights"] is None or fields["weights"] in saved,
         "message": message is None or (isinstance(message, str) and len(message) <= LONGEST),
     }
-    wrong = [name for name, right in rules.items() if not right] + sorted(known.keys() - rules)
+    wrong = [name for name, right in rules.items() if not right] + sorted(fields.keys() - rules)
     if wrong:
         raise PlayError(f"the request is wrong in: {', '.join(wrong)}")
-    return known
+    return fields
 
 
 def _whole(value: Any) -> bool:

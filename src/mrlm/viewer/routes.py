@@ -188,14 +188,14 @@ class ViewHandler(BaseHTTPRequestHandler):
             if path is None or min(at, size, first, count) < 0 or size > path.stat().st_size - at:
                 raise EOFError
             lines = lines_of(path, at, size)[first : first + count]
-            found = [json.loads(line) for line in lines]
+            rows = [json.loads(line) for line in lines]
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise HTTPError(410, "the record was written again; reload the page") from error
         explained = stage.explained
         self._json(
             [
                 row | ({"explained": explained[key]} if key in explained else {})
-                for row in found
+                for row in rows
                 if (key := (row["id"], row.get("step") or 0))
             ]
         )
@@ -235,8 +235,8 @@ class ViewHandler(BaseHTTPRequestHandler):
                 view.stopping.wait(INTERVAL)
 
     def _event(self, kind: str, piece: dict[str, Any], position: str | None = None) -> None:
-        known = "" if position is None else f"id: {position}\n"
-        self.wfile.write(f"event: {kind}\n{known}data: {json.dumps(piece)}\n\n".encode())
+        event_id = "" if position is None else f"id: {position}\n"
+        self.wfile.write(f"event: {kind}\n{event_id}data: {json.dumps(piece)}\n\n".encode())
 
     def _post(self) -> None:
         run, name = self._run(urlsplit(self.path).path)
@@ -297,15 +297,15 @@ class ViewHandler(BaseHTTPRequestHandler):
 
 def _described(folder: Path) -> list[dict[str, Any]]:
     """The runs of a folder: the newest first, with the last row of their metrics."""
-    found = []
+    runs = []
     for name, path in runs_in(folder).items():
         stages = stages_of(path, folder)
         files = [stage.folder / METRICS for stage in stages]
         written = [file for file in files if file.is_file()]
         last = _last_row(written[-1]) if written else {}
         changed = max((file.stat().st_mtime for file in written), default=0.0)
-        found.append({"name": name, "stages": len(stages), "changed": changed, "last": last})
-    return sorted(found, key=lambda each: -each["changed"])
+        runs.append({"name": name, "stages": len(stages), "changed": changed, "last": last})
+    return sorted(runs, key=lambda entry: -entry["changed"])
 
 
 def _last_row(path: Path) -> dict[str, Any]:

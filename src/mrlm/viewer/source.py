@@ -51,10 +51,10 @@ class ViewedStage:
     @property
     def config(self) -> dict[str, Any]:
         try:
-            found = yaml.safe_load(self.config_text)
+            settings = yaml.safe_load(self.config_text)
         except yaml.YAMLError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return settings if isinstance(settings, dict) else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -91,18 +91,18 @@ class ViewedStage:
         Raises:
             ConfigError: a file is not such a result.
         """
-        found = {}
+        results = {}
         for path in sorted((self.folder / REPLAYED).glob("*.json")):
             try:
                 run_file(self.folder, f"{REPLAYED}/{path.name}")
                 result = json.loads(path.read_text(encoding="utf-8"))
-                found[result["episode"], result["step"]] = result
+                results[result["episode"], result["step"]] = result
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(
                     f"{path}: not a result of `mrlm why --save` ({error!r}); remove the file, or "
                     "write it again"
                 ) from error
-        return found
+        return results
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         """The rows of a file of JSON lines, without an incomplete end; none without the file."""
@@ -133,12 +133,12 @@ def viewed_runs(folders: Sequence[Path]) -> list[ViewedStage]:
     """
     if len(folders) == 1:
         return viewed_stages(folders[0])
-    found = []
+    viewed = []
     for run, folder in zip(run_names(folders), folders, strict=True):
         for stage in viewed_stages(folder):
             name = f"{run}/{stage.name}" if stage.name else run
-            found.append(ViewedStage(name, stage.folder, run))
-    return found
+            viewed.append(ViewedStage(name, stage.folder, run))
+    return viewed
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:

@@ -30,13 +30,13 @@ SOURCES: Mapping[str, str] = {"system": "system", "user": "user", "assistant": "
 def write(chosen: Selection, output: Path) -> int:
     """`write_each` of trajectories."""
     return write_each(
-        chosen, output, ".json", lambda each: json.dumps(trajectory(each), allow_nan=False)
+        chosen, output, ".json", lambda episode: json.dumps(trajectory(episode), allow_nan=False)
     )
 
 
 def trajectory(episode: RecordedEpisode) -> dict[str, Any]:
     """The trajectory of an episode."""
-    acting = [agent for agent, known in episode.row["agents"].items() if known.get("turns")]
+    acting = [agent for agent, agent_row in episode.row["agents"].items() if agent_row.get("turns")]
     about = {
         **{"step": episode.step, "group": episode.row.get("group")},
         **{"environment": episode.row["environment"], "task_id": episode.row["task_id"]},
@@ -60,16 +60,16 @@ def _head(name: str, version: str, **more: str) -> dict[str, Any]:
 
 def _of_agent(episode: RecordedEpisode, agent: str) -> dict[str, Any]:
     """The trajectory of one agent: its conversation, with tokens where they are recorded."""
-    known = episode.row["agents"][agent]
+    agent_row = episode.row["agents"][agent]
     made = _numbered(_steps(conversation(episode, agent)))
     turns = episode.agent_turns(agent)
     total = {
         "total_completion_tokens": sum(turn.row.get("tokens") or 0 for turn in turns),
         "total_steps": len(made),
-        "extra": {"reward": known["reward"]},
+        "extra": {"reward": agent_row["reward"]},
     }
     weights = max((turn.row.get("version") or 0 for turn in turns), default=0)
-    head = _head(agent, f"weights {weights}", model_name=str(known["policy"]))
+    head = _head(agent, f"weights {weights}", model_name=str(agent_row["policy"]))
     return head | {"trajectory_id": agent, "steps": made, "final_metrics": total}
 
 
@@ -128,10 +128,10 @@ def _joint_steps(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
     for entry in transcript(episode):
         if entry.turn is None:
             continue
-        place = places[entry.agent] = places.get(entry.agent, -1) + 1
+        index = places[entry.agent] = places.get(entry.agent, -1) + 1
         reference = {
             "trajectory_id": entry.agent,
-            "extra": {"step_id": steps[entry.agent][place]},
+            "extra": {"step_id": steps[entry.agent][index]},
         }
         yield {
             "source": "agent",

@@ -25,7 +25,7 @@ def write(chosen: Selection, output: Path) -> int:
         chosen,
         output,
         ".jsonl",
-        lambda each: "".join(json.dumps(line) + "\n" for line in session(each)),
+        lambda episode: "".join(json.dumps(line) + "\n" for line in session(episode)),
     )
 
 
@@ -41,8 +41,8 @@ def session(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
         **{"status": row["status"], "error": row.get("error"), "reward": episode.reward},
         "scores": row.get("metrics") or {},
         "agents": {
-            name: {"policy": known["policy"], "reward": known["reward"]}
-            for name, known in row["agents"].items()
+            name: {"policy": agent_row["policy"], "reward": agent_row["reward"]}
+            for name, agent_row in row["agents"].items()
         },
     }
     for entry in transcript(episode):

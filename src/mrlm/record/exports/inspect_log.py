@@ -49,7 +49,7 @@ def sample(episode: RecordedEpisode) -> dict[str, Any]:
     row = episode.row
     entries = transcript(episode)
     name = f"{episode.id}@{episode.step}"
-    messages = [_message(entry) | {"id": f"{name}/{place}"} for place, entry in enumerate(entries)]
+    messages = [_message(entry) | {"id": f"{name}/{index}"} for index, entry in enumerate(entries)]
     task = row.get("task") or {}
     answer = task.get("answer", "")
     made: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _header(run: RecordedRun, totals: _Totals) -> dict[str, Any]:
     results = {
         "total_samples": totals.count,
         "completed_samples": totals.count - totals.failed,
-        "scores": [_mean(name, found) for name, found in totals.values.items()],
+        "scores": [_mean(name, values_found) for name, values_found in totals.values.items()],
     }
     spec = {
         **{"created": created, "task": name, "run_id": name, "task_id": name, "config": {}},
@@ -126,10 +126,10 @@ def _json(value: Any) -> str:
 
 def _scores(episode: RecordedEpisode) -> dict[str, float]:
     """The team's reward, those of the agents, and their components."""
-    known = {"reward": episode.reward}
-    known |= {f"{name}/reward": agent["reward"] for name, agent in episode.row["agents"].items()}
-    known |= episode.row.get("metrics") or {}
-    return {name: value for name, value in known.items() if value is not None}
+    scores = {"reward": episode.reward}
+    scores |= {f"{name}/reward": agent["reward"] for name, agent in episode.row["agents"].items()}
+    scores |= episode.row.get("metrics") or {}
+    return {name: value for name, value in scores.items() if value is not None}
 
 
 def _mean(name: str, values: list[float]) -> dict[str, Any]:

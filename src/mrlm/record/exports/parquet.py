@@ -83,20 +83,20 @@ def _rows(episode: RecordedEpisode, columns: Sequence[str]) -> Iterator[dict[str
     }
     read: dict[str, list[dict[str, Any]]] = {}
     for entry in transcript(episode):
-        known = read.setdefault(entry.agent, [])
+        pending = read.setdefault(entry.agent, [])
         if entry.turn is None:
             sender = entry.sender
-            known.append({"role": entry.role, "content": entry.text, "agent": sender})
+            pending.append({"role": entry.role, "content": entry.text, "agent": sender})
             continue
         turn = entry.turn
-        found = turn.columns
+        token_columns = turn.columns
         components = turn.row.get("components") or {}
         yield (
             turn_record(episode, turn)
             | shared
             | {"finish_reason": turn.row.get("finish_reason"), "why": turn.row.get("why")}
-            | {"messages": list(known), "prompt_ids": turn.prompt_ids, "ids": turn.ids}
+            | {"messages": list(pending), "prompt_ids": turn.prompt_ids, "ids": turn.ids}
             | {f"component/{name}": value for name, value in components.items()}
-            | {name: found.get(name) for name in columns}
+            | {name: token_columns.get(name) for name in columns}
         )
-        known.clear()
+        pending.clear()

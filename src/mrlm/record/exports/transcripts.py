@@ -77,13 +77,13 @@ class Entry:
     @property
     def facts(self) -> dict[str, Any]:
         """Numbers of the turn; the agent alone for a message that was not sampled."""
-        known = {"agent": self.agent} | ({"sender": self.sender} if self.sender else {})
+        fields = {"agent": self.agent} | ({"sender": self.sender} if self.sender else {})
         if self.turn is None:
-            return known
+            return fields
         row = self.turn.row
         names = ("step", "order", "index", "version", "trained", "reward", "advantage", "return")
         return (
-            known
+            fields
             | {"policy": self.turn.policy}
             | {name: row[name] for name in names if row.get(name) is not None}
             | {"components": dict(row.get("components") or {})}
@@ -123,11 +123,11 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
     messages = episode.row["agents"][agent].get("messages", ())
     waiting: deque[str] = deque()  # tool calls without an answer
 
-    def entry(place: int, turn: RecordedTurn | None = None) -> Entry:
-        message = messages[place]
+    def entry(index: int, turn: RecordedTurn | None = None) -> Entry:
+        message = messages[index]
         calls = tuple(
-            _call(each, f"{agent}-{place}-{number}")
-            for number, each in enumerate(message.get("tool_calls") or ())
+            _call(record, f"{agent}-{index}-{number}")
+            for number, record in enumerate(message.get("tool_calls") or ())
         )
         waiting.extend(call.id for call in calls)
         answers = message.get("tool_call_id")
@@ -141,15 +141,15 @@ def _conversation(episode: RecordedEpisode, agent: str) -> Iterator[list[Entry]]
 
     read = 0
     for turn in episode.agent_turns(agent):
-        place = turn.row.get("message")
-        if place is None:  # a message that the agent's conversation does not keep
+        position = turn.row.get("message")
+        if position is None:  # a message that the agent's conversation does not keep
             observed = turn.row.get("finish_reason") == OBSERVATION  # part of a message
             yield [] if observed else [Entry(agent, "assistant", turn.text, turn=turn)]
             continue
-        before = [entry(each) for each in range(read, place)]
-        yield [*before, entry(place, turn)]
-        read = max(read, place + 1)
-    yield [entry(each) for each in range(read, len(messages))]
+        before = [entry(offset) for offset in range(read, position)]
+        yield [*before, entry(position, turn)]
+        read = max(read, position + 1)
+    yield [entry(offset) for offset in range(read, len(messages))]
 
 
 def _call(record: Mapping[str, Any], name: str) -> RecordedCall:
@@ -159,5 +159,7 @@ def _call(record: Mapping[str, Any], name: str) -> RecordedCall:
     if isinstance(arguments, str):
         with suppress(ValueError):  # then it is kept as it was written
             arguments = json.loads(arguments)
-    known = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-    return RecordedCall(str(record.get("id") or name), str(function.get("name", "")), known)
+    named_arguments = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    return RecordedCall(
+        str(record.get("id") or name), str(function.get("name", "")), named_arguments
+    )
