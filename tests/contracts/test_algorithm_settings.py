@@ -181,5 +181,5 @@ def test_every_condition_of_a_setting_has_a_case() -> None:
 
 
 if __name__ == "__main__":
-    found = table(registry.names("algorithms"))
+    found = table(named(yaml.safe_load(TABLE.read_text(encoding="utf-8"))))
     TABLE.write_text(yaml.safe_dump(found, width=100, default_flow_style=None), encoding="utf-8")
