@@ -149,8 +149,7 @@ class Trainer:
         model = one_of("model", policy_or_model, model, agent_model)
         tokenizer = one_of("tokenizer", tokenizer, processing_class)
         reward_func = one_of("reward_func", reward_func, reward_funcs)
-        words = adapter_words(peft_config) | words
-        words, settings = joined_words(args, words)
+        words, settings = joined_words(args, adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
         num_agents = count_of(num_agents, agents, kind, settings, words)
         environments, rows = environments_or_rows(data, environment)
@@ -158,10 +157,8 @@ class Trainer:
         scoring = rewards_of(reward_weights, settings, words)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor}
         self.config: ExperimentConfig = self._config(config, settings, words)
-        watched, configured = (
-            listed(eval_envs),
-            self.config.environments or self.config.data.dataset,
-        )
+        watched = listed(eval_envs)
+        configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
@@ -169,8 +166,8 @@ class Trainer:
             self.config, model, tokenizer, environments, watched = opened_llm(
                 model, tokenizer, self.config, self._parts, environments, watched
             )
-        live = workflow, external_transition
-        self.config = with_parts(self.config, self._parts, wandb_config, *live)
+        live = wandb_config, workflow, external_transition
+        self.config = with_parts(self.config, self._parts, *live)
         self._parts.environments, self._parts.eval_environments = environments, watched
         names = names_of(agents, num_agents)
         self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)

@@ -109,10 +109,7 @@ class OnRay(InProcess):
     def _place(self) -> None:
         """Reserves pools and starts the workers, which then build their parts."""
         settings = self.settings
-        pools = {
-            n: ActorPool(f"{KEY}.pools.{n}", worker_title)
-            for n, worker_title in settings.pools.items()
-        }
+        pools = {n: ActorPool(f"{KEY}.pools.{n}", title) for n, title in settings.pools.items()}
         alone: list[tuple[ActorPool, bool]] = []
 
         def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> WorkerSlot:

@@ -256,6 +256,11 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
 # -- requirements ----------------------------------------------------------------------------------
 
 
+def _memory_of(config: ExperimentConfig) -> torch.device:
+    """The device whose memory the models of a config take: the host's, unless it is CUDA."""
+    return torch.device("cuda" if device_type(config) == "cuda" else "cpu")
+
+
 def arithmetic_of(
     plan: RunPlan,
     *,
@@ -280,7 +285,7 @@ def arithmetic_of(
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
         accelerated=device_type(config) != "cpu",
-        free=free_memory(torch.device(device_type(config))) if free is None else free,
+        free=free_memory(_memory_of(config)) if free is None else free,
         parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
         policies=assignment.policies,

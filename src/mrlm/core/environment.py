@@ -52,7 +52,7 @@ class Environment(Constructed):
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread with a deadline. Fast environments set it to `False`."""
-    isolation: Any = None
+    isolation: str | Mapping[str, object] | None = None
     """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mrlm.core.errors import EpisodeError, well_formed
+from mrlm.core.errors import EpisodeError
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
@@ -79,7 +79,6 @@ class Message:
                 f"Message content must be a str, not {type(self.content).__name__}: "
                 f"{self.content!r}"
             )
-        well_formed(self.content, "the content of a message")
         if not isinstance(self.role, Role):
             object.__setattr__(self, "role", Role(self.role))
 

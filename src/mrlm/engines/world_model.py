@@ -73,7 +73,7 @@ class WorldModel:
         """Append the agent's action: its sampled tokens if they are this model's ids of the text,
         else the ids of the text."""
         chat = self.chat
-        text = action.content
+        text = action.content.encode("utf-8", "replace").decode()  # a lone surrogate has no tokens
         prompt, sampled = chat.prompt(talk.messages, talk.last), action.turn
         if sampled is None or not self._own(sampled, text):
             ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]

@@ -351,10 +351,7 @@ def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     sums: dict[str, list[float]] = {}
     for part in global_gather({key: [float(x) for x in row] for key, row in table.items()}):
         for key, row in part.items():
-            previous = sums.get(key)
-            sums[key] = (
-                row if previous is None else [a + b for a, b in zip(previous, row, strict=True)]
-            )
+            sums[key] = [a + b for a, b in zip(sums[key], row, strict=True)] if key in sums else row
     return sums
 
 
@@ -384,9 +381,8 @@ def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
     moments: dict[str, Moments] = {}
     for key, (count, _) in sums.items():
         flat = count < 2 or min(ranges[key]) == max(ranges[key])
-        moments[key] = Moments(
-            int(count), means[key], 0.0 if flat else squares[key][0] / (count - 1)
-        )
+        variance = 0.0 if flat else squares[key][0] / (count - 1)
+        moments[key] = Moments(int(count), means[key], variance)
     return moments
 
 

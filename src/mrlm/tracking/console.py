@@ -124,7 +124,7 @@ class ConsoleLog:
             job()
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             self._shown, self._live = False, None
-            if isinstance(error, BrokenPipeError):  # later output must not fail either
+            if isinstance(error, OSError):  # later output must not fail either
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             log.warning("the display of the run is stopped: %s", error)
 

@@ -19,7 +19,6 @@ from mrlm.serving.policies.connections import Connections
 HALF = "a\ud800b"
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"text": HALF}}}
 DOORS = {
-    "message": lambda chat: Message(HALF),
     "row": lambda chat: read_message({"role": "user", "content": HALF}, "rows.jsonl, row 3"),
     "parts": lambda chat: read_message({"role": "user", "content": [{"text": HALF}]}, "row 3"),
     "thought": lambda chat: read_message(

@@ -161,4 +161,5 @@ def test_a_step_that_runs_out_of_memory_is_computed_again_in_smaller_parts(
             assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-6)
     for learner, other in zip(learners, expected, strict=True):
         for weight, same in zip(learner.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(weight, same, rtol=1e-6, atol=1e-6)
+            # Adam divides by the gradient's size, so rounding of a tiny one moves a weight more.
+            torch.testing.assert_close(weight, same, rtol=1e-5, atol=5e-6)

@@ -13,7 +13,7 @@ from mrlm.tracking.run_log import RunLog
 
 GAME = {"env_type": "matrix", "game": "xor", "normalized": True}
 TRAINING = {"algorithm": "mappo", "num_iterations": 1, "batch_size": 4, "checks": "off"}
-SIZE = "4 tasks x 1 samples = 4 episodes a step, 2 agents, 1 step"
+SIZE = "4 tasks x 1 sample = 4 episodes a step, 2 agents, 1 step"
 
 
 def config(folder: Path, **more: Any) -> ExperimentConfig:
