@@ -34,6 +34,7 @@ from mrlm.record.vocabulary import VOCABULARY, write_vocabulary
 from mrlm.record.writer import check_new, write_record
 from mrlm.sandbox import opened
 from mrlm.teams.saving import write_team
+from mrlm.tracking.console import leave_closed_terminal
 from mrlm.tracking.summary import run_summary, tied_steps
 from mrlm.train import train
 from mrlm.training.iteration import evaluate_groups
@@ -380,6 +381,7 @@ def _signals(run: Run) -> AbstractContextManager[None]:
         if run.interrupted:
             raise KeyboardInterrupt
         run.interrupted = run.stopping = True
+        leave_closed_terminal()
         log.warning("stopping after this step; a second signal stops at once")
 
     return handling(("SIGINT", *ENDS), handle)

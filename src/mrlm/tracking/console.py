@@ -6,10 +6,12 @@ import atexit
 import logging
 import os
 import shutil
+import stat
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mrlm.tracking.shown_metrics import ShownMetrics, sparkline
@@ -206,6 +208,14 @@ def _grid(table: Sequence[Sequence[str]]) -> Any:
 def is_terminal() -> bool:
     """Whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere instead of to a terminal that was closed, where every write is an error."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed, too
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def clock(seconds: float) -> str:
