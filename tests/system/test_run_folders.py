@@ -34,7 +34,7 @@ class Slow(SimulatedEnvironment):
 """
 CONFIG = """\
 environments: [{env_type: 'slow:Slow'}]
-training: {algorithm: reinforce, num_iterations: 500, batch_size: 2, learning_rate: 1e-3}
+training: {algorithm: reinforce, num_iterations: 100000, batch_size: 2, learning_rate: 1e-3}
 generation: {max_new_tokens: 4}
 """
 
