@@ -75,14 +75,17 @@ def write_message(message: Message) -> dict[str, Any]:
         "content": message.content,
         "agent": message.agent,
     }
-    more = {
-        "tool_calls": list(message.tool_calls) or None,
-        "tool_call_id": message.tool_call_id,
-        "name": message.name,
-        "reasoning_content": message.reasoning,
-        "weight": message.weight,
-    }
-    return row | {name: value for name, value in more.items() if value is not None}
+    if message.tool_calls:
+        row["tool_calls"] = list(message.tool_calls)
+    if message.tool_call_id is not None:
+        row["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        row["name"] = message.name
+    if message.reasoning is not None:
+        row["reasoning_content"] = message.reasoning
+    if message.weight is not None:
+        row["weight"] = message.weight
+    return row
 
 
 def read_tools(value: Any, where: str) -> list[dict[str, Any]]:

@@ -37,6 +37,8 @@ end of its prompt."""
 END = 16
 """Tokens at the end of a prompt that may open a thought."""
 _OPENS = re.compile("|".join(map(re.escape, MARKS)))
+_BEGINS = re.compile("|".join({re.escape(mark[0]) for pair in MARKS.items() for mark in pair}))
+"""Characters that marks begin with: most texts have none of them."""
 
 
 def opened_by(prompt: str) -> str | None:
@@ -96,6 +98,8 @@ def without_thoughts(text: str, opened: bool = False) -> str:
         >>> without_thoughts("<think>2 or 3?</think> It is 2.")
         ' It is 2.'
     """
+    if _BEGINS.search(text) is None:
+        return "" if opened else text
     ends = (text.rfind(mark) + len(mark) for mark in MARKS.values() if mark in text)
     end = max(ends, default=0)
     if (opened and not end) or any(text.find(mark, end) >= 0 for mark in MARKS):
