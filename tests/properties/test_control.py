@@ -104,8 +104,6 @@ SOURCES = [
 
 def takes(chat: Chat, source: str) -> bool:
     """Whether a template renders what a source says at all."""
-    if source == "schema":
-        return chat.takes_tools
     if source == "arguments":
         return "tool['function']['arguments'] +" not in chat.template  # DeepSeek's takes text
     return source != "written arguments" or "_args.items()" not in chat.template  # GLM's does not

@@ -26,7 +26,7 @@ from mrlm.core.control_tokens import Control
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
 from mrlm.core.messages import REASONING
-from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
+from mrlm.core.template_messages import alternating, explained, forms, lost, plain, without_system
 from mrlm.core.template_work import place_of, rendering
 from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
@@ -233,15 +233,7 @@ class Chat:
         for message in messages:
             more |= message.get("kwargs", {})
         tools = next((message["tools"] for message in messages if "tools" in message), None)
-        if tools is None:
-            return {**self.template_kwargs, **more}
-        if not self.takes_tools:
-            raise ChatTemplateError(
-                "the conversation has tools to be explained by the chat template, and this "
-                "template takes none; use a model or a chat template that does, or leave them out "
-                "and describe them in a message (call_format: tool_call of an environment)"
-            )
-        return {"tools": tools, **self.template_kwargs, **more}
+        return {**({} if tools is None else {"tools": tools}), **self.template_kwargs, **more}
 
     def acceptable(
         self,
@@ -253,6 +245,9 @@ class Chat:
         """The first form of the conversation that the template accepts without leaving out a call
         (or, if it is to be `whole`, a text), and its text."""
         conversation = [self._as_dict(message, index) for index, message in enumerate(messages)]
+        if not self.takes_tools and (named := explained(conversation)) is not conversation:
+            self.say(f"{self.title} explains no tools; they are described in the system message")
+            conversation, whole = named, True
         refused: TemplateError | None = None
         partial: tuple[list[dict[str, Any]], str] | None = None
         for rewrite in (
