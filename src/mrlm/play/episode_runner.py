@@ -253,6 +253,14 @@ class EpisodeRunner:
         episode.close("error")
         episode.error, self.failure = explain(error), error
 
+    def close_agents(self) -> None:
+        """Record what the agents read after their last turns."""
+        try:
+            for agent in self.agents.values():
+                agent.close()
+        except EpisodeError as error:
+            self.fail(error)
+
     async def _note(self) -> None:
         """Record the environment's state and its board, if they are to be recorded."""
         over = self.result.done or self.result.truncated

@@ -350,8 +350,7 @@ class Play(EpisodeSource):
             for branch in runner.family:
                 branch.environment.close()
         for branch in runner.family:
-            for agent in branch.agents.values():
-                agent.close()
+            branch.close_agents()
             if branch.failure is not None:
                 self.failures.note(branch.episode, branch.failure)
         return [branch.episode for branch in runner.family]
