@@ -33,6 +33,8 @@ DIFFERENCES = (
     "drop them",
     "a row of which the template leaves out a call (DeepSeek-R1, GigaChat, gpt-oss: the second) or "
     "a thought (DeepSeek-V3, Gemma 4, Ministral: without a setting) is refused by row and message",
+    "a conversation that the judge cannot render (tools in llama.cpp's DeepSeek-R1, calls in Kimi "
+    "K2) is one error that names the template",
     "a trained message ends with its end token, not with the line break after it, and begins after "
     "the generation prompt, because that is what a policy samples",
 )
