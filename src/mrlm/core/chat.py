@@ -27,7 +27,7 @@ from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
 from mrlm.core.messages import REASONING
 from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
-from mrlm.core.template_work import place_of, rendering
+from mrlm.core.template_work import Rendering, place_of
 from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
@@ -212,7 +212,7 @@ class Chat:
             TemplateError: the template refuses it, or cannot render it.
         """
         variables = self.variables(messages)
-        with rendering():
+        with Rendering():
             return self.tokenizer.apply_chat_template(
                 plain(messages),
                 chat_template=self.template_for(messages),
