@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-OWN = {"quickstart": HERE / "quickstart.py", "grading": HERE / "grading.py"}
+OWN = {name: HERE / f"{name}.py" for name in ("quickstart", "grading", "prompts")}
 """Rows that this program measures where a revision does not have them."""
 MISSING = "missing"
 
