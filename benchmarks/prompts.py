@@ -19,12 +19,12 @@ FEW = 8
 TEXT = "The next move is to the left, then up, and to the left again. "
 
 
-def stages(root: Path, quick: bool = False) -> dict[str, float]:
+def stages(root: Path, quick: bool = False, models: Path | None = None) -> dict[str, float]:
     """Number of turns -> seconds of processor time of a prompt at the end of a conversation of so
     many.
 
     Args:
-        root: unused; the library of the process is measured.
+        root, models: unused; the library of the process is measured.
         quick: a few conversations only.
     """
     tokenizer = AutoTokenizer.from_pretrained(default_model())
