@@ -253,14 +253,6 @@ class EpisodeRunner:
         episode.close("error")
         episode.error, self.failure = explain(error), error
 
-    def close_agents(self) -> None:
-        """Record what the agents read after their last turns."""
-        try:
-            for agent in self.agents.values():
-                agent.close()
-        except EpisodeError as error:
-            self.fail(error)
-
     async def _note(self) -> None:
         """Record the environment's state and its board, if they are to be recorded."""
         over = self.result.done or self.result.truncated
@@ -341,6 +333,15 @@ class EpisodeRunner:
                         f"environment {self.episode.environment!r}: {what} of task "
                         f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
                     ) from error
+
+
+def close_agents(runner: EpisodeRunner) -> None:
+    """Record what the agents of an episode read after their last turns."""
+    try:
+        for agent in runner.agents.values():
+            agent.close()
+    except EpisodeError as error:
+        runner.fail(error)
 
 
 def _fork_id(runner: EpisodeRunner, branch: int) -> str:
