@@ -244,7 +244,7 @@ def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
     Raises:
         ConfigError: it has neither metrics nor episodes.
     """
-    path = Path(folder)
+    path = Path(folder).expanduser()
     if episode_file(path) is None and not (path / METRICS).is_file():
         stages = sorted(metrics_path.parent.name for metrics_path in path.glob(f"*/{METRICS}"))
         fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""
