@@ -43,8 +43,8 @@ def make_learners(
     dropout_set = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
     if dropout_set and not any(random_forward(section.weights_of) for section in learners):
         raise ConfigError(
-            "training.dropout=true (disable_dropout=False): changes nothing because no trained model "
-            "has dropout; remove it"
+            "training.dropout=true (disable_dropout=False): changes nothing because no trained "
+            "model has dropout; remove it"
         )
     return learners
 
