@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
+from mrlm.core.statistics import counted
 
 if TYPE_CHECKING:
     from mrlm.data.presets import DatasetPreset
@@ -139,7 +140,9 @@ def _check(
         title = name if split is None else f"{name} {split}"
         seconds = f"{time.monotonic() - begin:.0f} s"
         total = len(rows) + len(reading.bad)
-        print(f"{title}: {total:,} rows, {len(places):,} can be played ({kind}, {seconds})")
+        print(
+            f"{title}: {counted(total, 'row')}, {len(places):,} can be played ({kind}, {seconds})"
+        )
         if silent:
             print(f"  {silent:,} of these have no answer of their own to prove it with")
         for problem in problems[:MOST_REASONS]:
