@@ -25,8 +25,7 @@ from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
-from mrlm.core.progress import listening
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted, listening
 from mrlm.core.sync_async import run_async
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
 from mrlm.learn.policy.policy import Policy

@@ -11,7 +11,7 @@ from mrlm.build.run_plan import RunPlan
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import MRLMError
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Turn
 from mrlm.core.user_errors import is_users

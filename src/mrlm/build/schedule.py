@@ -9,7 +9,7 @@ from mrlm.build.policies import PlayPlan, PolicyAssignment, make_settings
 from mrlm.config import ExperimentConfig, ScheduleConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Order, Schedule

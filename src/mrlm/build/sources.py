@@ -12,7 +12,7 @@ from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 from mrlm.data.forms import training_row
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.spec import Collection, Spec

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import counted
 from mrlm.core.registry import unknown
-from mrlm.core.statistics import counted
 
 if TYPE_CHECKING:
     from mrlm.data.presets import DatasetPreset

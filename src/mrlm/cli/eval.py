@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrlm.cli._options import aligned, config_to_play, recorded_at, write_json
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 
 SUFFIXES = {".html": "html", ".htm": "html", ".parquet": "parquet", ".eval": "inspect"}
 """Formats that a file's suffix chooses."""

@@ -1,4 +1,4 @@
-"""Means, shares and pass@k with 95 % intervals, over tasks; counts in words. Plain numbers in."""
+"""Means, shares and pass@k with 95 % intervals, over tasks. Plain numbers in, plain numbers out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ Interval = tuple[float, float, float]
 """Value, lower and upper end of its 95 % interval; NaN if unknown."""
 
 NOTHING: Interval = (math.nan, math.nan, math.nan)
-
-
-def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 step`, `1,024 steps`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

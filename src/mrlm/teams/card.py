@@ -12,7 +12,7 @@ from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core import registry
-from mrlm.core.statistics import counted
+from mrlm.core.progress import counted
 from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.teams.policies import PolicyFolder
 

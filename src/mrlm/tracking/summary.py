@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from mrlm.core.statistics import Z, counted
+from mrlm.core.progress import counted
+from mrlm.core.statistics import Z
 from mrlm.tracking.console import clock
 from mrlm.tracking.curves import prefix_sums
 
