@@ -139,10 +139,8 @@ def _check(
         problems = [*map(str, reading.bad), *problems]
         title = name if split is None else f"{name} {split}"
         seconds = f"{time.monotonic() - begin:.0f} s"
-        total = len(rows) + len(reading.bad)
-        print(
-            f"{title}: {counted(total, 'row')}, {len(places):,} can be played ({kind}, {seconds})"
-        )
+        total = counted(len(rows) + len(reading.bad), "row")
+        print(f"{title}: {total}, {len(places):,} can be played ({kind}, {seconds})")
         if silent:
             print(f"  {silent:,} of these have no answer of their own to prove it with")
         for problem in problems[:MOST_REASONS]:

@@ -204,8 +204,9 @@ def _training(card: Card) -> list[str]:
     return [
         f"## Training\n\nAlgorithm: `{algorithm['name']}`. {algorithm['about']}{paper}\n\n"
         f"It was trained with {data} for {counted(facts['steps'], 'iteration')} "
-        f"({counted(facts['tokens'], 'sampled token')}), with {counted(facts['batch_size'], 'task')} "
-        f"each, {counted(facts['group_size'], 'episode')} of every task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
+        f"({counted(facts['tokens'], 'sampled token')}), with "
+        f"{counted(facts['batch_size'], 'task')} each, {counted(facts['group_size'], 'episode')} "
+        f"of every task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
     ]
 
 
