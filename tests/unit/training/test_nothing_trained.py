@@ -211,3 +211,6 @@ def test_the_commands_say_how_a_run_ended(tmp_path: Path, run: Any) -> None:
     done = run("doctor", str(tmp_path / "run"), "--json")
     ended, examined = map(json.loads, done.out.splitlines())
     assert done.code == 1 and message in ended["because"] and examined["ready"] < examined["rules"]
+    (tmp_path / "run" / "run.log").unlink()  # as a kill in the first step leaves it
+    done = run("doctor", str(tmp_path / "run"))
+    assert done.code == 1 and "no step of this run has ended" in done.out
