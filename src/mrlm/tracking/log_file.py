@@ -72,8 +72,11 @@ def ended_in(folder: Path) -> str | None:
 
 @contextmanager
 def logging_to(file: LogFile) -> Iterator[None]:
-    """Log messages of the library to `file` inside the block, and the error that leaves it."""
-    log.addHandler(file)
+    """Log messages of the library to `file` inside the block, and the error that leaves it. Where a
+    program has no handler, warnings still go to standard error, which a handler would end."""
+    added = [file] if log.hasHandlers() or not logging.lastResort else [file, logging.lastResort]
+    for handler in added:
+        log.addHandler(handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -83,4 +86,5 @@ def logging_to(file: LogFile) -> Iterator[None]:
         file.write("error", explain(error))
         raise
     finally:
-        log.removeHandler(file)
+        for handler in added:
+            log.removeHandler(handler)

@@ -140,6 +140,16 @@ def test_a_flat_loss_is_no_error(tmp_path: Path) -> None:
     assert isinstance(result, TrainResult)
 
 
+def test_a_program_without_handlers_sees_warnings_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    words = PLAYED | {"reward_func": lambda completions: [1.0] * len(completions)}
+    trainer("GRPO", tmp_path, **words).train()
+    assert capsys.readouterr().err.count("check variance: none of the 8 groups") == 1
+    assert not logging.getLogger("mrlm").handlers
+
+
 OWN: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "frozen": (lambda model: model.requires_grad_(False), [1.0, 0.0], "no parameter to train"),
     "frozen, ppo": (lambda model: model.requires_grad_(False), [1.0, 0.0], "parameter to train"),
