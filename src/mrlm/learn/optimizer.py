@@ -274,7 +274,7 @@ class Trainee:
         """Raises a `ConfigError` if there is no parameter to train."""
         if not any(
             weight.requires_grad and (self.heads_suffice or not name.startswith("value_head."))
-            for name, weight in self.learned.named_parameters().items()
+            for name, weight in dict(self.learned.named_parameters()).items()
         ):
             raise ConfigError(
                 f"{self.title} has no parameter to train: all are frozen "
