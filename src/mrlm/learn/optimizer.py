@@ -279,7 +279,7 @@ class Trainee:
             raise ConfigError(
                 f"{self.title} has no parameter to train: all are frozen "
                 "(requires_grad=False); call model.requires_grad_(True), or leave it out of the "
-                "training (policies.<name>.trainable=false)"
+                "training (policies.<name>.trainable=false; trained=[...] of a TeamLearner)"
             )
 
     def shrink(self, error: torch.OutOfMemoryError) -> None:

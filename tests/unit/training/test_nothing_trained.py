@@ -152,6 +152,7 @@ def test_a_program_without_handlers_sees_warnings_of_its_run(
 
 OWN: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "frozen": (lambda model: model.requires_grad_(False), [1.0, 0.0], "no parameter to train"),
+    "frozen, team": (lambda model: model.requires_grad_(False), [1.0, 0.0], "parameter to train"),
     "frozen, ppo": (lambda model: model.requires_grad_(False), [1.0, 0.0], "parameter to train"),
     "no reward": (lambda model: model, [None, None], "no reward is a finite number"),
 }
@@ -163,12 +164,14 @@ def test_own_loops_name_the_cause(cause: str) -> None:
     model, tokenizer = parts()
     rollouts = [
         mrlm.Rollout().add_messages(
-            mrlm.Message("2+2="), mrlm.Message(text, mrlm.MessageType.MODEL)
+            mrlm.Message("2+2="), mrlm.Message(text, mrlm.MessageType.MODEL, agent="a")
         )
         for text in "45"
     ]
-    algorithm = mrlm.PPO() if cause.endswith("ppo") else mrlm.GRPO()
-    learner = mrlm.Learner(change(model), tokenizer, algorithm)
+    algorithm = mrlm.GRPO() if cause in ("frozen", "no reward") else mrlm.PPO()
+    learner: Any = mrlm.Learner(change(model), tokenizer, algorithm)
+    if cause == "frozen, team":
+        learner = mrlm.TeamLearner({"a": (model, tokenizer)}, algorithm)
     with pytest.raises(MRLMError, match=message):
         learner.calculate_loss(rollouts, rewards)
 
