@@ -38,8 +38,8 @@ def _clock(thread: int) -> float:
 class _Watch:
     """A thread that ends renderings which take too long. It runs while there are any.
 
-    A rendering costs no lock: whoever removes its number from `_running` decides its end, and
-    removing is one step of the interpreter.
+    A rendering takes no lock: the thread that removes its number from `_running`, which is one step
+    of the interpreter, decides how it ends.
     """
 
     def __init__(self) -> None:
