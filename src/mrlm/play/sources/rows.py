@@ -112,8 +112,8 @@ class Grouping:
                     )
                     for view in views
                 ]
-            except ChatTemplateError as error:
-                raise ChatTemplateError(f"{where}: {error}") from error
+            except (ChatTemplateError, DataError) as error:
+                raise type(error)(f"{where}: {error}") from error
             self._fit(index, settings, turn_lists)
             for part, view, turns, (_, score) in zip(
                 parts, views, turn_lists, conversations, strict=True
