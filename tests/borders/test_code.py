@@ -289,4 +289,4 @@ def test_rows_are_proved_and_named() -> None:
     env = ClassCompletionEnvironment(rows("classeval"), eval_dataset=rows("classeval"))
     proof = proved(env, "train")
     assert proof.checked == 2 and list(proof.problems) == [1]
-    assert "passes none of its tests" in proof.problems[1]
+    assert "passes none of its tests in the sandbox (FileNotFoundError)" in proof.problems[1]
