@@ -24,7 +24,7 @@ from mrlm.build.arguments import (
     refuse_unknown,
     with_paths,
 )
-from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
+from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -152,12 +152,12 @@ class Trainer:
         words, settings = joined_words(args, adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
         num_agents = count_of(num_agents, agents, kind, settings, words)
-        environments, rows = environments_or_rows(data, environment)
+        critics = critics_of(critics, kind, words)
+        (environments, rows), watched = environments_or_rows(data, environment), listed(eval_envs)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         scoring = rewards_of(reward_weights, settings, words)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor}
         self.config: ExperimentConfig = self._config(config, settings, words)
-        watched = listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
