@@ -139,13 +139,14 @@ def compared(
     """
     sides = {"the working copy": root, "the commit": other}
     found: dict[str, list[dict[str, float]]] = {who: [] for who in sides}
-    for _ in range(pairs):
-        for who, place in sides.items():
-            record = _side(name, place, rounds, threads, quick)
-            if reason := record.get("reason"):
-                text = f"{who} has no such row" if reason == MISSING else f"{who}: {reason}"
-                return [Comparison(name, reason=text)]
-            found[who].append(record["parts"])
+    with tempfile.TemporaryDirectory(prefix="mrlm-models-") as models:
+        for _ in range(pairs):
+            for who, place in sides.items():
+                record = _side(name, place, rounds, threads, quick, models)
+                if reason := record.get("reason"):
+                    text = f"{who} has no such row" if reason == MISSING else f"{who}: {reason}"
+                    return [Comparison(name, reason=text)]
+                found[who].append(record["parts"])
     ours, theirs = found.values()
     result = []
     for part in ours[0] | theirs[0]:
@@ -159,9 +160,11 @@ def compared(
     return result
 
 
-def _side(name: str, place: Path, rounds: int, threads: int, quick: bool) -> dict[str, Any]:
+def _side(
+    name: str, place: Path, rounds: int, threads: int, quick: bool, models: str
+) -> dict[str, Any]:
     """The record of one process."""
-    words = [sys.executable, "-P", str(SIDE), name]
+    words = [sys.executable, "-P", str(SIDE), name, "--models", models]
     words += ["--rounds", str(rounds), "--threads", str(threads), *["--quick"] * quick]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(place / "src"), str(place)]),

@@ -32,12 +32,12 @@ SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += 
 TESTS = [f"assert total([{n}, {n + 1}]) == {2 * n + 1}" for n in range(4)]
 
 
-def stages(root: Path, quick: bool = False) -> dict[str, float]:
+def stages(root: Path, quick: bool = False, models: Path | None = None) -> dict[str, float]:
     """Kind of answers -> seconds of an answer: of processor time, and by the clock where other
     processes grade.
 
     Args:
-        root: unused; the library of the process is measured.
+        root, models: unused; the library of the process is measured.
         quick: a few answers only.
     """
     count = 4 if quick else 64

@@ -1,9 +1,12 @@
-"""The time of rendering and tokenising the prompts of a conversation, turn by turn."""
+"""The time of rendering and tokenising the prompts of a conversation, turn by turn. It uses names
+only that earlier revisions have too, so that `--against` can measure those."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from transformers import AutoTokenizer
 
@@ -14,6 +17,29 @@ from mrlm.core.types import Message, Role, Turn
 
 FEW = 8
 TEXT = "The next move is to the left, then up, and to the left again. "
+
+
+def stages(root: Path, quick: bool = False, models: Path | None = None) -> dict[str, float]:
+    """Number of turns -> seconds of processor time of a prompt at the end of a conversation of so
+    many.
+
+    Args:
+        root, models: unused; the library of the process is measured.
+        quick: a few conversations only.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    return {
+        f"{turns} turns": statistics.median(
+            [last(Chat(tokenizer), _seconds, turns) for _ in range(2 if quick else many)]
+        )
+        for turns, many in ((FEW, 300), (64, 30))
+    }
+
+
+def _seconds(job: Callable[[], object]) -> float:
+    begin = time.process_time()
+    job()
+    return time.process_time() - begin
 
 
 def growth(turns: int) -> Callable[[Bench], Result]:

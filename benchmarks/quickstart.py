@@ -3,6 +3,7 @@ them. It uses names only that earlier revisions have too, so that `--against` ca
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -38,24 +39,29 @@ class Stopwatch(Callback):
         self.seconds.append(time.process_time() - self._began)
 
 
-def stages(root: Path, quick: bool = False) -> dict[str, float]:
+def stages(root: Path, quick: bool = False, models: Path | None = None) -> dict[str, float]:
     """Stage -> seconds of processor time of an iteration.
 
     Args:
         root: the working copy that is imported from.
         quick: a few iterations only.
+        models: folder of the models that stages begin with, which the first process of a
+            comparison fills: what a step costs depends on how many groups of answers tie.
     """
     config = load_config(root / CONFIG)
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     model: str | None = None
-    with tempfile.TemporaryDirectory(prefix="mrlm-bench-") as place:
+    with tempfile.TemporaryDirectory(prefix="mrlm-bench-") as temporary:
         for (name, stage), steps in zip(config.stage_configs(), STEPS, strict=True):
-            folder = Path(place) / name
+            folder = Path(temporary) / name
             seconds = _seconds(stage, 3 if quick else steps, folder, model)
             counted = seconds[1 if quick else FIRST :]
-            found[name] = sum(counted) / len(counted)
-            model = str(folder / "final")
-    return found
+            means[name] = sum(counted) / len(counted)
+            trained = (models or Path(temporary)) / f"after-{name}"
+            if not trained.exists():
+                shutil.copytree(folder / "final", trained)
+            model = str(trained)
+    return means
 
 
 def _seconds(stage: ExperimentConfig, steps: int, folder: Path, model: str | None) -> list[float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-OWN = {"quickstart": HERE / "quickstart.py", "grading": HERE / "grading.py"}
+OWN = {name: HERE / f"{name}.py" for name in ("quickstart", "grading", "prompts")}
 """Rows that this program measures where a revision does not have them."""
 MISSING = "missing"
 
@@ -28,10 +28,12 @@ def parts_of(result: Any) -> dict[str, float]:
     return {} if result.value is None else {"": result.value}
 
 
-def measured(name: str, root: Path, rounds: int, threads: int, quick: bool) -> dict[str, Any]:
+def measured(
+    name: str, root: Path, rounds: int, threads: int, quick: bool, models: Path | None
+) -> dict[str, Any]:
     """The record of a row in a working copy: `parts`, or the `reason` why there are none."""
     if name in OWN:
-        return {"parts": runpy.run_path(str(OWN[name]))["stages"](root, quick)}
+        return {"parts": runpy.run_path(str(OWN[name]))["stages"](root, quick, models)}
     from benchmarks.rows import Bench, Unavailable
     from benchmarks.table import ROWS
 
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--models", type=Path)
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     import mrlm
@@ -60,7 +63,7 @@ def main() -> None:
     root = Path.cwd().resolve()
     if not Path(mrlm.__file__).resolve().is_relative_to(root):
         sys.exit(f"{mrlm.__file__} was imported, which is not of the working copy {root}")
-    found = measured(chosen.row, root, chosen.rounds, chosen.threads, chosen.quick)
+    found = measured(chosen.row, root, chosen.rounds, chosen.threads, chosen.quick, chosen.models)
     print("\n" + json.dumps(found))
 
 

@@ -64,9 +64,8 @@ def run_experiment(
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
-        return closed(
-            build(config, LiveObjects(callbacks=callbacks), Path(resume) if resume else None)
-        )
+        checkpoint = Path(resume).expanduser() if resume else None
+        return closed(build(config, LiveObjects(callbacks=callbacks), checkpoint))
     folder = run_folder(config)
     refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
     peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
@@ -224,7 +223,7 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     """Check that a run is continued with its own config, except for settings that may change."""
     if resume is None:
         return
-    folder = Path(resume)
+    folder = Path(resume).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"--resume {folder}: folder {str(folder)!r} does not exist")
     run_folder = folder.parent if folder.name.startswith("checkpoint-") else folder

@@ -25,7 +25,7 @@ from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
-from mrlm.core.progress import listening
+from mrlm.core.progress import counted, listening
 from mrlm.core.sync_async import run_async
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
 from mrlm.learn.policy.policy import Policy
@@ -96,10 +96,9 @@ def run_to_end(run: Run) -> TrainResult:
         ):
             if run.step >= run.total_steps:
                 log.warning(
-                    "%s: all %d iterations are done already; raise training.num_iterations to "
-                    "continue",
+                    "%s: it has done %s already; raise training.num_iterations to continue",
                     run.folder,
-                    run.total_steps,
+                    counted(run.total_steps, "iteration"),
                 )
             _train(run)
         if run.saves_end:

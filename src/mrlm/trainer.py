@@ -304,7 +304,7 @@ class Trainer:
             self.save()
             own_folder = resume_from_checkpoint is True
             folder = run_folder(self.config) if own_folder else resume_from_checkpoint
-            self._take(build(self.config, self._parts, Path(folder)))
+            self._take(build(self.config, self._parts, Path(folder).expanduser()))
             self._trained = False
         run, later = self.run, self._trained if save is None else not save
         run.saves_end = not (later and run.defers)
@@ -344,7 +344,7 @@ class Trainer:
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
         """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for
         several."""
-        return save_policies(self.run, Path(folder))
+        return save_policies(self.run, Path(folder).expanduser())
 
 
 @cache

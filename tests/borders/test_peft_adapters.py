@@ -349,6 +349,12 @@ def _ia3(model: Any) -> Any:
     return peft.get_peft_model(base(), peft.IA3Config(task_type="CAUSAL_LM", **settings))
 
 
+def _prompts(_: Any) -> Any:
+    return peft.get_peft_model(
+        base(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
+
+
 REFUSED: list[tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = [
     (_merged, r"model\.unmerge_adapter\(\)", lambda model: model.unmerge_adapter() or model),
     (
@@ -366,6 +372,11 @@ REFUSED: list[tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = [
         _ia3,
         r"IA3; LORA is trained.*model\.merge_and_unload\(\)\.requires_grad_\(True\)",
         lambda model: model.merge_and_unload().requires_grad_(True),
+    ),
+    (
+        _prompts,
+        r"PROMPT_TUNING; LORA is trained.*model\.get_base_model\(\)\.requires_grad_\(True\)",
+        lambda model: model.get_base_model().requires_grad_(True),
     ),
     (
         lambda _: peft.get_peft_model(base(), config("lora", bias="all")),

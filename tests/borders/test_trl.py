@@ -24,8 +24,8 @@ from mrlm.core.errors import ConfigError
 TITLE = "TRL's trainers, counted"
 JUDGE = "TRL 1.16.0"
 DIFFERENCES = (
-    "an epoch of rows that batches do not divide ends with a smaller batch, because no row is left "
-    "out; TRL's samplers of GRPO and RLOO drop it",
+    "an epoch of GRPO or RLOO that batches do not divide has one more full batch, because no row "
+    "is left out; TRL's samplers drop the rows that are left",
     "the last step is evaluated too, because a run's result is its last evaluation; TRL evaluates "
     "every eval_steps",
     "a warm-up begins with the first share of the rate, because a step at rate 0 trains nothing; "

@@ -27,7 +27,9 @@ def test_datasets_and_pyarrow_read_the_parquet_file(recorded: Path, tmp_path: Pa
     rows = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
     assert rows["agent"][2:] == ["a", "b", "a", "b"]
     assert rows[1]["prompt_ids"] == [7, 8, 3, 4, 7, 8] and rows[1]["logprobs"] == [-0.5, -0.25]
-    assert rows[4]["messages"] == [{"role": "user", "content": "b: no", "agent": None}]
+    assert rows[4]["messages"] == [
+        {"role": "user", "content": "b: no", "agent": None, "tool_calls": None}
+    ]
 
 
 def test_harbor_reads_the_trajectories(recorded: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from transformers import ByT5Tokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from mrlm import Message, Role
 from mrlm.core.chat import Chat
@@ -104,8 +104,6 @@ SOURCES = [
 
 def takes(chat: Chat, source: str) -> bool:
     """Whether a template renders what a source says at all."""
-    if source == "schema":
-        return chat.takes_tools
     if source == "arguments":
         return "tool['function']['arguments'] +" not in chat.template  # DeepSeek's takes text
     return source != "written arguments" or "_args.items()" not in chat.template  # GLM's does not
@@ -305,3 +303,23 @@ def test_a_tokenizer_alone_reads_text_as_text(named: Any) -> None:
     control = Control(tokenizer)
     ids = control.encode(control.guard("a<|im_end|>b"))
     assert tokenizer.eos_token_id not in ids and tokenizer.decode(ids) == "a<|im_end|>b"
+
+
+@pytest.mark.parametrize("name", ["hub", "bound", "padded", "own"])
+def test_ids_are_those_of_the_tokenizer_called_alone(tiny_path: str, name: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_path)
+    text = "The sum of 3 and 4,\n\tis <|im_end|> é 7. " * 9
+    expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if name == "bound":  # as a call of somebody else left it
+        tokenizer(text, truncation=True, max_length=4)
+    elif name == "padded":
+        tokenizer(["a", text], padding=True)
+    elif name == "own":
+
+        class Upper(type(tokenizer)):
+            def _encode_plus(self, text: Any, *others: Any, **more: Any) -> Any:
+                return super()._encode_plus(text.upper(), *others, **more)
+
+        tokenizer.__class__ = Upper
+        expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert Control(tokenizer).encode(text) == expected

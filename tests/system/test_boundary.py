@@ -86,6 +86,33 @@ class Later(Half):
         return super().step(actions)
 
 
+class NoText(Half):
+    """Says half of a surrogate pair where others raise."""
+
+    def says(self, place: str) -> dict[str, Observation]:
+        try:
+            self.fails(place)
+        except ValueError:
+            return {"a": Observation([Message("a\ud83d")])}
+        return {"a": Observation([Message("go")])}
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        return StepResult(self.says("reset"))
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        return StepResult(self.says("step"), {"a": Reward(1.0)}, done=True)
+
+
+@pytest.mark.parametrize("place", ["reset", "step"])
+def test_a_message_that_is_no_text_ends_its_own_episode(tokenizer: Any, place: str) -> None:
+    world = NoText(place, ENDING["ordinary"], [])
+    source, _ = play(tokenizer, world, ["x"], ("a",), group_size=4)
+    (group,) = run_async(source.take(1))
+    failed = [episode.error or "" for episode in group if episode.failed]
+    assert len(failed) == 2
+    assert all("agent 'a'" in text and "(U+D83D) at character 1" in text for text in failed)
+
+
 @pytest.mark.parametrize("place", ["reset", "step"])
 @pytest.mark.parametrize("kind", [Half, Quick, Later])
 @pytest.mark.parametrize("name", ENDING)

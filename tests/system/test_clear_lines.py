@@ -149,7 +149,7 @@ def test_a_finished_run_says_so_when_it_is_resumed(run: Mrlm) -> None:
     assert run("train", "--config", "config.yaml").code == 0
     before = Path("run/metrics.jsonl").read_text()
     done = run("train", "--resume", "run")
-    assert done.code == 0 and "all 1 iterations are done already" in done.err
+    assert done.code == 0 and "it has done 1 iteration already" in done.err
     assert "training.num_iterations" in done.err
     assert Path("run/metrics.jsonl").read_text() == before
 

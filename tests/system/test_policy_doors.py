@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -151,11 +152,14 @@ def test_a_raw_prompt_is_control_and_a_message_is_not(
 
 
 def test_tools_reach_the_template_and_calls_come_back(client: Any, tiny_path: str) -> None:
-    """Templates that take no tools are told apart; a model's call in its own words becomes one."""
+    """In the system message if the template explains none; a model's call in its own words becomes
+    one."""
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-    with pytest.raises(openai.BadRequestError, match="takes none"):
-        client.chat.completions.create(model="base", messages=SAID, tools=[tool], max_tokens=4)
     tokenizer = AutoTokenizer.from_pretrained(tiny_path)
+    reply = client.chat.completions.create(model="base", messages=SAID, tools=[tool], max_tokens=4)
+    shown = Chat(tokenizer).prompt([Message(SAID[0]["content"], metadata={"tools": [tool]})])
+    assert reply.usage.prompt_tokens == len(shown.ids)
+    assert f"<tools>\n{json.dumps(tool)}\n</tools>" in shown.text
     tokenizer.chat_template = "{{ tools | tojson }}" + tokenizer.chat_template
     shown = Chat(tokenizer).prompt([Message("hi", metadata={"tools": [tool]})])
     assert '"name": "add"' in shown.text

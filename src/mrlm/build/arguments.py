@@ -64,20 +64,24 @@ def references_of(
 
 
 @cache
-def last_words() -> Mapping[str, str]:
-    """The last word of a setting's path -> the path. A word of several settings is that of
-    `training`, or none."""
+def paths_of_words() -> Mapping[str, list[str]]:
+    """The last word of a setting's path -> the path, or those of several settings, none of them of
+    `training`."""
     paths: dict[str, list[str]] = {}
     for section, field in ExperimentConfig.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             for name in kind.model_fields:
                 paths.setdefault(name, []).append(f"{section}.{name}")
-    groups = {
+    return {
         name: [p for p in full_paths if p.startswith("training.")] or full_paths
         for name, full_paths in paths.items()
     }
-    return {name: full_paths[0] for name, full_paths in groups.items() if len(full_paths) == 1}
+
+
+def last_words() -> Mapping[str, str]:
+    """The last word of a setting's path -> the path, where that is one."""
+    return {name: paths[0] for name, paths in paths_of_words().items() if len(paths) == 1}
 
 
 def with_paths(
@@ -117,9 +121,12 @@ def refuse_unknown(words: Iterable[str], arguments: Sequence[str], algorithm: st
     for word in words:
         if word in passed or "." in word or refused_text(word):
             continue
-        near = [name for name in accepted if name.endswith(f"_{word}")]
-        near = near or difflib.get_close_matches(word, accepted, n=1, cutoff=0.6)
+        longer = [name for name in accepted if name.endswith(f"_{word}")]
+        near = longer or difflib.get_close_matches(word, accepted, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else "docs/trainers.md has the known ones"
+        sections = [path.split(".")[0] for path in paths_of_words().get(word, ())]
+        if len(sections) > bool(longer):
+            hint = "give " + " or ".join(f"{section}={{{word!r}: ...}}" for section in sections)
         problems.append(Problem(word, f"unknown argument; {hint}"))
     if problems:
         raise InvalidConfig(problems)

@@ -11,6 +11,7 @@ from mrlm.build.run_plan import RunPlan
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import MRLMError
+from mrlm.core.progress import counted
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Turn
 from mrlm.core.user_errors import is_users
@@ -34,7 +35,9 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
     """
     plan = plan_of(config, LiveObjects())
     yield Check(
-        "config", "ok", f"{config.training.algorithm}, {len(plan.assignment.policy_of)} agents"
+        "config",
+        "ok",
+        f"{config.training.algorithm}, {counted(len(plan.assignment.policy_of), 'agent')}",
     )
     prompts = first_prompts(plan, colour)
     missing = len(prompts) == 1

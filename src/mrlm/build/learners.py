@@ -40,10 +40,11 @@ def make_learners(
         )
         for name, section in trained.items()
     ]
-    dropout_set = plan.config.training.dropout and "training.dropout" not in plan.parts.usual
+    dropout_set = plan.config.training.dropout and not plan.parts.usual  # TRL accepts it anywhere
     if dropout_set and not any(random_forward(section.weights_of) for section in learners):
         raise ConfigError(
-            "training.dropout: changes nothing because no trained model has dropout; remove it"
+            "training.dropout=true (disable_dropout=False): changes nothing because no trained "
+            "model has dropout; remove it"
         )
     return learners
 

@@ -9,6 +9,7 @@ from mrlm.build.policies import PlayPlan, PolicyAssignment, make_settings
 from mrlm.config import ExperimentConfig, ScheduleConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import counted
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Order, Schedule
@@ -83,8 +84,8 @@ def _swap(
     requests is left out where there is nothing to exchange."""
     if period is not None and section.swap_every not in (None, period):
         raise ConfigError(
-            f"{KEY}.swap_every={section.swap_every}: the algorithm already swaps every {period} "
-            "iterations by a setting of its own; remove this one"
+            f"{KEY}.swap_every={section.swap_every}: the algorithm already swaps every "
+            f"{counted(period, 'iteration')} by a setting of its own; remove this one"
         )
     every = section.swap_every or period
     roles = tuple(assignment.trained if section.roles is None else section.roles)

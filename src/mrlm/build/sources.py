@@ -12,6 +12,7 @@ from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import counted
 from mrlm.data.forms import training_row
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.spec import Collection, Spec
@@ -162,22 +163,18 @@ def amount(plan: RunPlan, turns: int | None, total: int) -> str:
     """How much a step of a run samples or reads, in words; `turns` as in `RunFacts`."""
     tasks, spec = plan.config.training.batch_size, plan.spec
     if plan.rows is not None or spec.sampling.rows:
-        text = f"{_number(tasks, 'pair' if spec.sampling.pairs else 'row')} a step"
+        text = f"{counted(tasks, 'pair' if spec.sampling.pairs else 'row')} a step"
     else:
         agents, samples = len(plan.assignment.policy_of), plan.algorithm.group_size
         single = turns == 1 and agents == 1
         first, last = ("prompt", "completion") if single else ("task", "episode")
-        text = f"{_number(tasks, first)} x {_number(samples, 'sample')} = "
-        text += f"{_number(tasks * samples, last)} a step"
+        text = f"{counted(tasks, first)} x {counted(samples, 'sample')} = "
+        text += f"{counted(tasks * samples, last)} a step"
         if not single:
-            text += f", {_number(agents, 'agent')}"
+            text += f", {counted(agents, 'agent')}"
     parts = plan.algorithm.num_minibatches * plan.algorithm.update_epochs
     step_text = "" if parts == 1 else f" of up to {parts} optimiser steps"
-    return f"{text}, {_number(total, 'step')}{step_text}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{text}, {counted(total, 'step')}{step_text}"
 
 
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:

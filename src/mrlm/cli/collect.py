@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mrlm.cli._options import config_to_play, recorded_at, write_json
+from mrlm.core.progress import counted
 
 
 def collect(
@@ -45,8 +46,8 @@ def collect(
     write_json(output, redacted(selected, secrets()))
     failed = sum(episode.failed for episode in episodes)
     print(
-        f"{len(selected)} of {len(rows)} rollouts written to {output} ({len(episodes)} episodes, "
-        f"{failed} of them failed and left out)"
+        f"{len(selected)} of {counted(len(rows), 'rollout')} written to {output} "
+        f"({counted(len(episodes), 'episode')}, {failed} of them failed and left out)"
     )
     if record is not None and not quiet:
         print(recorded_at(record))

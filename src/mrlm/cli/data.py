@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import counted
 from mrlm.core.registry import unknown
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ def _check(
         problems = [*map(str, reading.bad), *problems]
         title = name if split is None else f"{name} {split}"
         seconds = f"{time.monotonic() - begin:.0f} s"
-        total = len(rows) + len(reading.bad)
-        print(f"{title}: {total:,} rows, {len(places):,} can be played ({kind}, {seconds})")
+        total = counted(len(rows) + len(reading.bad), "row")
+        print(f"{title}: {total}, {len(places):,} can be played ({kind}, {seconds})")
         if silent:
             print(f"  {silent:,} of these have no answer of their own to prove it with")
         for problem in problems[:MOST_REASONS]:

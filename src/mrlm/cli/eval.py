@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrlm.cli._options import aligned, config_to_play, recorded_at, write_json
+from mrlm.core.progress import counted
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode
@@ -56,7 +57,7 @@ def eval(
     how = "greedy" if chosen else "sampled"
     print(table(summaries))
     print(
-        f"{len(result.episodes)} episodes, {how}, {failed} failed; "
+        f"{counted(len(result.episodes), 'episode')}, {how}, {failed} failed; "
         f"an episode passes with a reward of at least {success:g}; intervals are over tasks"
     )
     if record is not None and not quiet:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import counted
 
 SUFFIXES = {".html": "html", ".htm": "html", ".parquet": "parquet", ".eval": "inspect"}
 """Formats that a file's suffix chooses."""
@@ -50,7 +51,7 @@ def export(
     output = output or Path(FORMATS[format].output)
     with reading(run[0]):
         count = export_record(run[0], output, format, where)
-    print(printable(f"{output}: {count:,} episodes"))
+    print(printable(f"{output}: {counted(count, 'episode')}"))
 
 
 def _format_of(output: Path | None, default: str) -> str:
@@ -90,7 +91,8 @@ def _page(run: list[Path], output: Path, where: str, max_mb: float | None) -> No
         raise ConfigError(f"--output {output}: is a folder; give a file, as run.html")
     with reading(run[0]):
         made = export_run(run, output, max_mb=limit, where=where)
-    count = f"{made.shown:,}" if made.shown == made.total else f"{made.shown:,} of {made.total:,}"
-    print(printable(f"{made.path}: {count} episodes, {made.size / 1e6:.1f} MB"))
+    shown = "" if made.shown == made.total else f"{made.shown:,} of "
+    count = shown + counted(made.total, "episode")
+    print(printable(f"{made.path}: {count}, {made.size / 1e6:.1f} MB"))
     if made.sentence:
         print(f"chosen: {made.sentence}; --max-mb {limit:g} is the limit")

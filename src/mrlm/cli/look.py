@@ -68,7 +68,7 @@ def _nothing(recorded: RecordedRun, episode: str | None) -> str:
 
     if not recorded.parts:
         ended = ended_in(recorded.folder)
-        why = ended or "no step has ended yet, or record.keep left them out"
+        why = ended or "record.keep left them out"
         return f"{recorded.folder}: no episodes are recorded: {why}"
     steps = f"steps {recorded.steps[0]} to {recorded.steps[-1]}"
     some = next(recorded.rows())["id"]

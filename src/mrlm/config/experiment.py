@@ -232,7 +232,7 @@ class ExperimentConfig(Section):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `to_yaml()` to a file atomically; its paths are relative to the file's folder."""
-        path = Path(path)
+        path = Path(path).expanduser()
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
             data = paths.relative(self.resolved(), path.parent)

@@ -48,7 +48,8 @@ def load_config(
         ConfigError: the file cannot be read, or it (or an override) is invalid: one line per
             problem, with its dotted key; or it was pulled and needs trust.
     """
-    data, folder = read_settings(path, trust=trust), Path(path).parent
+    path = Path(path).expanduser()
+    data, folder = read_settings(path, trust=trust), path.parent
     return parse_config(
         paths.absolute(data, folder, paths.known_paths(folder)), overrides, str(path)
     )

@@ -26,8 +26,8 @@ from mrlm.core.control_tokens import Control
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
 from mrlm.core.messages import REASONING
-from mrlm.core.template_messages import alternating, forms, lost, plain, without_system
-from mrlm.core.template_work import place_of, rendering
+from mrlm.core.template_messages import alternating, explained, forms, lost, plain, without_system
+from mrlm.core.template_work import Rendering, place_of
 from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
 
@@ -131,7 +131,7 @@ class Chat:
         if previous is not None and self._additive and previous.said:
             length = len(previous.said)
             if pairs[:length] == previous.said:
-                text = _continued(self, previous, pairs[length:])
+                text = _continued(self, previous, [messages[0], *messages[length:]])
                 return (self._texts(pairs) if text is None else text), pairs
         return self._texts(pairs), pairs
 
@@ -212,7 +212,7 @@ class Chat:
             TemplateError: the template refuses it, or cannot render it.
         """
         variables = self.variables(messages)
-        with rendering():
+        with Rendering():
             return self.tokenizer.apply_chat_template(
                 plain(messages),
                 chat_template=self.template_for(messages),
@@ -233,15 +233,7 @@ class Chat:
         for message in messages:
             more |= message.get("kwargs", {})
         tools = next((message["tools"] for message in messages if "tools" in message), None)
-        if tools is None:
-            return {**self.template_kwargs, **more}
-        if not self.takes_tools:
-            raise ChatTemplateError(
-                "the conversation has tools to be explained by the chat template, and this "
-                "template takes none; use a model or a chat template that does, or leave them out "
-                "and describe them in a message (call_format: tool_call of an environment)"
-            )
-        return {"tools": tools, **self.template_kwargs, **more}
+        return {**({} if tools is None else {"tools": tools}), **self.template_kwargs, **more}
 
     def acceptable(
         self,
@@ -253,6 +245,9 @@ class Chat:
         """The first form of the conversation that the template accepts without leaving out a call
         (or, if it is to be `whole`, a text), and its text."""
         conversation = [self._as_dict(message, index) for index, message in enumerate(messages)]
+        if not self.takes_tools and (named := explained(conversation)) is not conversation:
+            self.say(f"{self.title} explains no tools; they are described in the system message")
+            conversation, whole = named, True
         refused: TemplateError | None = None
         partial: tuple[list[dict[str, Any]], str] | None = None
         for rewrite in (
@@ -359,12 +354,12 @@ def _probe(chat: Chat, content: Any) -> bool:
         return False
 
 
-def _continued(chat: Chat, previous: Prompt, new: Said) -> str | None:
-    """The text of a conversation from that of its first messages; `None` if texts in it would
-    become control tokens, which the whole conversation is rendered for."""
+def _continued(chat: Chat, previous: Prompt, messages: Sequence[Message]) -> str | None:
+    """The text of a conversation from that of its first messages, of which `messages` has the first
+    one and all that are new; `None` if texts in it would become control tokens, which the whole
+    conversation is rendered for."""
     opening, end = chat._frames(previous.said[0])
-    conversation = [Message(content, role) for role, content in (previous.said[0], *new)]
-    entries = [chat._as_dict(m, i) for i, m in enumerate(conversation)]
+    entries = [chat._as_dict(message, index) for index, message in enumerate(messages)]
     later, count = chat.apply(entries, True), chat.control.count
     before, after = previous.text[: len(previous.text) - len(end)], later[len(opening) :]
     reach = chat.control.longest  # around the end of the prompt, a control token could be made

@@ -1,4 +1,5 @@
-"""Progress inside a step: how much of a piece of work is done, for a display that listens."""
+"""Progress inside a step: how much of a piece of work is done, for a display that listens; and
+counts in words."""
 
 from __future__ import annotations
 
@@ -20,6 +21,11 @@ class _Count:
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _count: ContextVar[_Count | None] = ContextVar("count", default=None)
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 step`, `1,024 steps`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 @contextmanager

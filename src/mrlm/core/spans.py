@@ -15,7 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.control_tokens import GUARD, unguarded
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.template_messages import contains, lost, plain, text_of
-from mrlm.core.template_work import rendering, unusable
+from mrlm.core.template_work import Rendering, unusable
 from mrlm.core.types import Message
 
 OPEN = re.compile(r"<think>\s*\Z")
@@ -202,7 +202,7 @@ def _up_to_end(chat: Chat, dicts: Dicts, index: int, written: str, until: str) -
 def _marked(chat: Chat, messages: Dicts) -> tuple[list[int], list[int]]:
     """Ids of a conversation, and a mask of those that the template marks as generated."""
     variables = chat.variables(messages)
-    with rendering():
+    with Rendering():
         encoded = chat.tokenizer.apply_chat_template(
             plain(messages),
             chat_template=chat.template_for(messages),

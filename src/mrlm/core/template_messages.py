@@ -9,6 +9,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from mrlm.core.tool_calls import written
+
 OWN = ("sources", "tools", "kwargs", "prefill", "thought")
 """Fields that are not the template's."""
 THOUGHT = re.compile(r"<think>.*?</think>|\A.*?</think>", re.DOTALL)
@@ -20,6 +22,28 @@ def plain(messages: Messages) -> Messages:
     return [
         {key: value for key, value in message.items() if key not in OWN} for message in messages
     ]
+
+
+def explained(messages: Messages) -> Messages:
+    """A conversation with its tools in the system message, for a template that explains none."""
+    tools = next((message["tools"] for message in messages if "tools" in message), None)
+    if not tools:
+        return messages
+    lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    call = written("name", {"argument": "value"})
+    text = "\n".join(
+        [
+            "You may call these tools:",
+            "<tools>",
+            *lines,
+            "</tools>",
+            f"A call is written as\n{call}",
+        ]
+    )
+    rest = [{key: item for key, item in m.items() if key != "tools"} for m in messages]
+    if rest[0]["role"] != "system":
+        return [{"role": "system", "content": text, "sources": [0]}, *rest]
+    return [{**rest[0], "content": f"{rest[0]['content']}\n\n{text}".lstrip()}, *rest[1:]]
 
 
 def forms(messages: Messages, template: str, parts: bool) -> Iterator[Messages]:
@@ -173,9 +197,7 @@ def _tagged(message: dict[str, Any]) -> dict[str, Any]:
         return message
     parts = [text_of(message)] if text_of(message) else []
     for call in message["tool_calls"]:
-        function = {key: call["function"][key] for key in ("name", "arguments")}
-        body = json.dumps(function, ensure_ascii=False)
-        parts.append(f"<tool_call>\n{body}\n</tool_call>")
+        parts.append(written(call["function"]["name"], call["function"]["arguments"]))
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": _with_text(message, "\n".join(parts))}
 

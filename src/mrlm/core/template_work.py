@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from mrlm.core.errors import ChatTemplateError
 SECONDS = 5.0
 """CPU time that one rendering may take; templates take milliseconds, loops in loops for ever."""
 _INTERVAL = 0.25
+IDLE = 40
+"""Intervals without a rendering after which the thread ends."""
 
 
 class _TooLongError(ChatTemplateError):
@@ -35,50 +36,65 @@ def _clock(thread: int) -> float:
 
 
 class _Watch:
-    """A thread that ends renderings which take too long. It runs while there are any."""
+    """A thread that ends renderings which take too long. It runs while there are any.
+
+    A rendering takes no lock: the thread that removes its number from `_running`, which is one step
+    of the interpreter, decides how it ends.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: dict[int, float | None] = {}
-        self._raised: set[int] = set()
+        self._numbers = itertools.count()
+        self._running: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> bool:
-        """Watch this thread from now on; false if it is watched already."""
-        thread = threading.get_ident()
-        with self._lock:
-            if thread in self._ends:
-                return False
-            self._ends[thread] = None
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, daemon=True, name="templates")
-                self._thread.start()
-        return True
+    def begin(self) -> int:
+        """Watch a rendering in this thread; returns its number."""
+        number = next(self._numbers)
+        self._running[number] = threading.get_ident()
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, daemon=True, name="templates")
+                    self._thread.start()
+        return number
 
-    def end(self) -> None:
-        """Watch this thread no longer."""
-        thread = threading.get_ident()
-        with self._lock:  # no exception is sent afterwards, and one that was sent is withdrawn
-            self._ends.pop(thread, None)
-            if thread in self._raised:
-                self._raised.remove(thread)
-                _raise_in(thread, None)
+    def end(self, number: int) -> None:
+        """Watch the rendering no longer; an exception that was sent to this thread is withdrawn."""
+        if self._running.pop(number, None) is None:  # the watching thread looks at it
+            with self._lock:
+                if self._running.pop(number, None) is None:
+                    _raise_in(threading.get_ident(), None)
 
     def _run(self) -> None:
-        idle = 0
-        while idle < 40:
+        idle, limits = 0, dict[int, float]()
+        while idle < IDLE or not self._stopped():
             time.sleep(_INTERVAL)
-            with self._lock:
-                for thread, end in list(self._ends.items()):
-                    if end is None:  # the clock is read here: most renderings end before
-                        self._ends[thread] = _clock(thread) + SECONDS
-                    elif _clock(thread) > end:
-                        del self._ends[thread]
-                        self._raised.add(thread)
-                        _raise_in(thread, _TooLongError)
-                idle = 0 if self._ends else idle + 1
-                if idle == 40:
-                    self._thread = None
+            running = self._running.copy()
+            limits = {number: limits[number] for number in limits.keys() & running.keys()}
+            for number, thread in running.items():
+                self._look(number, thread, limits)
+            idle = 0 if running else idle + 1
+
+    def _look(self, number: int, thread: int, limits: dict[int, float]) -> None:
+        """End a rendering whose thread's clock is beyond its limit. It does not end by itself, nor
+        does its thread, while its number is removed."""
+        with self._lock:
+            if self._running.pop(number, None) is None:
+                return
+            now = _clock(thread)  # read here: most renderings end before
+            if now > limits.setdefault(number, now + SECONDS):
+                _raise_in(thread, _TooLongError)
+            else:
+                self._running[number] = thread
+
+    def _stopped(self) -> bool:
+        """Whether this thread is given up; not if a rendering began in the meantime."""
+        with self._lock:
+            own, self._thread = self._thread, None
+            if self._running:
+                self._thread = own
+            return self._thread is None
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
@@ -90,27 +106,28 @@ _watch = _Watch()
 os.register_at_fork(after_in_child=_watch.__init__)
 
 
-@contextmanager
-def rendering() -> Iterator[None]:
-    """Render a template inside: whatever it raises is a `TemplateError`, of printable text.
+class Rendering:
+    """Context in which a template is rendered: whatever it raises is a `TemplateError`, of
+    printable text.
 
     Raises:
         ChatTemplateError: it takes too long.
         TemplateError: it refuses the conversation, or fails.
     """
-    outermost = _watch.begin()
-    try:
-        yield
-    except (ChatTemplateError, TemplateError) as error:
-        if isinstance(error, TemplateError) and error.message:
-            error.args = (escaped(error.message), *error.args[1:])
-        raise
-    except Exception as error:
-        text = escaped(f"{type(error).__name__}: {error}")
-        raise TemplateError(text[:500]) from error
-    finally:
-        if outermost:
-            _watch.end()
+
+    __slots__ = ("_number",)
+
+    def __enter__(self) -> None:
+        self._number = _watch.begin()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _watch.end(self._number)
+        if isinstance(error, TemplateError):
+            if error.message:
+                error.args = (escaped(error.message), *error.args[1:])
+        elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
+            text = escaped(f"{type(error).__name__}: {error}")
+            raise TemplateError(text[:500]) from error
 
 
 def escaped(text: Any) -> str:

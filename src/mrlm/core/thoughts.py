@@ -111,7 +111,8 @@ def stated_text(message: Message | None) -> str:
     """The text of a message without its thoughts; empty for no message."""
     if message is None:
         return ""
-    return without_thoughts(message.content, OPENED in message.metadata)
+    text, opened = message.content, OPENED in message.metadata
+    return without_thoughts(text, opened) if opened or _BEGINS.search(text) else text
 
 
 def stated_by(actions: Mapping[str, Message], agent: str | None) -> str:

@@ -65,7 +65,8 @@ def find(source: Any) -> DataSource:
     if hasattr(source, "to_dict") and hasattr(source, "iterrows"):  # a pandas.DataFrame
         frame = source.astype(object)
         source = frame.where(frame.notna(), None).to_dict("records")
-    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+    column = hasattr(source, "to_frame")  # of pandas
+    if column or not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
             f"a data set must be a list of dictionaries, a Dataset, a path or a hub id, not "
             f"{type(source).__name__}"

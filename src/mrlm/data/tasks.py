@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mrlm.core.errors import DataError
+from mrlm.core.errors import DataError, well_formed
 from mrlm.core.messages import read_message, short
 from mrlm.core.types import Message, Role
 from mrlm.data.presets import DatasetPreset
@@ -149,10 +149,10 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
         where: its location, for errors.
 
     Raises:
-        DataError: it is neither.
+        DataError: it is neither, or no text.
     """
     if isinstance(value, str):
-        return [Message(value)]
+        return [Message(well_formed(value, where))]
     if not isinstance(value, Sequence) or not value:
         raise DataError(f"{where}: expected text or a list of messages, not {short(value)}")
     return [read_message(item, f"{where}, message {number}") for number, item in enumerate(value)]

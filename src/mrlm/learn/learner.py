@@ -69,6 +69,7 @@ class Learner(Trainee):
     """
 
     counters: ClassVar[tuple[str, ...]] = ("version", "nonfinite")
+    heads_suffice: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -244,6 +244,8 @@ class Trainee:
     """The setting to lower if steps are not finite."""
     counters: ClassVar[tuple[str, ...]] = ("nonfinite",)
     """Counts that a checkpoint keeps."""
+    heads_suffice: ClassVar[bool] = True
+    """Whether heads on a frozen model can be all that is trained."""
 
     def __init__(self, learned: Learned, settings: LearnerSettings, title: str) -> None:
         self.learned: Learned = learned
@@ -270,11 +272,14 @@ class Trainee:
 
     def check_trainable(self) -> None:
         """Raises a `ConfigError` if there is no parameter to train."""
-        if not any(True for _ in self.learned.parameters()):
+        if not any(
+            weight.requires_grad and (self.heads_suffice or not name.startswith("value_head."))
+            for name, weight in dict(self.learned.named_parameters()).items()
+        ):
             raise ConfigError(
                 f"{self.title} has no parameter to train: all are frozen "
                 "(requires_grad=False); call model.requires_grad_(True), or leave it out of the "
-                "training (policies.<name>.trainable=false)"
+                "training (policies.<name>.trainable=false; trained=[...] of a TeamLearner)"
             )
 
     def shrink(self, error: torch.OutOfMemoryError) -> None:

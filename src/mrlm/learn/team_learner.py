@@ -226,6 +226,8 @@ class TeamLearner:
         """The episodes in groups, with values and advantages on their turns. Arguments as in
         `calculate_loss`; `refined` recomputes advantages from the current critics, for algorithms
         whose critic is trained first on the same episodes (VDN, QMIX)."""
+        for learner in self.learners:
+            learner.check_trainable()
         groups, sources = self._reader.groups(episodes, rewards, group_by)
         groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.episodes import Episode
-from mrlm.core.errors import EpisodeError, MRLMError
+from mrlm.core.errors import DataError, EpisodeError, MRLMError, well_formed
 from mrlm.core.thoughts import CUT, OPENED
 from mrlm.core.timing import count, span
 from mrlm.core.types import JSON, Message, Role, Rollout, SamplingParams, Turn
@@ -176,14 +176,22 @@ class Agent:
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
         """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new
-        text."""
-        if self.settings.chat is not None:
-            return self.settings.chat.prompt(seen, after=self._last_own(seen))
-        own_positions = [
-            position for position, entry in enumerate(seen) if id(entry.turn) in self._prompts
-        ]
-        fresh = seen[own_positions[-1] + 1 :] if own_positions else seen
-        return Prompt("\n".join(message.content for message in fresh), [])
+        text.
+
+        Raises:
+            EpisodeError: a message is no text.
+        """
+        try:
+            if self.settings.chat is not None:
+                return self.settings.chat.prompt(seen, after=self._last_own(seen))
+            own_positions = [
+                position for position, entry in enumerate(seen) if id(entry.turn) in self._prompts
+            ]
+            fresh = seen[own_positions[-1] + 1 :] if own_positions else seen
+            text = "\n".join(message.content for message in fresh)
+            return Prompt(well_formed(text, "a text of a conversation"), [])
+        except DataError as error:
+            raise EpisodeError(f"agent {self.name!r}: {error}") from error
 
     async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
         """Fill the completion of a turn; returns its text, and the metadata of the message."""
@@ -236,7 +244,7 @@ class Agent:
             last, chat = self._last_own(seen), self.settings.chat
             if last is not None and chat is not None and not self._overflows(seen):
                 with span("prompts", self.name):
-                    prompt, turn = chat.prompt(seen, after=last), last[1]
+                    prompt, turn = self._prompt(seen), last[1]
                 length = len(turn.prompt_ids) + len(turn.completion_ids)
                 self.rollout.tail_ids = [] if prompt.forked else prompt.ids[length:]
                 self.rollout.rewritten |= prompt.forked

@@ -335,6 +335,15 @@ class EpisodeRunner:
                     ) from error
 
 
+def close_agents(runner: EpisodeRunner) -> None:
+    """Record what the agents of an episode read after their last turns."""
+    try:
+        for agent in runner.agents.values():
+            agent.close()
+    except EpisodeError as error:
+        runner.fail(error)
+
+
 def _fork_id(runner: EpisodeRunner, branch: int) -> str:
     """The id of the episode of a branch: the joint step, and where the episode has already forked
     in that step, the number of those forks, so that no two branches have the same id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,6 +217,7 @@ def metric_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def turn_record(episode: RecordedEpisode, turn: RecordedTurn) -> dict[str, Any]:
     """Numbers and texts of a turn and of its episode, flat."""
+    messages, place = episode.row["agents"][turn.agent].get("messages", ()), turn.row.get("message")
     numbers = ("order", "index", "version", "lag", "trained", "advantage", "return", "tokens")
     return {
         "step": episode.step,
@@ -231,7 +233,14 @@ def turn_record(episode: RecordedEpisode, turn: RecordedTurn) -> dict[str, Any]:
         **{name: turn.row.get(name) for name in numbers},
         "reward": turn.row.get("reward"),
         "text": turn.text,
+        "tool_calls": calls_text(messages[place]) if place is not None else None,
     }
+
+
+def calls_text(message: Mapping[str, Any]) -> str | None:
+    """The tool calls of a recorded message as JSON; `None` if it has none."""
+    calls = message.get("tool_calls")
+    return json.dumps(calls, ensure_ascii=False) if calls else None
 
 
 def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
@@ -244,7 +253,7 @@ def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
     Raises:
         ConfigError: it has neither metrics nor episodes.
     """
-    path = Path(folder)
+    path = Path(folder).expanduser()
     if episode_file(path) is None and not (path / METRICS).is_file():
         stages = sorted(metrics_path.parent.name for metrics_path in path.glob(f"*/{METRICS}"))
         fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""

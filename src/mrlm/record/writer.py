@@ -80,7 +80,7 @@ def check_new(folder: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigError: it has files already.
     """
-    path = Path(folder)
+    path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"record {path}: it exists already; give a folder that is new or empty")
     return path

@@ -107,6 +107,7 @@ async def go(run: Run, step: int, evaluated: bool) -> None:
 
 def find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
     """The folder whose log has an episode, and its rows: for a pipeline, that of a stage."""
+    run = run.expanduser()
     folders = [run] if (run / "config.yaml").is_file() else []
     stages = sorted(path.parent for path in run.glob("*/config.yaml"))
     folders = folders or [stage for stage in stages if not _begun_anew(stage)]

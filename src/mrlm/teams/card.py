@@ -12,6 +12,7 @@ from typing import Any
 
 from mrlm.config import yaml
 from mrlm.core import registry
+from mrlm.core.progress import counted
 from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.teams.policies import PolicyFolder
 
@@ -202,9 +203,10 @@ def _training(card: Card) -> list[str]:
     data = data or (f"the environments {', '.join(places)}" if places else "data of the program")
     return [
         f"## Training\n\nAlgorithm: `{algorithm['name']}`. {algorithm['about']}{paper}\n\n"
-        f"It was trained with {data} for {facts['steps']} iterations ({facts['tokens']:,} sampled "
-        f"tokens), with {facts['batch_size']} tasks each, {facts['group_size']} episodes of every "
-        f"task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
+        f"It was trained with {data} for {counted(facts['steps'], 'iteration')} "
+        f"({counted(facts['tokens'], 'sampled token')}), with "
+        f"{counted(facts['batch_size'], 'task')} each, {counted(facts['group_size'], 'episode')} "
+        f"of every task, learning rate {facts['learning_rate']:g} and seed {facts['seed']}."
     ]
 
 
@@ -213,7 +215,7 @@ def _results(facts: Mapping[str, Any]) -> list[str]:
         return []
     last, parts = facts["evaluation"], []
     if last:
-        failed = f" {last['failed']} episodes failed." if last["failed"] else ""
+        failed = f" {counted(last['failed'], 'episode')} failed." if last["failed"] else ""
         rows = [
             "| environment | reward of | mean | 95 % interval | tasks |",
             "|---|---|---|---|---|",
@@ -222,7 +224,8 @@ def _results(facts: Mapping[str, Any]) -> list[str]:
             of = row["agent"] or "the team"
             cells = (row["environment"], of, _number(row["value"]), _interval(row), row["tasks"])
             rows.append(f"| {' | '.join(map(str, cells))} |")
-        about = f"Held-out tasks after {last['step']} iterations; intervals are over tasks.{failed}"
+        steps = counted(last["step"], "iteration")
+        about = f"Held-out tasks after {steps}; intervals are over tasks.{failed}"
         parts.append(f"## Evaluation\n\n{about}\n\n" + "\n".join(rows))
     else:
         parts.append("## Evaluation\n\nThe run has no recorded evaluation.")

@@ -96,7 +96,7 @@ class Team:
             ConfigError: the folder is not that of a team, or its settings need trust.
             HubError: the repository cannot be read.
         """
-        path = Path(run_model(str(source)))
+        path = Path(run_model(os.path.expanduser(source)))
         if not path.is_dir():
             path = download(str(source), revision=revision, endpoint=endpoint)
         data = absolute_team(path)
@@ -200,7 +200,7 @@ class Team:
         Raises:
             ConfigError: the folder is not empty.
         """
-        return pack(self.folder, Path(folder), merge=merge)
+        return pack(self.folder, Path(folder).expanduser(), merge=merge)
 
 
 def _formatters(config: ExperimentConfig, extra: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mrlm.record.reader import calls_text
+
 MOST = 16
 """Completions of a step."""
 LONGEST = 2000
@@ -72,6 +74,8 @@ def _of_episode(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         completion = turn.get("text") if index is None else messages[index]["content"]
         if completion is None:  # an observation, which is in the prompt of the next turn
             continue
+        if index is not None and (calls := calls_text(messages[index])):
+            completion = f"{completion}\n{calls}".strip()
         yield {
             "episode": row["id"],
             "agent": name,

@@ -62,7 +62,7 @@ class ConsoleLog:
         self._marks: deque[tuple[int, float]] = deque(maxlen=PACE + 1)
         self._shown = log.level <= logging.INFO
         self._live: Any = None
-        self._doing = ""
+        self._doing: tuple[str, int, int] | None = None
 
     def log(self, step: int, metrics: Mapping[str, float], shown: bool = True) -> None:
         """Show the metrics of a step; `shown=False` omits the line if lines are printed."""
@@ -79,7 +79,7 @@ class ConsoleLog:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how much of a part of the next step is done; on the panel only."""
-        self._doing = f"{what} {done}/{total}"
+        self._doing = what, done, total
 
     def note(self, text: str) -> None:
         """Show a sentence: on the panel, or as a line of its own."""
@@ -174,7 +174,8 @@ class ConsoleLog:
             Columns(fields, width=width, padding=(0, 2, 0, 0)),
         ]
         if self._doing and self.step < self.total:
-            rows.append(Text(f"step {self.step + 1}: {self._doing}", style="dim"))
+            what, done, total = self._doing
+            rows.append(Text(f"step {self.step + 1}: {what} {done}/{total}", style="dim"))
         curve = sparkline(list(self.rewards))
         if curve and encodable(curve) == curve:
             rows.append(

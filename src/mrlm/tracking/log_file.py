@@ -50,7 +50,7 @@ class LogFile(logging.Handler):
 
 def ended_in(folder: Path) -> str | None:
     """The end of a run: `this run ended in step 1 with ...`, if its last message is the error that
-    ended it.
+    ended it; that no step has ended, if there is no other trace of one.
 
     Args:
         folder: the run folder.
@@ -60,10 +60,11 @@ def ended_in(folder: Path) -> str | None:
         path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     )
     starts = [index for index, line in enumerate(lines) if _STAMP.match(line)]
-    if not starts or not lines[starts[-1]][20:].startswith("error: "):
-        return None
     steps = folder / "metrics.jsonl"
     rows = steps.read_bytes().splitlines() if steps.is_file() else []
+    if not starts or not lines[starts[-1]][20:].startswith("error: "):
+        none = "no step of this run has ended: it is in its first one, or was killed there"
+        return None if rows else none
     done = max((int(json.loads(row)["step"]) for row in rows[-1:]), default=0)
     text = "\n".join(lines[starts[-1] :])[27:]
     return f"this run ended in step {done + 1} with {text}"
@@ -71,8 +72,11 @@ def ended_in(folder: Path) -> str | None:
 
 @contextmanager
 def logging_to(file: LogFile) -> Iterator[None]:
-    """Log messages of the library to `file` inside the block, and the error that leaves it."""
-    log.addHandler(file)
+    """Log messages of the library to `file` inside the block, and the error that leaves it. Where a
+    program has no handler, warnings still go to standard error, which a handler would end."""
+    added = [file] if log.hasHandlers() or not logging.lastResort else [file, logging.lastResort]
+    for handler in added:
+        log.addHandler(handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -82,4 +86,5 @@ def logging_to(file: LogFile) -> Iterator[None]:
         file.write("error", explain(error))
         raise
     finally:
-        log.removeHandler(file)
+        for handler in added:
+            log.removeHandler(handler)

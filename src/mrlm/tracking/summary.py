@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from mrlm.core.progress import counted
 from mrlm.core.statistics import Z
 from mrlm.tracking.console import clock
 from mrlm.tracking.curves import prefix_sums
@@ -89,7 +90,7 @@ def _about(config: Mapping[str, Any], rows: Rows) -> str:
         str(training.get("algorithm", "")),
         f"{', '.join(models)} from {model}" if models else model,
         ", ".join(places) or str((config.get("data") or {}).get("dataset") or ""),
-        f"{max(steps)} iterations",
+        counted(max(steps), "iteration"),
         clock(_seconds(rows)),
     ]
     return _cut(": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:] if part))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,6 +122,8 @@ def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
         ConfigError: one that is not a callback, or uses hooks that a run does not have; says what
             to use instead.
     """
+    if not isinstance(callbacks, Iterable | None):
+        raise ConfigError(f"callbacks must be a list, not {type(callbacks).__name__}; write [...]")
     return [_adapted(index, callback) for index, callback in enumerate(callbacks or ())]
 
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
+from mrlm.play.sources.source import StateLater
 from mrlm.training.metrics import remote_engines
 from mrlm.training.rollback import count_at, go_back
 from mrlm.training.run import Run
@@ -18,16 +18,16 @@ from mrlm.training.run import Run
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-def state_of(run: Run) -> dict[str, Any]:
+def state_of(run: Run) -> dict[str, StateLater]:
     """The state of a run that an iteration changes before it changes weights; empty where a run is
     not saved after an error: in several processes, and where sampling continues in the meantime."""
     if not run.defers or run.config.training.max_lag:
         return {}
+    algorithm, population = run.algorithm.state_dict(), run.population.state_dict()
     return {
-        "source": run.source.state_dict(),
-        "algorithm": run.algorithm.state_dict(),
-        "population": run.population.state_dict(),
-        "log": run.log.state(),
+        "source": run.source.state_later(),
+        "algorithm": lambda: algorithm,
+        "population": lambda: population,
     }
 
 
@@ -49,7 +49,7 @@ def saved_before(run: Run) -> Iterator[None]:
         raise
 
 
-def save(run: Run, begun: Mapping[str, Any] | None = None) -> Path:
+def save(run: Run, begun: Mapping[str, StateLater] | None = None) -> Path:
     """Writes a checkpoint of the whole run; `begun` is its state if it has changed since its last
     step.
 
@@ -61,7 +61,7 @@ def save(run: Run, begun: Mapping[str, Any] | None = None) -> Path:
         "algorithm": run.algorithm.state_dict(),
         "population": run.population.state_dict(),
         "log": run.log.state(),
-        **(begun or {}),
+        **{name: state() for name, state in (begun or {}).items()},
         "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
         "api": {name: engine.state_dict() for name, engine in remote_engines(run.engines).items()},
     }

@@ -88,8 +88,9 @@ def export_run(
         ConfigError: a folder is not a run folder or is given twice, no episode fits the filter, or
             the file cannot be written.
     """
-    folders = [Path(run)] if isinstance(run, str | Path) else [Path(path) for path in run]
-    output, title = Path(output), ", ".join(run_names(folders))
+    runs = [run] if isinstance(run, str | Path) else run
+    folders, output = [Path(path).expanduser() for path in runs], Path(output).expanduser()
+    title = ", ".join(run_names(folders))
     accepts = parse_filter(where)
     stages = viewed_runs(folders)
     check_names(where, (row for _, row in _rows(stages)))

@@ -313,7 +313,7 @@ def config(**changes: Any) -> ExperimentConfig:
             {"environments": [{"env_type": "relay"}]},
             "needs environments with one agent.*'turns'",
         ),
-        ({"training.schedule.swap_every": 3}, "the algorithm already swaps every 1 iterations"),
+        ({"training.schedule.swap_every": 3}, "the algorithm already swaps every 1 iteration"),
     ],
 )
 def test_what_cannot_be_played_is_refused(changes: dict[str, Any], said: str) -> None:

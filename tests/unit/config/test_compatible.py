@@ -15,7 +15,7 @@ from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.errors import InvalidConfig
 from mrlm.core.errors import ConfigError
-from mrlm.trl import DPOConfig, GRPOTrainer, RLOOTrainer, SFTTrainer
+from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
 ROWS = [{"prompt": f"Say {n}."} for n in range(12)]
@@ -137,6 +137,15 @@ def test_defaults_of_trl_may_be_written():
     assert DPOConfig(loss_type=["sigmoid"], max_length=1024).loss_type == "sigmoid"
     for words in ({"save_strategy": "no"}, {"args": TheirConfig(save_strategy="no")}):
         assert online(**words).config.training.save_steps is None
+
+
+def test_dropout_of_a_model_without_any_is_only_an_error_under_our_name(tmp_path):
+    words = {"output_dir": str(tmp_path), "report_to": "none", "max_steps": 1}
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 2
+    args = DPOConfig(**words, disable_dropout=False)
+    DPOTrainer("mrlm/tiny", args=args, train_dataset=rows).train()
+    with pytest.raises(ConfigError, match=r"training\.dropout=true .*changes nothing"):
+        mrlm.DPOTrainer("mrlm/tiny", train_dataset=rows, disable_dropout=False).train()
 
 
 def test_rows_for_evaluation_that_nothing_plays_are_an_error():

@@ -34,6 +34,10 @@ def test_a_setting_by_its_last_word(word: str, value: Any, section: str) -> None
 
 
 def test_words_of_several_sections_are_not_guessed() -> None:
-    assert "enabled" not in last_words() or "." in last_words()["enabled"]
+    with pytest.raises(ConfigError, match=r"give engine=\{'timeout': \.\.\.\} or distributed="):
+        trainer(timeout=1)
+    assert trainer(engine={"timeout": 1}).config.engine.timeout == 1
+    with pytest.raises(ConfigError, match=r"unknown argument; did you mean 'train_dataset'\?"):
+        trainer(dataset=[])
     with pytest.raises(ConfigError, match="unknown argument"):
         trainer(no_such_setting=1)

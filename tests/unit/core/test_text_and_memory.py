@@ -13,6 +13,7 @@ from mrlm import Message, Role
 from mrlm.core.chat import Chat
 from mrlm.core.errors import DataError
 from mrlm.core.messages import read_message
+from mrlm.data.tasks import row_messages
 from mrlm.serving.policies.admission import AdmissionLimits
 from mrlm.serving.policies.connections import Connections
 
@@ -20,6 +21,7 @@ HALF = "a\ud800b"
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"text": HALF}}}
 DOORS = {
     "row": lambda chat: read_message({"role": "user", "content": HALF}, "rows.jsonl, row 3"),
+    "text of a row": lambda chat: row_messages(HALF, "rows.jsonl, row 3"),
     "parts": lambda chat: read_message({"role": "user", "content": [{"text": HALF}]}, "row 3"),
     "thought": lambda chat: read_message(
         {"role": "assistant", "content": "", "reasoning": HALF}, "row 3"

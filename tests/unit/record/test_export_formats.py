@@ -120,12 +120,12 @@ def test_the_command_chooses_format_and_episodes(
     monkeypatch.chdir(tmp_path)
     for format, made in FORMATS.items():
         done = run("export", recorded, "--format", format, "--where", "step:1 not failed")
-        assert done.code == 0 and done.out == f"{made.output}: 1 episodes\n", done.err
+        assert done.code == 0 and done.out == f"{made.output}: 1 episode\n", done.err
         assert Path(made.output).exists()
     done = run("export", recorded, "-o", "deep/x.eval")
     assert done.out == "deep/x.eval: 3 episodes\n"
     done = run("export", recorded, "-o", "x.html", "--where", "eval")
-    assert done.out.startswith("x.html: 1 episodes"), done.err
+    assert done.out.startswith("x.html: 1 episode,"), done.err
 
 
 @pytest.mark.parametrize(

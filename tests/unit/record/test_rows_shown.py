@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import mrlm
 from commands import Mrlm
+from mrlm.record.exports.table import export_record
 from mrlm.record.exports.transcripts import transcript
 from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.tracking.completions import completions
@@ -103,7 +105,19 @@ def test_trackers_show_what_was_read_and_the_answer(trained: tuple[Path, list[An
     folder, messages = trained
     answers = [place for place, (role, _) in enumerate(messages) if role == "assistant"]
     expected = [messages[place + k][1] for place in answers for k in (-1, 0)]
+    if any(role == "tool" for role, _ in messages):
+        expected[1] += f"\n{json.dumps([CALL])}"
     assert of_trackers(folder) == expected
+
+
+def test_tables_have_the_calls(trained: tuple[Path, list[Any]], tmp_path: Path) -> None:
+    """Those of turns, and of messages that were read."""
+    folder, messages = trained
+    export_record(folder, tmp_path / "x.parquet", "parquet")
+    for table in (pd.read_parquet(tmp_path / "x.parquet"), read_run(folder).frame()):
+        calls = [json.loads(text) for text in table.tool_calls.dropna()]
+        called = any(role == "tool" for role, _ in messages)
+        assert [call["function"] for (call,) in calls] == [CALL["function"]] * 2 * called
 
 
 def test_the_terminal_shows_each_message_once(trained: tuple[Path, list[Any]], run: Mrlm) -> None:

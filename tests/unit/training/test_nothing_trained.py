@@ -128,10 +128,7 @@ def test_frozen_weights_end_the_run(name: str, tmp_path: Path) -> None:
     model, tokenizer = parts()
     model.requires_grad_(False)
     words = ROWS[name] | ({} if name in ("SFT", "DPO") else {"reward_func": lengths})
-    words |= {"critic": "shared"} if name == "PPO" else {}
-    if name == "PPO":  # its head is trained
-        trainer(name, tmp_path, model=model, tokenizer=tokenizer, **words).train()
-        return
+    words |= {"critic": "shared"} if name == "PPO" else {}  # a value head alone trains no policy
     with pytest.raises(ConfigError, match="policy 'policy' has no parameter to train"):
         trainer(name, tmp_path, model=model, tokenizer=tokenizer, **words).train()
 
@@ -143,8 +140,20 @@ def test_a_flat_loss_is_no_error(tmp_path: Path) -> None:
     assert isinstance(result, TrainResult)
 
 
+def test_a_program_without_handlers_sees_warnings_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    words = PLAYED | {"reward_func": lambda completions: [1.0] * len(completions)}
+    trainer("GRPO", tmp_path, **words).train()
+    assert capsys.readouterr().err.count("check variance: none of the 8 groups") == 1
+    assert not logging.getLogger("mrlm").handlers
+
+
 OWN: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "frozen": (lambda model: model.requires_grad_(False), [1.0, 0.0], "no parameter to train"),
+    "frozen, team": (lambda model: model.requires_grad_(False), [1.0, 0.0], "parameter to train"),
+    "frozen, ppo": (lambda model: model.requires_grad_(False), [1.0, 0.0], "parameter to train"),
     "no reward": (lambda model: model, [None, None], "no reward is a finite number"),
 }
 
@@ -155,11 +164,14 @@ def test_own_loops_name_the_cause(cause: str) -> None:
     model, tokenizer = parts()
     rollouts = [
         mrlm.Rollout().add_messages(
-            mrlm.Message("2+2="), mrlm.Message(text, mrlm.MessageType.MODEL)
+            mrlm.Message("2+2="), mrlm.Message(text, mrlm.MessageType.MODEL, agent="a")
         )
         for text in "45"
     ]
-    learner = mrlm.Learner(change(model), tokenizer, mrlm.GRPO())
+    algorithm = mrlm.GRPO() if cause in ("frozen", "no reward") else mrlm.PPO()
+    learner: Any = mrlm.Learner(change(model), tokenizer, algorithm)
+    if cause == "frozen, team":
+        learner = mrlm.TeamLearner({"a": (model, tokenizer)}, algorithm)
     with pytest.raises(MRLMError, match=message):
         learner.calculate_loss(rollouts, rewards)
 
@@ -212,3 +224,6 @@ def test_the_commands_say_how_a_run_ended(tmp_path: Path, run: Any) -> None:
     done = run("doctor", str(tmp_path / "run"), "--json")
     ended, examined = map(json.loads, done.out.splitlines())
     assert done.code == 1 and message in ended["because"] and examined["ready"] < examined["rules"]
+    (tmp_path / "run" / "run.log").unlink()  # as a kill in the first step leaves it
+    done = run("doctor", str(tmp_path / "run"))
+    assert done.code == 1 and "no step of this run has ended" in done.out

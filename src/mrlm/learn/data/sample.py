@@ -45,10 +45,12 @@ class Totals:
         by_agent: dict[str, int] = {}
         rollouts: dict[int, tuple[int, int]] = {}
         for sample in samples:
+            count, turns = rollouts.get(sample.rollout, (0, 0))
             for turn in sample.turns:
-                count, num_turns = rollouts.get(sample.rollout, (0, 0))
-                rollouts[sample.rollout] = (count + len(turn.completion_ids), num_turns + 1)
-                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + len(turn.completion_ids)
-        turns, tokens = sum(len(sample.turns) for sample in samples), sum(by_agent.values())
+                length = len(turn.completion_ids)
+                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + length
+                count += length
+            rollouts[sample.rollout] = (count, turns + len(sample.turns))
+        turns, tokens = sum([len(sample.turns) for sample in samples]), sum(by_agent.values())
         units = len({sample.unit for sample in samples})
         return cls(tokens, len(rollouts), turns, units, by_agent, tokens, rollouts)

@@ -185,9 +185,10 @@ def check_kind(config: Any, what: str) -> None:
     """
     kind = getattr(config.peft_type, "value", config.peft_type)
     if kind != "LORA":
+        merged = "get_base_model" if config.is_prompt_learning else "merge_and_unload"
         raise ModelError(
             f"{what}: its adapter is {kind}; LORA is trained: use a peft.LoraConfig, or give the "
-            "whole model: model.merge_and_unload().requires_grad_(True)"
+            f"whole model: model.{merged}().requires_grad_(True)"
         )
     start, usual = config.init_lora_weights, type(config)()
     if start not in (*STARTS, *CHANGES_BASE):

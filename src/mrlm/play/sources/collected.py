@@ -9,7 +9,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.source import EpisodeSource
+from mrlm.play.sources.source import EpisodeSource, StateLater
 
 
 @dataclass(slots=True)
@@ -69,8 +69,12 @@ class Collected(EpisodeSource):
             )
 
     def state_dict(self) -> dict[str, Any]:
+        return self.state_later()()
+
+    def state_later(self) -> StateLater:
         state = {"play": self.play.state_dict(), "calls": self.calls, "cursor": self.cursor}
-        return state | {"kept": [episode_record(episode) for episode in self.kept]}
+        kept = self.kept  # a collection replaces the list
+        return lambda: state | {"kept": [episode_record(episode) for episode in kept]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.play.load_state_dict(state["play"])

@@ -22,7 +22,7 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.play.agent import Agent, Agents, AgentSettings, Ask, TextAgent
 from mrlm.play.board_recorder import BoardRecorder
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Key
-from mrlm.play.episode_runner import EpisodeRunner
+from mrlm.play.episode_runner import EpisodeRunner, close_agents
 from mrlm.play.failure_log import Failures
 from mrlm.play.sources.answer_log import AnswerLog
 from mrlm.play.sources.oversampling import OversampledTask
@@ -350,8 +350,7 @@ class Play(EpisodeSource):
             for branch in runner.family:
                 branch.environment.close()
         for branch in runner.family:
-            for agent in branch.agents.values():
-                agent.close()
+            close_agents(branch)
             if branch.failure is not None:
                 self.failures.note(branch.episode, branch.failure)
         return [branch.episode for branch in runner.family]

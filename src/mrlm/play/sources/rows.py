@@ -104,10 +104,7 @@ class Grouping:
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for settings in self._speakers(row, [messages for messages, _ in conversations]):
             assert settings.chat is not None
-            views = [
-                _explained(settings, settings.view(messages), where)
-                for messages, _ in conversations
-            ]
+            views = [settings.view(messages) for messages, _ in conversations]
             try:
                 turn_lists = [
                     transcript_turns(
@@ -115,8 +112,8 @@ class Grouping:
                     )
                     for view in views
                 ]
-            except ChatTemplateError as error:
-                raise ChatTemplateError(f"{where}: {error}") from error
+            except (ChatTemplateError, DataError) as error:
+                raise type(error)(f"{where}: {error}") from error
             self._fit(index, settings, turn_lists)
             for part, view, turns, (_, score) in zip(
                 parts, views, turn_lists, conversations, strict=True
@@ -325,19 +322,3 @@ def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -
     if more:
         messages = [replace(messages[0], metadata={**messages[0].metadata, **more}), *messages[1:]]
     return messages
-
-
-def _explained(settings: AgentSettings, messages: list[Message], where: str) -> list[Message]:
-    """A conversation without tools that the policy's template would not explain."""
-    chat = settings.chat
-    if chat is None or chat.takes_tools:
-        return messages
-    position = next((i for i, m in enumerate(messages) if "tools" in m.metadata), None)
-    if position is None:
-        return messages
-    chat.say(
-        f"{where}: the tools are left out, since {chat.title} explains none; describe them in the "
-        "system message"
-    )
-    rest = {key: value for key, value in messages[position].metadata.items() if key != "tools"}
-    return [replace(m, metadata=rest) if i == position else m for i, m in enumerate(messages)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mrlm.core.episodes import Group
 from mrlm.play.agent import AgentSettings
+
+StateLater = Callable[[], dict[str, Any]]
+"""Returns a state as it was when this was made."""
 
 
 class EpisodeSource:
@@ -36,6 +39,12 @@ class EpisodeSource:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def state_later(self) -> StateLater:
+        """The state of now, for a call after it has changed: of episodes no copies are made before
+        that."""
+        state = self.state_dict()
+        return lambda: state
 
     def assign(self, settings_of: Mapping[str, AgentSettings]) -> None:
         """Sets the agents that play the tasks of the next iteration."""

@@ -22,12 +22,14 @@ FIELDS: Mapping[str, str] = {
     **{"joint_step": "int64", "order": "int64", "index": "int64", "version": "int64"},
     **{"lag": "int64", "finish_reason": "string", "trained": "bool"},
     **{"reward": "double", "advantage": "double", "return": "double", "tokens": "int64"},
-    **{"why": "string", "messages": "messages", "text": "string"},
+    **{"why": "string", "messages": "messages", "text": "string", "tool_calls": "string"},
     **{"prompt_ids": "list<uint32>", "ids": "list<uint32>"},
 }
-"""Column -> type; `messages` are those that the agent read since its previous turn, with `role`,
-`content` and `agent`. Reward components (`component/<name>`, double) and token columns (their name,
+"""Column -> type; `messages` are those that the agent read since its previous turn, with the fields
+`MESSAGE`. Reward components (`component/<name>`, double) and token columns (their name,
 list<float>) follow."""
+MESSAGE = ("role", "content", "agent", "tool_calls")
+"""Fields of a message, all of them texts; `tool_calls` is JSON."""
 
 
 def write(chosen: Selection, output: Path) -> int:
@@ -41,7 +43,7 @@ def write(chosen: Selection, output: Path) -> int:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ConfigError('--format parquet needs pyarrow: pip install "mrlm[data]"') from error
-    message = pa.struct([(name, pa.string()) for name in ("role", "content", "agent")])
+    message = pa.struct([(name, pa.string()) for name in MESSAGE])
     kinds = {
         **{"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_(), "double": pa.float64()},
         **{"messages": pa.list_(message), "list<uint32>": pa.list_(pa.uint32())},
@@ -85,8 +87,12 @@ def _rows(episode: RecordedEpisode, columns: Sequence[str]) -> Iterator[dict[str
     for entry in transcript(episode):
         pending = read.setdefault(entry.agent, [])
         if entry.turn is None:
-            sender = entry.sender
-            pending.append({"role": entry.role, "content": entry.text, "agent": sender})
+            calls = [
+                {"function": {"name": call.name, "arguments": call.arguments}}
+                for call in entry.calls
+            ]
+            fields = entry.role, entry.text, entry.sender, json.dumps(calls) if calls else None
+            pending.append(dict(zip(MESSAGE, fields, strict=True)))
             continue
         turn = entry.turn
         token_columns = turn.columns

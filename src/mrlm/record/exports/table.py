@@ -62,4 +62,4 @@ def export_record(
     if next(chosen.episodes(), None) is None:
         what = f"no episode fits the filter {where!r}" if where else "no episodes are recorded"
         raise ConfigError(f"{folder}: {what}")
-    return FORMATS[format].write(chosen, Path(output))
+    return FORMATS[format].write(chosen, Path(output).expanduser())

@@ -281,7 +281,7 @@ export async function episodePage(i) {
     el(
       "p.dim",
       null,
-      `step ${row.step} · ${row.environment} · task ${task} · ${row.status}`,
+      [`step ${row.step}`, row.environment, `task ${task}`, row.status].filter(Boolean).join(" · "),
       row.greedy && " · greedy",
       row.pruned && " · pruned",
       row.replayed && ` · replay of ${row.replayed.of} (${row.replayed.kind})`,
