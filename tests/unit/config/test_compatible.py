@@ -18,6 +18,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
+SETTINGS: Any = mrlm  # whose algorithms are called with wrong settings
 ROWS = [{"prompt": f"Say {n}."} for n in range(12)]
 
 
@@ -181,10 +182,13 @@ def test_what_a_trainer_would_refuse_is_in_the_message_of_its_config():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: mrlm.GRPO(epsilon=0.2), "GRPO.epsilon: unknown key; the setting is clip_range"),
-        (lambda: mrlm.GRPO(clip_range=-1), "GRPO.clip_range: must be greater than 0, not -1"),
-        (lambda: mrlm.SFT(mod="x"), "SFT.mod: unknown key; did you mean 'mode'"),
-        (lambda: mrlm.GRPO(model=object()), "has a model and no tokenizer; give tokenizer="),
+        (
+            lambda: SETTINGS.GRPO(epsilon=0.2),
+            "GRPO.epsilon: unknown key; the setting is clip_range",
+        ),
+        (lambda: SETTINGS.GRPO(clip_range=-1), "GRPO.clip_range: must be greater than 0, not -1"),
+        (lambda: SETTINGS.SFT(mod="x"), "SFT.mod: unknown key; did you mean 'mode'"),
+        (lambda: SETTINGS.GRPO(model=object()), "has a model and no tokenizer; give tokenizer="),
     ],
 )
 def test_wrong_settings_of_an_algorithm_are_errors_of_this_library(make, text):
