@@ -24,7 +24,7 @@ from mrlm.build.arguments import (
     refuse_unknown,
     with_paths,
 )
-from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
+from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -152,6 +152,7 @@ class Trainer:
         words, settings = joined_words(args, adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
         num_agents = count_of(num_agents, agents, kind, settings, words)
+        critics = critics_of(critics, kind, words)
         environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         scoring = rewards_of(reward_weights, settings, words)
