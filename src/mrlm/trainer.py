@@ -109,6 +109,7 @@ class Trainer:
     args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
+    _run: Run | None = None
     """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
@@ -174,7 +175,6 @@ class Trainer:
         self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
-        self._run: Run | None = None
 
     def _scored(
         self,
