@@ -109,6 +109,7 @@ class Trainer:
     args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
+    _run: Run | None = None
     """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
@@ -153,11 +154,12 @@ class Trainer:
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
         num_agents = count_of(num_agents, agents, kind, settings, words)
         critics = critics_of(critics, kind, words)
-        (environments, rows), watched = environments_or_rows(data, environment), listed(eval_envs)
+        environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         scoring = rewards_of(reward_weights, settings, words)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor}
         self.config: ExperimentConfig = self._config(config, settings, words)
+        watched = listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
@@ -173,7 +175,6 @@ class Trainer:
         self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
-        self._run: Run | None = None
 
     def _scored(
         self,

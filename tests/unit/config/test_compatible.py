@@ -111,6 +111,24 @@ def test_all_problems_of_a_config_are_one_message():
         assert name in text
 
 
+def test_problems_that_a_trainer_would_meet_are_in_that_message_too():
+    wrong = dict.fromkeys(("save_strategy", "logging_strategy", "lr_scheduler_type"), "epoch")
+    with pytest.raises(InvalidConfig) as caught:
+        TheirConfig(output_dir="o", optim="adamw_8bit", num_generations="two", **wrong)
+    assert str(caught.value).startswith("5 problems")
+    for name in (*wrong, "optim", "num_generations"):
+        assert f"GRPOConfig.{name}: " in str(caught.value)
+    with pytest.raises(ConfigError, match=r"GRPO\.kl_coef: must be a valid number, not 'x'"):
+        mrlm.GRPO(kl_coef="x")
+
+
+def test_one_model_starts_all_critics_of_comlrl():
+    parts: dict[str, Any] = {"train_dataset": ROWS, "reward_func": ones}
+    parts |= {"critic_model": "mrlm/tiny", "args": IACConfig(num_agents=2, num_turns=1)}
+    trainer = IACTrainer(agents=["mrlm/tiny"] * 2, **parts)
+    assert trainer.config.training.critic_model == "mrlm/tiny"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -38,6 +38,9 @@ _SCIENTIFIC = re.compile(
 )
 _REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
 _SEPARATOR = re.compile(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*")
+_LONG = re.compile(r"\d{201}")
+_GROWS = re.compile(r"[({\[!^*]")
+"""Characters of nesting, factorials and powers."""
 _NAME = re.compile(r"[A-Za-z]\w{0,20}(?:\(\s*[\w.,\s-]{1,20}\))?")
 _LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]{0,100}[:=]\s*\}\s*")
 _MARKED = re.compile(r"[\\${]")
@@ -252,8 +255,10 @@ def repeats(text: str, question: str) -> bool:
 def costly(text: str) -> bool:
     """Whether a text is rejected before parsing: too long, too deeply nested, or with numbers too
     large for an answer."""
-    if len(text) > MAX_ANSWER or re.search(r"\d{201}", text):
+    if len(text) > MAX_ANSWER or _LONG.search(text):
         return True
+    if not _GROWS.search(text):
+        return False
     depth = deepest = 0
     for character in text:
         depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(character, 0)

@@ -41,6 +41,7 @@ _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may 
 )
 _FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
 _OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=\d)[!?.]+(?=\s|$)")
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
 _RUN = re.compile(
     r"(?<![A-Za-z\d.\\])[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
@@ -66,7 +67,8 @@ def stated(text: str, answers: Answers = "any") -> str | None:
     Returns:
         The answer's text, or `None` if none is stated.
     """
-    text = text[-MAX_TEXT:].translate(_SIGNS)
+    text = text[-MAX_TEXT:]
+    text = text if text.isascii() else text.translate(_SIGNS)
     if "\\boxed" in text or "\\fbox" in text:
         return last_box(text)
     if answers == "boxed":
@@ -123,7 +125,7 @@ def unmarked(line: str, item: bool = True) -> str:
 
 def _answer_in(part: str) -> str | None:
     """The answer of a line: the whole of it, or its last number."""
-    part = re.sub(r"(?<=\d)[!?.]+(?=\s|$)", ".", part)  # of the sentence
+    part = _SENTENCE.sub(".", part)
     whole = cleaned(part.strip().rstrip("."))
     if LETTER.fullmatch(whole):
         return whole
