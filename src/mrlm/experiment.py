@@ -24,7 +24,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
-from mrlm.learn.policy.loading import load_tokenizer, model_folders
+from mrlm.learn.policy.loading import load_tokenizer, model_folders, pick_device
 from mrlm.planning.memory import MEMORY
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.tracking.run_log import logged
@@ -170,6 +170,7 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
             text.append(str(counts))
             stage_verdicts.append(verdicts(plan))
             text += first_prompts(plan, colour)
+            pick_device(plan.config.model.device)
         except ConfigError as error:
             problems.append(f"{title}{error}")
     try:

@@ -24,7 +24,7 @@ from mrlm.build.arguments import (
     refuse_unknown,
     with_paths,
 )
-from mrlm.build.compatible import count_of, evaluated, with_critics, with_usual
+from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -109,6 +109,7 @@ class Trainer:
     args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
+    _run: Run | None = None
     """Config paths that have the default of another library's class."""
     _folder: int | None = None
     _trained: bool = False
@@ -152,6 +153,7 @@ class Trainer:
         words, settings = joined_words(args, adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
         num_agents = count_of(num_agents, agents, kind, settings, words)
+        critics = critics_of(critics, kind, words)
         environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         scoring = rewards_of(reward_weights, settings, words)
@@ -173,7 +175,6 @@ class Trainer:
         self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
-        self._run: Run | None = None
 
     def _scored(
         self,

@@ -322,6 +322,8 @@ def test_a_dry_run_says_everything_and_writes_nothing(mrlm: Command) -> None:
     assert tree() == before
     wrong = ["environments.0.env_type=maths"]
     refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "maths", "'math'")
+    wrong = ["model.device=gpu7"]
+    refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "model.device='gpu7'")
 
 
 def test_info_lists_every_plug_in_with_what_it_is(mrlm: Command) -> None:

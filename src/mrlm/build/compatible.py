@@ -62,6 +62,17 @@ def count_of(
     return usual if agents is None else None
 
 
+def critics_of(
+    critics: Sequence[Any] | None, kind: type[FlatWords] | None, words: dict[str, Any]
+) -> Sequence[Any] | None:
+    """The models that critics start from; in another library's class its `critic_model` is one for
+    all, which `words` lose."""
+    face = None if kind is None else kind.face_of
+    if face is None or not face.library or words.get("critic_model") is None:
+        return critics
+    return one_of("critics", critics, [words.pop("critic_model")])
+
+
 def with_critics(
     config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any] | None
 ) -> ExperimentConfig:

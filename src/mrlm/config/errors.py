@@ -69,7 +69,9 @@ def unknown_key(key: str, keys: Iterable[str], prefix: str = "") -> Problem:
     """The problem of an unknown key."""
     path = f"{prefix}.{key}" if prefix else key
     if key in WORDS and prefix:
-        return Problem(path, f"unknown key; the setting is {WORDS[key].path}")
+        setting = WORDS[key].path
+        short = setting.removeprefix("algorithm.")
+        return Problem(path, f"unknown key; the setting is {short if short in keys else setting}")
     if reason := refused_text(key):
         return Problem(path, reason)
     return Problem(path, f"unknown key{did_you_mean(key, keys)}")

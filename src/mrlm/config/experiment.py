@@ -271,10 +271,9 @@ def _sections_of_others(data: Mapping[str, Any], own_section: str) -> set[str]:
 def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
     try:
         return cls(**fields)
-    except ValidationError as error:
-        raise InvalidConfig(problems_of(error, cls, key)) from None
-    except InvalidConfig:
-        raise
+    except InvalidConfig as error:
+        problems = [(item.key.replace(cls.__name__, key, 1), item.text) for item in error.problems]
+        raise InvalidConfig([Problem(*problem) for problem in problems]) from None
     except ConfigError as error:
         raise InvalidConfig([Problem(key, str(error))]) from None
 

@@ -18,6 +18,7 @@ from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, FlatWords, Word
 from mrlm.config.compatible import as_here, compatible_faces, counted
 from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, problems_of, show
 from mrlm.config.other_libraries import refused_settings, refused_text
+from mrlm.config.sections import TrainingConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
@@ -82,8 +83,9 @@ def without_neutral(
 
 
 def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) -> Any:
-    """A config object; all its problems are one error. Settings of other libraries that have no
-    effect here are dropped, others refused with the reason.
+    """A config object; all its problems are one error, those of words that a trainer would convert
+    too. Settings of other libraries that have no effect here are dropped, others refused with the
+    reason.
 
     Raises:
         ConfigError: one line per problem.
@@ -99,8 +101,13 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
             if isinstance(arguments, ArgsKwargs)
             else arguments
         )
+        split_config(made)
     except ValidationError as error:
         problems += problems_of(error, cls, cls.__name__)
+        wrong = {str(entry["loc"][0]) for entry in error.errors(include_url=False) if entry["loc"]}
+        if wrong & remaining.keys():  # the others have problems of their own
+            rest = {name: value for name, value in remaining.items() if name not in wrong}
+            problems += _problems(lambda: cls(**rest))
     except InvalidConfig as error:
         problems += error.problems
     except ConfigError as error:
@@ -108,6 +115,15 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
     if problems:
         raise InvalidConfig(problems)
     return made
+
+
+def _problems(make: Callable[[], object]) -> list[Problem]:
+    """The problems that a call raises."""
+    try:
+        make()
+    except InvalidConfig as error:
+        return error.problems
+    return []
 
 
 def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
@@ -173,18 +189,30 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
         words = counted(face, words, fields)
         paths = {path: words.pop(path) for path in list(words) if "." in path}
         source |= dict.fromkeys(paths, title)
-    for _, name, raw in folded([(title, *word) for word in words.items()]):
+    problems: list[Problem] = []
+    for _, name, raw in folded([(title, *word) for word in words.items()], problems):
         path, value = WORDS[name].path, WORDS[name].value(raw)
-        if value is UNSET or not applies(WORDS[name], value, algorithm_settings, f"{title}.{name}"):
+        where = f"{title}.{name}"
+        try:
+            if value is UNSET or not applies(WORDS[name], value, algorithm_settings, where):
+                continue
+        except InvalidConfig as error:
+            problems += error.problems
             continue
         target, key = paths, path
         if path.startswith("algorithm."):
             target, key = fields, path.removeprefix("algorithm.")
         if key in target and target[key] != value:
-            both = (target[key], source[path]), (value, f"{title}.{name}")
-            raise InvalidConfig([twice(path, *both)])
+            problems.append(twice(path, (target[key], source[path]), (value, where)))
         target[key] = value
-        source[path] = f"{title}.{name}"
+        source[path] = where
+    training = {path.removeprefix("training."): value for path, value in paths.items()}
+    training = {key: value for key, value in training.items() if key in TrainingConfig.model_fields}
+    for problem in _problems(lambda: TrainingConfig(**training)):
+        key = problem.key.replace("TrainingConfig.", "training.", 1)
+        problems.append(Problem(source.get(key, key), problem.text))
+    if problems:
+        raise InvalidConfig(problems)
     return fields, paths
 
 
@@ -231,13 +259,22 @@ def applies(word: Word, value: object, fields: Mapping[str, object], source: str
     return False
 
 
-def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, object]]:
+def folded(
+    words: Iterable[tuple[str, str, object]], problems: list[Problem] | None = None
+) -> list[tuple[str, str, object]]:
     """Words (place, name, value), with dependent ones combined into one.
+
+    Args:
+        words: the words.
+        problems: gets the problems of transformers' strategies, which are else raised.
 
     Raises:
         ConfigError: one of them without the other.
     """
-    plain_words = _without_strategies(list(words))
+    of_strategies: list[Problem] = [] if problems is None else problems
+    plain_words = _without_strategies(list(words), of_strategies)
+    if problems is None and of_strategies:
+        raise InvalidConfig(of_strategies)
     switches = [value for _, name, value in plain_words if name == "reference_kl_enabled"]
     weights = [section for section, name, _ in plain_words if name == "reference_kl_coef"]
     if weights and not switches:
@@ -253,11 +290,11 @@ def folded(words: Iterable[tuple[str, str, object]]) -> list[tuple[str, str, obj
     return combined
 
 
-def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str, str, object]]:
-    """Words without transformers' strategies, which say whether their steps count.
-
-    Raises:
-        ConfigError: a strategy that is not here, or steps that it makes idle.
+def _without_strategies(
+    words: list[tuple[str, str, object]], problems: list[Problem]
+) -> list[tuple[str, str, object]]:
+    """Words without transformers' strategies, which say whether their steps count; a strategy that
+    is not here, or steps that it makes idle, are problems.
     """
     values = {name: value for _, name, value in words}
     remaining = [word for word in words if word[1] not in STRATEGIES]
@@ -269,12 +306,12 @@ def _without_strategies(words: list[tuple[str, str, object]]) -> list[tuple[str,
         value, where = str(plain), f"{section}.{name}".lstrip(".")
         if value not in ("no", "steps") or (value == "no" and name == "logging_strategy"):
             instead = "report_to='none'" if value == "no" else f"{name}='steps' and {steps}"
-            raise InvalidConfig([Problem(where, f"{value!r} is not supported; set {instead}")])
-        if value == "no" and name == "save_strategy":
+            problems.append(Problem(where, f"{value!r} is not supported; set {instead}"))
+        elif value == "no" and name == "save_strategy":
             remaining = [word for word in remaining if word[1] != steps] + [(section, steps, None)]
         elif value == "no" and values.get(steps) is not None:
             text = f"it is 'no', so {steps} changes nothing; set it to 'steps', or remove {steps}"
-            raise InvalidConfig([Problem(where, text)])
+            problems.append(Problem(where, text))
         elif name == "eval_strategy" and value == "steps" and values.get(steps) is None:
             remaining.append((section, steps, values.get("logging_steps") or 1))
     return remaining

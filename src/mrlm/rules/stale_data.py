@@ -131,7 +131,13 @@ def _by_id(rows: Rows) -> Tasks:
 
 
 def _by_text(rows: Rows) -> Tasks:
-    return _tasks(rows, lambda row: ENCODE(row.get("task")))
+    """The tasks by what they ask; a row of a data set, whose task asks nothing, by its id."""
+
+    def text(row: Mapping[str, Any]) -> str:
+        task = row.get("task")
+        return ENCODE(task) if task is None or task.get("prompt") else str(row.get("task_id"))
+
+    return _tasks(rows, text)
 
 
 def _tasks(rows: Rows, task_of: Callable[[Mapping[str, Any]], str]) -> Tasks:

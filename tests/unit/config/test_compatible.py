@@ -18,6 +18,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
+SETTINGS: Any = mrlm  # whose algorithms are called with wrong settings
 ROWS = [{"prompt": f"Say {n}."} for n in range(12)]
 
 
@@ -107,6 +108,24 @@ def test_all_problems_of_a_config_are_one_message():
         assert name in text
 
 
+def test_problems_that_a_trainer_would_meet_are_in_that_message_too():
+    wrong = dict.fromkeys(("save_strategy", "logging_strategy", "lr_scheduler_type"), "epoch")
+    with pytest.raises(InvalidConfig) as caught:
+        TheirConfig(output_dir="o", optim="adamw_8bit", num_generations="two", **wrong)
+    assert str(caught.value).startswith("5 problems")
+    for name in (*wrong, "optim", "num_generations"):
+        assert f"GRPOConfig.{name}: " in str(caught.value)
+    with pytest.raises(ConfigError, match=r"GRPO\.kl_coef: must be a valid number, not 'x'"):
+        mrlm.GRPO(kl_coef="x")
+
+
+def test_one_model_starts_all_critics_of_comlrl():
+    parts: dict[str, Any] = {"train_dataset": ROWS, "reward_func": ones}
+    parts |= {"critic_model": "mrlm/tiny", "args": IACConfig(num_agents=2, num_turns=1)}
+    trainer = IACTrainer(agents=["mrlm/tiny"] * 2, **parts)
+    assert trainer.config.training.critic_model == "mrlm/tiny"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -164,3 +183,19 @@ GRPOTrainer(mrlm.default_model(), train_dataset=rows, reward_funcs=rewards, args
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "2 prompts x 4 samples = 8 completions a step, 1 step\n" in found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: SETTINGS.GRPO(epsilon=0.2),
+            "GRPO.epsilon: unknown key; the setting is clip_range",
+        ),
+        (lambda: SETTINGS.SFT(mod="x"), "SFT.mod: unknown key; did you mean 'mode'"),
+        (lambda: SETTINGS.GRPO(model=object()), "has a model and no tokenizer; give tokenizer="),
+    ],
+)
+def test_wrong_settings_of_an_algorithm_are_errors_of_this_library(make, text):
+    with pytest.raises(ConfigError, match=text):
+        make()

@@ -548,6 +548,11 @@ def test_training_on_one_task() -> None:
     assert alarms(rows(), played(1, 1)) == []  # a game of one state
     assert alarms(rows(), played(1, 1, text=True)) == []
     assert alarms(rows(), played(40, 8)) == []
+    from_rows = {
+        step: [row | {"task": {"prompt": []}} if "train/" in row["id"] else row for row in those]
+        for step, those in played(40, 8).items()
+    }
+    assert alarms(rows(), from_rows) == []  # a row of a data set asks nothing
 
 
 def test_self_play_in_circles() -> None:

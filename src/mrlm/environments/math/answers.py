@@ -40,7 +40,7 @@ _REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}"
 _SEPARATOR = re.compile(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*")
 _LONG = re.compile(r"\d{201}")
 _GROWS = re.compile(r"[({\[!^*]")
-"""What nesting, a factorial or a power is written with."""
+"""Characters of nesting, factorials and powers."""
 _NAME = re.compile(r"[A-Za-z]\w{0,20}(?:\(\s*[\w.,\s-]{1,20}\))?")
 _LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]{0,100}[:=]\s*\}\s*")
 _MARKED = re.compile(r"[\\${]")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, final
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 from torch import Tensor
 
+from mrlm.config.errors import InvalidConfig, problems_of
 from mrlm.config.paper_presets import PaperPreset, preset_of, read_presets
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
@@ -29,8 +30,20 @@ A = TypeVar("A")
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
 def settings(algorithm: type[A]) -> type[A]:
-    """Makes the annotated attributes of an algorithm its settings, each checked by its type."""
+    """Makes the annotated attributes of an algorithm its settings, each checked by its type; wrong
+    ones are a `ConfigError`."""
     made: Any = dataclass(kw_only=True, config=STRICT)(algorithm)
+    checked = made.__init__
+
+    @wraps(checked)
+    def init(self: Any, *args: Any, **fields: Any) -> None:
+        try:
+            checked(self, *args, **fields)
+        except ValidationError as error:
+            name = type(self).__name__
+            raise InvalidConfig(problems_of(error, type(self), name)) from None
+
+    made.__init__ = init
     return made
 
 

@@ -254,12 +254,19 @@ def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = Non
             tuple `(model, tokenizer)` or `(model, tokenizer, adapter)`.
         tokenizer, reference: its tokenizer, where `model` is not a tuple, and a frozen reference
             model.
+
+    Raises:
+        ModelError: the model has no tokenizer.
     """
     if isinstance(model, Policy):
         return model
     adapter = None
     if isinstance(model, tuple):
         model, tokenizer, adapter = (*model, None)[:3]
+    if tokenizer is None:
+        raise ModelError(
+            f"policy {name!r} has a model and no tokenizer; give tokenizer=, or (model, tokenizer)"
+        )
     bare = unwrap(model)[0]
     if adapter is None:
         adapter = live_adapter(bare)
