@@ -105,6 +105,9 @@ RIGHT = [
     ("(B)", "B"), ("The answer is (B).", "B"), (r"\boxed{\textbf{(B)}\ 12}", "B"),
     ("B. Paris", "B"), ("The answer is **(B) 12**", "B"), (r"\boxed{\text{even}}", r"\text{even}"),
     ("1. We add.\n2. Then.\n3. **12**", "12"), (r"\text{ANSWER: } \$460", "460"),
+    ("- **18**", "18"), ("It is exp(16).", "e^{16}"), (r"0.\overline{3}", r"\frac13"),
+    ("It is 1+sqrt(5).", r"1+\sqrt{5}"), (r"It is 2\sqrt{3}.", r"\sqrt{12}"),
+    ("It is √5.", "sqrt(5)"), ("The area is 18 m^2.", "18"), ("so f(2) is 3", "3"),
 ]  # fmt: skip
 WRONG = [
     ("x=2, y=1", "x=1, y=2"), ("2 boys, 3 girls", "3 boys, 2 girls"), ("2 kg, 3 m", "2 m, 3 kg"),
@@ -113,6 +116,8 @@ WRONG = [
     ("the answer is - 5", "5"), ("It is -$1,250", "1250"), ("so −3/4", "3/4"), ("(B)", "C"),
     ("(A) or (B)", "B"), (r"\boxed{A, B}", "B"), (r"\boxed{5!}", "5"), ("9**9**9", "9"),
     (r"\boxed{0.33}", "1/3"), (r"\boxed{0.\overline{3}}", "0.3"), (r"\boxed{e^{15}}", "exp(16)"),
+    ("It is sqrt(2).", "2"), (r"It is \sqrt{2}.", "2"), ("so log(5)", "5"), ("It is x^3.", "3"),
+    ("it is f(3)", "3"), ("It is √5", "5"), ("It is x_3", "3"), ("It is sqrt(2)/2.", "2"),
     ("18 or 19", "18"), (r"\boxed{5^\circ}", "50"), (r"\boxed{2^{100}+1}", "2^{100}"),
 ]  # fmt: skip
 MATRIX = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
@@ -220,3 +225,13 @@ def test_a_box_is_needed_where_one_is_asked_for() -> None:
     ):
         env.reset(task)
         assert env.step(Message(text)).rewards["agent"].value == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Green", 1.0), ("The answer is **green**.", 1.0), ("red", -0.3), ("not green", -0.3)],
+)
+def test_words_are_paid_where_they_are_the_answer(text: str, value: float) -> None:
+    env = MathReasoningEnvironment(instruction="")
+    env.reset(Task("t", "Which colour?", answer=["B", "green"]))
+    assert env.step(Message(text)).rewards["agent"].value == value

@@ -271,6 +271,16 @@ def test_arguments_are_checked_against_the_constructor(client: Client) -> None:
         assert words in failure(caught).message
 
 
+def test_rows_are_proved_when_they_are_read(client: Client) -> None:
+    rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1)} for n in range(3)]
+    rows[1]["answer"] = "$$"
+    arguments = {"dataset": rows, "eval_dataset": rows}
+    with pytest.raises(grpc.RpcError) as error:
+        client.open("math", arguments=json.dumps(arguments))
+    assert "cannot be solved by their own answers: train row 1" in failure(error).message
+    client.open("math", arguments=json.dumps(arguments | {"on_bad_row": "skip"})).reset()
+
+
 def test_arguments_of_the_server_stay(client: Client) -> None:
     session = client.open("fixed", arguments='{"start": 5, "copies": true}')
     session.reset()

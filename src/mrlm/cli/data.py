@@ -26,8 +26,6 @@ ROWS = (("dataset", "eval_dataset"), ("tasks", "eval_tasks"), ("topics", "eval_d
 """Arguments of environments for rows and held-out rows."""
 
 CHECK = "check"
-MOST_REASONS = 20
-"""Most rows that `mrlm data check` names."""
 
 
 def data(
@@ -143,10 +141,8 @@ def _check(
         print(f"{title}: {total}, {len(places):,} can be played ({kind}, {seconds})")
         if silent:
             print(f"  {silent:,} of these have no answer of their own to prove it with")
-        for problem in problems[:MOST_REASONS]:
+        for problem in problems:
             print(f"  {problem}")
-        if len(problems) > MOST_REASONS:
-            print(f"  and {len(problems) - MOST_REASONS:,} more")
         playable += len(places)
     if not playable:
         raise ConfigError(f"{name}: no row can be played")

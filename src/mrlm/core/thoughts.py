@@ -8,8 +8,10 @@ through this module.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from mrlm.core.types import Message
@@ -37,8 +39,14 @@ end of its prompt."""
 END = 16
 """Tokens at the end of a prompt that may open a thought."""
 _OPENS = re.compile("|".join(map(re.escape, MARKS)))
-_BEGINS = re.compile("|".join({re.escape(mark[0]) for pair in MARKS.items() for mark in pair}))
-"""Characters that marks begin with: most texts have none of them."""
+_BEGINNINGS = sorted({mark[:3] for pair in MARKS.items() for mark in pair})
+_ANY = re.compile(
+    "|".join(
+        re.escape(first) + "(?:" + "|".join(re.escape(rest[1:]) for rest in group) + ")"
+        for first, group in itertools.groupby(_BEGINNINGS, key=itemgetter(0))
+    )
+)
+"""The beginning of any mark: most texts have none."""
 
 
 def opened_by(prompt: str) -> str | None:
@@ -98,7 +106,7 @@ def without_thoughts(text: str, opened: bool = False) -> str:
         >>> without_thoughts("<think>2 or 3?</think> It is 2.")
         ' It is 2.'
     """
-    if _BEGINS.search(text) is None:
+    if _ANY.search(text) is None:
         return "" if opened else text
     ends = (text.rfind(mark) + len(mark) for mark in MARKS.values() if mark in text)
     end = max(ends, default=0)
@@ -112,7 +120,7 @@ def stated_text(message: Message | None) -> str:
     if message is None:
         return ""
     text, opened = message.content, OPENED in message.metadata
-    return without_thoughts(text, opened) if opened or _BEGINS.search(text) else text
+    return without_thoughts(text, opened) if opened or _ANY.search(text) else text
 
 
 def stated_by(actions: Mapping[str, Message], agent: str | None) -> str:

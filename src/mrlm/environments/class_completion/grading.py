@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class ClassGrader(CodeGrader):
         super().__init__(isolation, sandbox)
         self.limits = patient(limits)
         self._usable: dict[str, list[list[str]]] = {}
+        self._reasons: dict[str, str] = {}
         self._asking: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, dict[str, asyncio.Task[None]]
         ] = weakref.WeakKeyDictionary()
@@ -68,8 +70,8 @@ class ClassGrader(CodeGrader):
                     asking.pop(key)
         if not self._usable[key]:
             raise EpisodeError(
-                f"class {problem.name}: its own solution passes none of its tests in the sandbox, "
-                "so no answer can be graded; remove the row"
+                f"class {problem.name}: its own solution passes none of its tests in the sandbox "
+                f"({self._reasons[key]}), so no answer can be graded; remove the row"
             )
         return self._usable[key]
 
@@ -77,8 +79,11 @@ class ClassGrader(CodeGrader):
         """Find the cases that pass when only they are run, as later: one may need the file that
         another one has written."""
         tried, cases = [], [list(case) for case in problem.cases]
-        while len(tried) != len(cases):
+        self._reasons[key] = "it has no test"
+        while cases and len(tried) != len(cases):
             verdicts = await self._graded(problem, problem.solution or "", cases, self.limits)
+            errors = Counter(verdict.error or verdict.kind for verdict in verdicts)
+            self._reasons[key] = max(errors, key=errors.__getitem__)
             tried = cases
             cases = [case for case, verdict in zip(tried, verdicts, strict=True) if verdict.passed]
         if len(cases) < len(problem.cases):

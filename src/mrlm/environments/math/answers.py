@@ -44,6 +44,7 @@ _GROWS = re.compile(r"[({\[!^*]")
 _NAME = re.compile(r"[A-Za-z]\w{0,20}(?:\(\s*[\w.,\s-]{1,20}\))?")
 _LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]{0,100}[:=]\s*\}\s*")
 _MARKED = re.compile(r"[\\${]")
+_SHORT = re.compile(r"\\frac\s*(\d|\{[^{}]{0,200}\})\s*(\d|\{[^{}]{0,200}\})")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|°")
 _RELATION = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(.+)")
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -92,6 +93,8 @@ def cleaned(text: str) -> str:
     if _MARKED.search(text) or not text.isascii():  # most answers are plain
         text = _DEGREES.sub(" degrees", _LABEL.sub("", text))
         text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text)
+        if "\\frac" in text:
+            text = _SHORT.sub(_braced, text)
         inner = boxed(text)
         if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
             text = inner
@@ -99,6 +102,12 @@ def cleaned(text: str) -> str:
     if "- " in text or "+ " in text:
         text = LONE_SIGN.sub(r"\1\2", text)
     return " ".join(text.split()).rstrip(".").strip("*` ")
+
+
+def _braced(match: re.Match[str]) -> str:
+    r"""`\frac12` and `\frac1{20}` with all of their braces."""
+    above, below = (part.strip("{}") for part in match.groups())
+    return f"\\frac{{{above}}}{{{below}}}"
 
 
 def number(text: str) -> Number | None:

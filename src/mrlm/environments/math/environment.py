@@ -16,7 +16,14 @@ from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
-from mrlm.environments.math.reading import Answers, before_answer, golds_of, problem_of, stated
+from mrlm.environments.math.reading import (
+    Answers,
+    before_answer,
+    golds_of,
+    problem_of,
+    stated,
+    stated_words,
+)
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
 from mrlm.environments.shared.rows import one_of, row_matters
@@ -140,10 +147,11 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = stated_text(next(iter(actions.values())))
         self._attempts += 1
-        answer = stated(text, self.answers)
+        answer, golds = stated(text, self.answers), golds_of(self._task.answer)
+        if answer is None and self.answers == "any":
+            answer = stated_words(text, golds)
         verdicts = [
-            verify(answer, gold, question=self.question, timeout=self.timeout)
-            for gold in golds_of(self._task.answer)
+            verify(answer, gold, question=self.question, timeout=self.timeout) for gold in golds
         ]
         correct = None if not verdicts or set(verdicts) == {None} else True in verdicts
         self.note(None if correct is None else answer, bool(correct))

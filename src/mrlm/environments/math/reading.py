@@ -29,6 +29,7 @@ LONGEST = 12
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-"})  # noqa: RUF001
 _ITEM = re.compile(r"^\s{0,20}(?:>\s?|#{1,3}(?!#)\s*|[-*+•]\s+|\d{1,3}[.)]\s+(?=\S))+")
+_BULLET = re.compile(r"\s*(?:[-*+•>]\s+)+[*_`]")
 _EMPHASIS = re.compile(
     r"(?<![\\\w*`])(\*{1,3}|_{2,3}|`{1,3})(?=\S)([^*`\n]{1,400}?)(?<=\S)\1(?![\w*`])"
 )
@@ -43,15 +44,21 @@ _FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
 _OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=\d)[!?.]+(?=\s|$)")
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
+_FUNCTION = (  # its argument is not an answer
+    r"(?:\\?(?:sqrt|exp|log|ln|sin|cos|tan)|(?<![A-Za-z])[A-Za-z])(?:\([^()]{1,80}\)|\{[^{}]{1,80}\})"
+    r"|√\(?\d{1,20}\)?"
+)
 _RUN = re.compile(
-    r"(?<![A-Za-z\d.\\])[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
+    rf"(?<![A-Za-z\d.\\])[-+]?(?:[\d.]{{1,40}}[*/×÷+\-]?)?(?:{_FUNCTION})"
+    rf"(?:[*/×÷^+\-](?:{_FUNCTION}|[\d.]{{1,40}})){{0,10}}|"
+    r"(?<![A-Za-z\d.\\^])(?<!\^\{)(?<![A-Za-z]_)[-+]?[$£€]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
     r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
 )
 _SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
 _EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
 _COMMAND = re.compile(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(
-    r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
+    r"(?<!\\)\b(?!(?:sqrt|exp|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
 )
 
 
@@ -74,7 +81,7 @@ def stated(text: str, answers: Answers = "any") -> str | None:
     if answers == "boxed":
         return None
     lines = [line for line in map(unmarked, text.strip().split("\n")) if line]
-    if len(lines) == 1:  # a sign at the beginning of the only line is no bullet
+    if len(lines) == 1 and not _BULLET.match(text):  # its sign is no bullet
         lines = [unmarked(text.strip(), item=False)]
     lower = text.lower()
     announced = any(word in lower for word in ("answer", "therefore", "####"))
@@ -130,6 +137,15 @@ def _answer_in(part: str) -> str | None:
     if LETTER.fullmatch(whole):
         return whole
     return whole if _is_expression(whole) else _number_in(part)
+
+
+def stated_words(text: str, golds: Sequence[str]) -> str | None:
+    """The right answer in words that the last line of a completion is, or announces; `None` if it
+    states another one, or none."""
+    line = unmarked(text.strip().rpartition("\n")[2])
+    anchors = [*_ANCHOR.finditer(line)]
+    words = cleaned(anchors[-1][1] if anchors else line).lower()
+    return next((gold for gold in golds if cleaned(gold).lower() == words), None)
 
 
 def before_answer(text: str, answers: Answers = "any") -> str:

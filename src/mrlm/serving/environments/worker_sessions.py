@@ -20,6 +20,7 @@ from mrlm.core.errors import EpisodeError
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import BackgroundJobs, in_thread
 from mrlm.core.types import StepResult
+from mrlm.play.proof import check_rows
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import End, Op
 from mrlm.serving.protocol import codec
@@ -267,6 +268,7 @@ class Host:
                 environment.name = env["reference"].rsplit(":", 1)[-1].lower()
             for split in SPLITS:  # a data set is read now, before the first task
                 environment.num_tasks(split)
+            check_rows(environment, name, slow=False)  # programs would outlast the time limit
             return environment
 
         try:
