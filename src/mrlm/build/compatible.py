@@ -35,7 +35,7 @@ def with_usual(
     one_turn = written.get("workflow.max_turns") == 1
     for path, value in usual.items():
         if one_turn and path in ("workflow.name", "workflow.branches"):
-            continue  # there is no tree of turns
+            continue  # one turn forks nothing
         head, _, setting = path.partition(".")
         if head == "algorithm":
             is_set, path = setting in given_names, f"{section}.{setting}"
