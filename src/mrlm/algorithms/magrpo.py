@@ -150,11 +150,6 @@ class MAGRPO(PolicyGradient):
                 "whiten_advantages divides by the deviation over siblings, and group_size is 1; "
                 "set it to 2 or more, or remove it"
             )
-        if self.whiten_advantages and self.joint_mode == "cross":
-            raise ConfigError(
-                "whiten_advantages compares siblings one by one, and joint_mode='cross' the "
-                "answers that are combined; set joint_mode=aligned, or remove it"
-            )
         if self.joint_mode == "cross" and self.baseline == "remax_greedy":
             raise ConfigError(
                 "joint_mode='cross' compares the answers that are combined with one another, and "

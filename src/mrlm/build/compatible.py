@@ -32,7 +32,10 @@ def with_usual(
     """
     written, section = NestedSettings(config.given()), section_key(config.training.algorithm)
     changes: dict[str, Any] = {}
+    one_turn = written.get("workflow.max_turns") == 1
     for path, value in usual.items():
+        if one_turn and path in ("workflow.name", "workflow.branches"):
+            continue  # one turn forks nothing
         head, _, setting = path.partition(".")
         if head == "algorithm":
             is_set, path = setting in given_names, f"{section}.{setting}"

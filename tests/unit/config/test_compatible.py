@@ -119,6 +119,14 @@ def test_problems_that_a_trainer_would_meet_are_in_that_message_too():
         mrlm.GRPO(kl_coef="x")
 
 
+def test_one_turn_of_comlrl_is_no_tree_and_combines_answers():
+    args = MAGRPOConfig(num_agents=2, num_turns=1, joint_mode="cross", num_generations=2)
+    parts: dict[str, Any] = {"train_dataset": ROWS, "reward_func": ones, "args": args}
+    config = MAGRPOTrainer(agents=["mrlm/tiny"] * 2, **parts).config
+    assert config.workflow.name != "tree"
+    assert config.algorithm_settings().spec.sampling.cross
+
+
 def test_one_model_starts_all_critics_of_comlrl():
     parts: dict[str, Any] = {"train_dataset": ROWS, "reward_func": ones}
     parts |= {"critic_model": "mrlm/tiny", "args": IACConfig(num_agents=2, num_turns=1)}

@@ -198,7 +198,7 @@ def test_grpo_penalises_what_is_too_long():
 def test_grpo_takes_the_words_of_trl():
     assert GRPO(scale_rewards=True).scale_rewards == "group"
     assert GRPO(scale_rewards=False).scale_rewards == "none"
-    with pytest.raises(ValueError, match="scale_rewards"):
+    with pytest.raises(ConfigError, match="scale_rewards"):
         GRPO(scale_rewards="sometimes")
 
 

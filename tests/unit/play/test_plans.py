@@ -670,6 +670,8 @@ def test_an_answer_is_worth_the_joint_actions_that_contain_it(credit: Any, retur
     MARLOO(**settings).credit([group])
     best = group.episodes[3].rollouts["a"].turns[0]
     assert best.advantages == pytest.approx(CROSS[credit, "a"][1] - CROSS[credit, "a"][0])
+    MAGRPO(**settings, whiten_advantages=True).credit([group])  # CoMLRL's default
+    assert best.advantages == pytest.approx(1.0)
 
 
 def test_a_joint_action_that_failed_is_left_out() -> None:

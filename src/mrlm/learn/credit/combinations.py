@@ -12,7 +12,7 @@ from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
 from mrlm.learn.credit.baselines import Statistic
 from mrlm.learn.credit.explain import against
-from mrlm.learn.credit.groups import leave_one_out, members, trained_turns
+from mrlm.learn.credit.groups import EPSILON, leave_one_out, members, trained_turns
 
 
 def credit_combinations(
@@ -40,6 +40,8 @@ def _compared(returns: np.ndarray, statistic: Statistic) -> np.ndarray:
         return returns
     if returns.max() == returns.min():
         return np.zeros(len(returns))
+    if statistic == "standard":
+        return (returns - returns.mean()) / max(float(returns.std()), EPSILON)
     if statistic == "leave_one_out":
         return returns - (returns - leave_one_out(returns))
     return returns - (returns.max() if statistic == "group_max" else returns.mean())
