@@ -209,8 +209,7 @@ def test_arrows_go_from_what_was_read_to_who_read_it(browser: Browser, spoken: P
     ]
     browser.js("document.querySelector('.turn summary').click()")  # the boxes below move
     browser.wait("document.querySelector('.turn details .message') !== null")
-    browser.js("new Promise(done => setTimeout(done, 100))")
-    assert [pair[:2] for pair in browser.js(ARROWS)] == [[0, 1], [1, 2], [2, 3]]
+    browser.wait(f"{ARROWS}.map(pair => pair.slice(0, 2)).join(';') === '0,1;1,2;2,3'")
     browser.js("document.querySelector('.paints button').click()")
     browser.wait("document.querySelectorAll('.lanes .curve').length === 0")
     browser.js("document.querySelector('.paints button').click()")
