@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,63 +39,84 @@ generation: {max_new_tokens: 4}
 """
 
 
+TERMINAL = """\
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+print(pid, flush=True)
+sys.stdin.read()
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+"""Runs a command in a terminal that only this process holds, and closes it when its standard input
+ends; exits with the command's code."""
+SECONDS = 600
+"""After which a run is lost; no test waits so long, on however busy a machine."""
+
+
+@dataclass
+class Terminal:
+    """A run in a terminal.
+
+    Args:
+        holder: the process of `TERMINAL`.
+        pid: the process of the run.
+    """
+
+    holder: subprocess.Popen[str]
+    pid: int
+
+    def close(self) -> int:
+        """Closes the terminal; the exit code of the run."""
+        self.holder.communicate(timeout=SECONDS)
+        return self.holder.returncode
+
+
 @pytest.fixture
-def begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], tuple[subprocess.Popen[bytes], int]]]:
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]]:
     """Starts a run in a terminal, in the folder `run`; it has made a step then."""
     (tmp_path / "slow.py").write_text(CODE)
     (tmp_path / "c.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    processes: list[subprocess.Popen[bytes]] = []
+    terminals: list[Terminal] = []
 
-    def start() -> tuple[subprocess.Popen[bytes], int]:
-        terminal, inner = pty.openpty()
+    def start() -> Terminal:
         words = [sys.executable, "-m", "mrlm", "train", "-c", "c.yaml", "-o", "run"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", LEAD, *words],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
+        holder = subprocess.Popen(
+            [sys.executable, "-c", TERMINAL, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=os.environ | {"PAUSE": "0.05"},
-            start_new_session=True,
         )
-        os.close(inner)
-        processes.append(process)
-        end, log = time.monotonic() + 60, tmp_path / "run" / "metrics.jsonl"
+        assert holder.stdout is not None
+        terminals.append(Terminal(holder, int(holder.stdout.readline())))
+        end, log = time.monotonic() + SECONDS, tmp_path / "run" / "metrics.jsonl"
         while not (log.is_file() and log.read_text()):
-            assert process.poll() is None and time.monotonic() < end
+            assert holder.poll() is None and time.monotonic() < end
             time.sleep(0.05)
-        return process, terminal
+        return terminals[-1]
 
     yield start
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    for terminal in terminals:
+        if terminal.holder.poll() is None:
+            os.kill(terminal.pid, signal.SIGKILL)
+            terminal.close()
     sys.modules.pop("slow", None)
 
 
-LEAD = (
-    "import fcntl, os, sys, termios\n"
-    "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-    "os.execv(sys.argv[1], sys.argv[1:])\n"
-)
-"""Makes the terminal that of the session, whose leader hears of its end."""
-
-
 def test_a_second_start_is_refused_and_a_closed_terminal_saves(
-    begun: Callable[[], tuple[subprocess.Popen[bytes], int]], run: Mrlm, tmp_path: Path
+    begun: Callable[[], Terminal], run: Mrlm, tmp_path: Path
 ) -> None:
-    process, terminal = begun()
+    terminal = begun()
     for words in (["-c", "c.yaml", "-o", "run"], ["--resume", "run"], ["--resume", "run/"]):
         done = run("train", *words)
-        assert done.code == 2 and f"process {process.pid} on " in done.err, done.err
+        assert done.code == 2 and f"process {terminal.pid} on " in done.err, done.err
         assert "writes there since" in done.err
     assert [each.name for each in tmp_path.glob("run*")] == ["run"]
-    os.close(terminal)
-    assert process.wait(60) == 130
+    assert terminal.close() == 130
     folder = tmp_path / "run"
     assert list(folder.glob("checkpoint-*")) and not (folder / locks.LOCK).exists()
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
@@ -105,12 +126,11 @@ def test_a_second_start_is_refused_and_a_closed_terminal_saves(
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(
-    begun: Callable[[], tuple[subprocess.Popen[bytes], int]], run: Mrlm, tmp_path: Path
+    begun: Callable[[], Terminal], run: Mrlm, tmp_path: Path
 ) -> None:
-    process, terminal = begun()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    os.close(terminal)
+    terminal = begun()
+    os.kill(terminal.pid, signal.SIGKILL)
+    assert terminal.close() == -signal.SIGKILL % 256
     assert (tmp_path / "run" / locks.LOCK).exists()
     done = run("train", "-c", "c.yaml", "-o", "run", "--steps", "1")  # its reward changes folders
     assert done.code == 0, done.err
