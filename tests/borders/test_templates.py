@@ -33,6 +33,8 @@ DIFFERENCES = (
     "drop them",
     "a row of which the template leaves out a call (DeepSeek-R1, GigaChat, gpt-oss: the second) or "
     "a thought (DeepSeek-V3, Gemma 4, Ministral: without a setting) is refused by row and message",
+    "a row of several turns is refused by message if the template renders the end of a prompt in "
+    "another way once an answer follows it (Command-R+ and R7B, Hermes after a tool's result)",
     "a conversation that the judge cannot render (tools in llama.cpp's DeepSeek-R1, calls in Kimi "
     "K2) is one error that names the template",
     "a trained message ends with its end token, not with the line break after it, and begins after "
