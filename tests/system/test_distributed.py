@@ -298,6 +298,28 @@ def test_a_program_runs_unchanged(tmp_path: Path, launcher: Launcher) -> None:
     assert len(list(tmp_path.rglob("metrics.jsonl"))) == 1
 
 
+ENDING = """
+from pathlib import Path
+from mrlm import distributed
+group = distributed.start(device="cpu")
+channel = group.channel()
+import torch.distributed.nn, torch.distributed.fsdp
+distributed.stop()
+print([n for t in Path("/proc/self/task").iterdir() if "gloo" in (n := (t / "comm").read_text())])
+raise ValueError("after the end")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_no_thread_of_a_group_lives_after_its_end() -> None:
+    """A thread that lets a tensor go while Python ends aborts the process (exit code -6). In an
+    interpreter of its own: modules imported before the group hold no reference to it."""
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert ended.stdout.split() == ["[]"], ended.stderr
+    assert ended.stderr.rstrip().endswith("ValueError: after the end")
+    assert "excepthook" not in ended.stderr
+
+
 class Unfair(Letters):
     """Works in the first process, and cannot be configured in the second."""
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed.nn  # before a group exists: its functions have the group as default
 from torch import distributed
 
 from mrlm.core.errors import ConfigError, MRLMError, PeerError
@@ -43,6 +44,7 @@ class ProcessGroup(Peers):
         self.timeout = timeout
         self.bucket_bytes: int = 25 << 20
         self._group: Any = group
+        self._channels: list[ProcessGroup] = []
 
     # -- communication -----------------------------------------------------------------------------
 
@@ -89,7 +91,8 @@ class ProcessGroup(Peers):
         timeout = timedelta(seconds=self.timeout)
         with self._others():
             group = distributed.new_group(backend="gloo", timeout=timeout)
-        return ProcessGroup(self.rank, self.size, self.timeout, group)
+        self._channels.append(ProcessGroup(self.rank, self.size, self.timeout, group))
+        return self._channels[-1]
 
     # -- reductions --------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ class ProcessGroup(Peers):
 
     def claim(self) -> bool:
         """Report that this process fails; whether it is the first to do so."""
-        if self.size == 1:
+        if self.size == 1 or not distributed.is_initialized():
             return True
         try:
             rank_name = str(self.rank)
@@ -151,6 +154,10 @@ class ProcessGroup(Peers):
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
     def close(self) -> None:
+        """Leave the group. Torch ends the group's threads with its last reference; one that lives
+        on while Python ends aborts the process."""
+        for channel in self._channels:
+            channel._group = None
         if distributed.is_initialized():
             distributed.destroy_process_group()
 

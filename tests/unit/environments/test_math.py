@@ -406,6 +406,13 @@ def test_copying_the_question_is_no_answer() -> None:
         ("Therefore the result is 1,234.", "1,234"),
         ("\\boxed{\\frac{1}{2}} and more", "\\frac{1}{2}"),
         ("\\boxed{1", None),
+        ("The answer is 8.\n**9**", "9"),
+        ("The answer is 8.\nTotal = 9", "9"),
+        ("The answer is 8.\nSo the total is 9.", "9"),
+        ("The answer is 8.\nAnswer:\n\\[ 9 \\]", "9"),
+        ("The answer is 8.\nCheck: 32 * 0.25 = 8, of 40", "8"),
+        ("The answer is 8.\n8/.25 = 32", "8"),
+        ("#### 8\n9", "8"),
     ],
 )
 def test_where_an_answer_stands(text: str, answer: str | None) -> None:

@@ -36,11 +36,12 @@ _EMPHASIS = re.compile(
 _DISPLAY = re.compile(r"\\[\[\]()]|(?<!\\)\${1,2}(?=[^$\n]{0,400}\$)|(?<=\S)\${1,2}(?!\d)")
 _LABEL = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]{0,100}[:=])\s*\}")
 _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may be hostile
-    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?|\btherefore\b[,:]?|\\therefore)"
-    r"\s{0,5}+([^\n]{1,400})",
+    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?+|(?:\btherefore|^(?:so|thus|hence))\b[,:]?+"
+    r"|\\therefore)\s{0,5}+([^\n]{1,400})",
     re.IGNORECASE,
 )
 _FINAL = re.compile(r"####|\banswer\b\s{0,5}(?:is\b|:)", re.IGNORECASE)
+_LABELLED = re.compile(r"^[^\d=:]{0,60}[=:]\s{0,5}")
 _OPEN = re.compile(r"\banswer\b(?:\s{1,5}is)?\W{0,5}$", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=\d)[!?.]+(?=\s|$)")
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
@@ -106,10 +107,19 @@ def _anchored(lines: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _last_of(lines: Sequence[str], index: int) -> bool:
-    """Whether an announcement is final: another one than "the answer is" may be a step, and is one
-    if numbers follow on later lines."""
+    """Whether an announcement is final. "####" is; "the answer is" is one unless the last answer of
+    later lines stands alone; another one may be a step, and is one if numbers follow."""
+    if "####" in lines[index]:
+        return True
+    later = next((line for line in reversed(lines[index + 1 :]) if _answer_in(line)), None)
     strong = _FINAL.search(lines[index]) or (index and _OPEN.search(lines[index - 1]))
-    return bool(strong) or not any(_answer_in(line) for line in lines[index + 1 :])
+    return later is None or (bool(strong) and not _alone(later))
+
+
+def _alone(line: str) -> bool:
+    """Whether a line is an answer and nothing else, but for a label ("Total = 9")."""
+    whole = cleaned(_LABELLED.sub("", line, count=1).strip().rstrip("."))
+    return "=" not in whole and (bool(LETTER.fullmatch(whole)) or _is_expression(whole))
 
 
 def unmarked(line: str, item: bool = True) -> str:
