@@ -59,6 +59,11 @@ def run_experiment(
     Raises:
         KeyboardInterrupt: interrupted; the run was saved and can be resumed.
     """
+    if not isinstance(config, ExperimentConfig):
+        raise ConfigError(
+            f"run_experiment: config is a {type(config).__name__}; give an ExperimentConfig, such as "
+            "mrlm.load_config of a file, or mrlm.ExperimentConfig(**settings)"
+        )
     callbacks = adapted(callbacks)
     peers = join(config.distributed)
     stages = config.stage_configs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
@@ -82,6 +83,15 @@ def without_neutral(
     return remaining, problems
 
 
+def _with_folder(arguments: ArgsKwargs) -> ArgsKwargs:
+    """Arguments whose only one without a name, a text or a path, is `output_dir`, as in TRL."""
+    match arguments.args:
+        case (str() | os.PathLike() as folder,) if "output_dir" not in (arguments.kwargs or {}):
+            return ArgsKwargs((), {**(arguments.kwargs or {}), "output_dir": folder})
+        case _:
+            return arguments
+
+
 def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) -> Any:
     """A config object; all its problems are one error, those of words that a trainer would convert
     too. Settings of other libraries that have no effect here are dropped, others refused with the
@@ -90,6 +100,8 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
     Raises:
         ConfigError: one line per problem.
     """
+    if isinstance(arguments, ArgsKwargs):
+        arguments = _with_folder(arguments)
     words = dict(arguments.kwargs or {}) if isinstance(arguments, ArgsKwargs) else {}
     if cls.face_of.library:
         words = as_here(cls.face_of, words)

@@ -207,3 +207,15 @@ GRPOTrainer(mrlm.default_model(), train_dataset=rows, reward_funcs=rewards, args
 def test_wrong_settings_of_an_algorithm_are_errors_of_this_library(make, text):
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+def test_the_first_argument_of_a_config_is_its_folder() -> None:
+    assert DPOConfig("there").output_dir == "there" == mrlm.GRPOConfig("there").output_dir
+    assert TheirConfig("there", beta=0.1) == TheirConfig(output_dir="there", beta=0.1)
+    with pytest.raises(InvalidConfig):
+        DPOConfig("there", output_dir="elsewhere")
+
+
+def test_an_experiment_is_a_config() -> None:
+    with pytest.raises(ConfigError, match="config is a dict; give an ExperimentConfig"):
+        SETTINGS.run_experiment({"algorithm": "grpo"})
