@@ -12,32 +12,16 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
 
-HINTS = {
-    "cat": "It purrs and chases mice",
-    "dog": "It barks at strangers",
-    "cow": "It says moo",
-    "fish": "It swims with fins",
-    "apple": "A round red fruit",
-    "banana": "A long yellow fruit",
-    "moon": "It shines at night",
-    "sun": "The light of the day",
-    "rain": "It falls from clouds",
-    "car": "It drives on a road",
-    "train": "It runs on rails",
-    "ship": "It sails on the sea",
-    "book": "It has pages to read",
-    "pen": "It writes with ink",
-    "chair": "A seat with four legs",
-    "bread": "It is baked from flour",
-    "milk": "A white drink",
-    "shoe": "It is on your foot",
-    "clock": "It shows the time",
-    "tree": "It has leaves and wood",
-    "flower": "It blooms in spring",
-    "king": "He wears a crown",
-    "doctor": "She treats sick people",
-    "river": "Water that flows",
-}
+WRITTEN = """\
+cat: It purrs and chases mice; dog: It barks at strangers; cow: It says moo;
+fish: It swims with fins; apple: A round red fruit; banana: A long yellow fruit;
+moon: It shines at night; sun: The light of the day; rain: It falls from clouds;
+car: It drives on a road; train: It runs on rails; ship: It sails on the sea;
+book: It has pages to read; pen: It writes with ink; chair: A seat with four legs;
+bread: It is baked from flour; milk: A white drink; shoe: It is on your foot;
+clock: It shows the time; tree: It has leaves and wood; flower: It blooms in spring;
+king: He wears a crown; doctor: She treats sick people; river: Water that flows"""
+HINTS = dict(entry.strip().split(": ") for entry in WRITTEN.split(";"))
 """Word -> the hint of the expert."""
 OPTIONS = 4
 
