@@ -1,5 +1,5 @@
-"""The tasks that the library has no environment for: sums with a fixed list of rows, the sum of a
-relay given to one agent, and a word that one agent describes and another guesses."""
+"""The tasks that the library has no environment for: sums with a fixed list of rows, and a word
+that one agent describes and another guesses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 import re
 from typing import Any
 
-from benchmarks.learning.worlds import Alone
 from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
@@ -48,25 +47,6 @@ class Sums(MathReasoningEnvironment):
             }
             for terms in drawn
         ]
-
-
-class Whole(Alone):
-    """The sums of `relay` in the style `question`, whole and for one agent.
-
-    Args:
-        max_number: the numbers are 0 to this one.
-    """
-
-    def __init__(self, max_number: int = 20) -> None:
-        super().__init__(max_number)
-        self.style = "question"
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        right = float(self._answer(actions["alone"].content) == self._task.answer)
-        return StepResult(rewards={"alone": Reward(right, {"correct": right})}, done=True)
-
-    def _sum(self, task: Task) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._asked(0, [task.info[name] for name in "abc"], "")
 
 
 class Guess(Environment):

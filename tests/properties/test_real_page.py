@@ -6,8 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.learning.worlds import Alone
 from benchmarks.real import report, runs
-from benchmarks.real.worlds import Guess, Sums, Whole
+from benchmarks.real.worlds import Guess, Sums
 
 from mrlm import Message, check_environment, load_config
 from mrlm.environments.relay import RelayEnvironment
@@ -27,7 +28,8 @@ def test_every_arm_has_a_config(arm: str, tmp_path: Path) -> None:
 
 
 def test_tasks_reward_what_they_say() -> None:
-    for env in (Guess(), Whole(), Sums(3)):
+    alone = Alone(20, style="question")
+    for env in (Guess(), alone, Sums(3)):
         check_environment(env)
     task = Guess().task(3)
     for hint, named, reward in (("a hint", task.answer, 1.2), (task.answer, task.answer, -0.1)):
@@ -36,7 +38,7 @@ def test_tasks_reward_what_they_say() -> None:
         env.step({"describer": Message(str(hint))})
         result = env.step({"guesser": Message(str(named))})
         assert result.rewards["describer"].value == pytest.approx(reward)
-    assert Whole().task(5, "eval").answer == RelayEnvironment(max_number=20).task(5, "eval").answer
+    assert alone.task(5, "eval").answer == RelayEnvironment(max_number=20).task(5, "eval").answer
 
 
 def test_outcomes_follow_from_the_runs() -> None:
