@@ -20,7 +20,8 @@ book: It has pages to read; pen: It writes with ink; chair: A seat with four leg
 bread: It is baked from flour; milk: A white drink; shoe: It is on your foot;
 clock: It shows the time; tree: It has leaves and wood; flower: It blooms in spring;
 king: He wears a crown; doctor: She treats sick people; river: Water that flows"""
-HINTS = dict(entry.strip().split(": ") for entry in WRITTEN.split(";"))
+PARTS = (entry.partition(": ") for entry in WRITTEN.split(";"))
+HINTS: dict[str, str] = {word.strip(): hint for word, _, hint in PARTS}
 """Word -> the hint of the expert."""
 OPTIONS = 4
 
