@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mrlm.core.errors import EpisodeError
+from mrlm.core.sampling import SamplingParams as SamplingParams
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
@@ -196,37 +197,6 @@ class StepResult:
     def reward(self) -> float:
         """The sum of the rewards."""
         return float(sum(reward.value for reward in self.rewards.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """The sampling parameters.
-
-    Args:
-        max_new_tokens: limit of a completion, in tokens.
-        temperature: divisor of the logits; 0 is greedy.
-        top_p: sample from the fewest tokens with at least this probability together; 1 is off.
-        top_k: sample from this many of the most probable tokens; 0 is off.
-        min_p: sample from tokens with at least this fraction of the highest probability; 0 is off.
-        stop: texts after which a completion ends.
-    """
-
-    max_new_tokens: int = 128
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    stop: tuple[str, ...] = ()
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
-        return self.temperature == 0.0
-
-    @property
-    def truncates(self) -> bool:
-        """Whether the sampling distribution is truncated, so that log-probs are not the model's."""
-        return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
 @dataclass(slots=True)

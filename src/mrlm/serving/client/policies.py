@@ -28,6 +28,8 @@ PROMPT_BYTES, ANSWER_BYTES = 4, 16
 """Approximate bytes of a prompt token, and of an answer token with its log-prob and text."""
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 30.0
+CARRIED = frozenset(pb.Sampling.DESCRIPTOR.fields_by_name)
+"""The sampling parameters of the protocol."""
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """Status codes after which a retry may succeed."""
 FINAL = {
@@ -92,14 +94,7 @@ class PolicyClient:
         prompts = [
             pb.Prompt(
                 token_ids=entry.prompt_ids,
-                sampling=pb.Sampling(
-                    max_new_tokens=entry.sampling.max_new_tokens,
-                    temperature=entry.sampling.temperature,
-                    top_p=entry.sampling.top_p,
-                    top_k=entry.sampling.top_k,
-                    min_p=entry.sampling.min_p,
-                    stop=entry.sampling.stop,
-                ),
+                sampling=pb.Sampling(**entry.sampling.carried(CARRIED, self._title)),
                 seed=entry.seed % (1 << 64),
             )
             for entry in requests
