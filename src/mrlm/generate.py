@@ -8,7 +8,7 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.sampling import SamplingParams, sampling_of, takes_sampling
+from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, Rollout, Turn
 from mrlm.learn.mismatch import content_version
@@ -41,7 +41,7 @@ class Generator:
     ) -> None:
         policy = as_policy("policy", model, tokenizer)
         self.policy: Policy = policy
-        self.sampling: SamplingParams = sampling_of(**sampling)
+        self.sampling: SamplingParams = SamplingParams(**sampling)
         self.seed = seed
         self.generated: int = 0
         engine = registry.load("engines", "lean")

@@ -9,14 +9,8 @@ from collections.abc import Callable, Mapping
 from math import isinf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    create_model,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mrlm.config.base import (
     MOST,
@@ -56,7 +50,7 @@ if TYPE_CHECKING:
 
 else:
     _fields = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
-    _Sampling = create_model("_Sampling", __base__=Section, **_fields)
+    _Sampling = pydantic.create_model("_Sampling", __base__=Section, **_fields)
 
 
 class GenerationConfig(_Sampling):
@@ -83,8 +77,7 @@ class GenerationConfig(_Sampling):
             ConfigError: an override is unknown or out of range.
         """
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
-        values: dict[str, Any] = {name: getattr(merged, name) for name in FIELDS}
-        return SamplingParams(**values | {"stop": tuple(merged.stop)})
+        return SamplingParams(**{name: getattr(merged, name) for name in FIELDS})
 
 
 class AgentConfig(Section):

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mrlm.core.errors import ConfigError
 
@@ -17,22 +17,10 @@ open-weight models accept it), or not under its name."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingField:
-    """What the doors know of a sampling parameter.
+class SamplingField(NamedTuple):
+    """A sampling parameter: its default, which of a truncation is off; its range, in which `low` is
+    not if `above`; whether it truncates; whether a body of OpenAI's protocol has it."""
 
-    Args:
-        name: its name in configs, protocols and records.
-        kind: `int`, `float`, or `tuple` for texts.
-        default: its value where it is not set; that of a truncation is off.
-        low, high: its range.
-        above: `low` is no value of it.
-        truncates: tokens are cut from the distribution, so that log-probs are not the model's.
-        body: whether a body of OpenAI's protocol has it.
-    """
-
-    name: str
-    kind: type
     default: Any
     low: float = 0
     high: float = math.inf
@@ -40,17 +28,10 @@ class SamplingField:
     truncates: bool = False
     body: Body = "set"
 
-    def fits(self, value: float) -> bool:
-        """Whether a number is in the range."""
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
     @property
-    def range(self) -> str:
-        """The range in words."""
-        if self.above:
-            return f"above {self.low:g} and at most {self.high:g}"
-        finite = f"from {self.low:g} to {self.high:g}"
-        return f"at least {self.low:g}" if math.isinf(self.high) else finite
+    def kind(self) -> type:
+        """`int`, `float`, or `tuple` for texts."""
+        return type(self.default)
 
 
 def _field(default: Any, **about: Any) -> Any:
@@ -77,6 +58,11 @@ class SamplingParams:
     min_p: float = _field(0.0, high=1, truncates=True)
     stop: tuple[str, ...] = _field(())
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.stop, tuple):  # one text, or any sequence of them
+            stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+            object.__setattr__(self, "stop", stop)
+
     @property
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
@@ -101,45 +87,31 @@ class SamplingParams:
         Raises:
             ConfigError: another one is set.
         """
-        for entry in FIELDS.values():
-            if entry.name not in names and getattr(self, entry.name) != entry.default:
+        for name, entry in FIELDS.items():
+            if name not in names and getattr(self, name) != entry.default:
                 raise ConfigError(
-                    f"{door} has no sampling parameter {entry.name}; remove "
-                    f"generation.{entry.name}, or sample with an engine that has it"
+                    f"{door} has no sampling parameter {name}; remove generation.{name}, or sample "
+                    "with an engine that has it"
                 )
         return {name: getattr(self, name) for name in FIELDS if name in names}
 
 
-FIELDS: dict[str, SamplingField] = {
-    f.name: SamplingField(f.name, type(f.default), f.default, **f.metadata)
-    for f in fields(SamplingParams)
-}
-OFF: dict[str, Any] = {f.name: f.default for f in FIELDS.values() if f.truncates}
+FIELDS = {f.name: SamplingField(f.default, **f.metadata) for f in fields(SamplingParams)}
+OFF = {name: entry.default for name, entry in FIELDS.items() if entry.truncates}
 """Truncation -> its value that is off."""
-BODY: frozenset[str] = frozenset(f.name for f in FIELDS.values() if f.body != "no")
-"""The parameters that a body of OpenAI's protocol has."""
 
 
 def takes_sampling(function: F) -> F:
     """Show the sampling parameters in the signature of a function that passes its `**sampling` on
     to `SamplingParams`."""
-    signature = inspect.signature(function)
-    others = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    kinds = {f.name: tuple[str, ...] if f.kind is tuple else f.kind for f in FIELDS.values()}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [
+    signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
+    kinds = {name: tuple[str, ...] if e.kind is tuple else e.kind for name, e in FIELDS.items()}
+    shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shown += [
         inspect.Parameter(name, keyword, default=FIELDS[name].default, annotation=kind)
         for name, kind in kinds.items()
     ]
-    function.__annotations__.pop("sampling", None)
+    del function.__annotations__["sampling"]
     function.__annotations__.update(kinds)
-    vars(function)["__signature__"] = signature.replace(parameters=[*others, *added])
+    vars(function)["__signature__"] = signature.replace(parameters=shown)
     return function
-
-
-def sampling_of(**values: Any) -> SamplingParams:
-    """Sampling parameters from keywords; one text or any sequence of texts for a tuple."""
-    for name, value in values.items():
-        if name in FIELDS and FIELDS[name].kind is tuple:
-            values[name] = (value,) if isinstance(value, str) else tuple(value)
-    return SamplingParams(**values)

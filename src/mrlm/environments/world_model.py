@@ -12,7 +12,7 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
-from mrlm.core.sampling import sampling_of, takes_sampling
+from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
@@ -85,7 +85,7 @@ class WorldModelEnvironment(RowTasks):
             self._table = RowTable(dataset, *settings, convert=_asked)
         path = os.fspath(model) if isinstance(model, os.PathLike) else model
         engine = registry.load("engines", "world_model")
-        self._model = engine(path, tokenizer, sampling_of(**sampling), dtype, device)
+        self._model = engine(path, tokenizer, SamplingParams(**sampling), dtype, device)
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
         self._done_func = user_function(done_func, "done_func")

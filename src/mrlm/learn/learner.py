@@ -232,7 +232,7 @@ class Learner(Trainee):
         return groups, samples
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
-        """Writes the columns in `needs` (see `ColumnName`) on this policy's turns."""
+        """Writes the columns in `needs` (of `ANNOTATED`) on this policy's turns."""
         annotate(self.weights_of, self.settings, self.spec, groups, frozenset(needs))
 
     async def rescore(self, groups: Sequence[Group]) -> None:

@@ -19,21 +19,12 @@ from mrlm.core.episodes import Episode
 from mrlm.core.messages import write_message
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.records import task_record
-from mrlm.core.types import Rollout, SamplingParams, Turn
+from mrlm.core.types import COLUMNS, Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
 
 SCHEMA = 2
 
-COLUMNS: Mapping[str, str] = {
-    "logprobs": "logprobs",
-    "old_logprobs": "old_logprobs",
-    "ref_logprobs": "ref_logprobs",
-    "values": "values",
-    "returns": "returns",
-    "advantages": "advantages",
-    "entropies": "entropies",
-}
-"""Column of a row -> attribute of `Turn`."""
+RECORDED = [name for name, about in COLUMNS.items() if about["recorded"]]
 
 
 def episode_row(
@@ -173,7 +164,7 @@ def _turn(turn: Turn, number: int | None, previous: list[int] | None) -> dict[st
     if previous is None or not ids:
         return row
     shared = shared_prefix(previous, turn.prompt_ids)
-    columns = {name: getattr(turn, attribute) for name, attribute in COLUMNS.items()}
+    columns = {name: getattr(turn, name) for name in RECORDED}
     columns |= turn.trace or {}
     packed = {name: pack_column(column, len(ids)) for name, column in columns.items()}
     return row | {

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.retries import Passing, one_line, retry_after
-from mrlm.core.sampling import BODY, SamplingParams
+from mrlm.core.sampling import FIELDS, SamplingParams
 
 PASSING = {408, 409, 425, 429}
 """Status codes after which a retry may succeed, besides all from 500 on."""
@@ -137,9 +137,9 @@ def finished(reason: object) -> str:
 def body_of(sampling: SamplingParams, door: str) -> dict[str, Any]:
     """The sampling parameters in a body of OpenAI's protocol, but for the length, whose name
     depends on the server. Raises `ConfigError`: one that it does not have is set."""
-    values = sampling.carried(BODY | {"max_new_tokens"}, door)
-    del values["max_new_tokens"]
-    return values | {"stop": list(sampling.stop)}
+    names = [name for name, entry in FIELDS.items() if entry.body != "no"]
+    values = sampling.carried([*names, "max_new_tokens"], door)
+    return {name: values[name] for name in names} | {"stop": list(sampling.stop)}
 
 
 def sampling_fields(sampling: SamplingParams, door: str, every_token: int) -> dict[str, Any]:

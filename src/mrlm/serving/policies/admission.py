@@ -4,7 +4,8 @@ library. What is refused raises `Refusal`."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal
 
 from mrlm.core.errors import MRLMError
@@ -107,8 +108,10 @@ def checked_sampling(sampling: SamplingParams) -> SamplingParams:
             good = len(value) <= 16 and all(0 < len(text) <= 1000 for text in value)
             allowed = "at most 16 texts of 1 to 1000 characters"
         else:
-            entry = replace(entry, high=HIGHEST.get(name, entry.high))
-            good, allowed = entry.fits(value), entry.range
+            low, high = entry.low, HIGHEST.get(name, entry.high)
+            good = (low < value if entry.above else low <= value) and value <= high
+            allowed = f"at least {low:g}" if isinf(high) else f"from {low:g} to {high:g}"
+            allowed = f"above {low:g} and at most {high:g}" if entry.above else allowed
         if not good:
             raise Refusal("bad", f"{name} must be {allowed}", name)
     return sampling

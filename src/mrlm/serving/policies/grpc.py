@@ -170,10 +170,9 @@ def _request(policy: str, prompt: Any) -> Request:
         text = "the client has a sampling parameter that this server does not know"
         raise Refusal("bad", text, "sampling")
     values: dict[str, Any] = {name: getattr(sent, name) for name in sent.DESCRIPTOR.fields_by_name}
-    # 0: not set by an old client
-    values |= {name: off for name, off in OFF.items() if not values.get(name)}
-    sampling = SamplingParams(**values | {"stop": tuple(sent.stop)})
-    return Request(policy, list(prompt.token_ids), checked_sampling(sampling), prompt.seed)
+    values |= {name: off for name, off in OFF.items() if not values.get(name)}  # by old clients
+    sampling = checked_sampling(SamplingParams(**values))
+    return Request(policy, list(prompt.token_ids), sampling, prompt.seed)
 
 
 @asynccontextmanager
