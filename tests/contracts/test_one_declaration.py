@@ -14,7 +14,7 @@ SOURCES = Path(mrlm.__file__).parent
 LISTS = {"core/sampling.py", "engines/shared/sampling.py", "serving/mrlm.proto"}
 """The files that name the parameters: the declaration, what carries it out, the wire."""
 REFUSED = {
-    "column, misspelt": "Spec.columns: surprize is none of old_logprobs, ",
+    "column, misspelt": "Spec.columns: surprize is none of surprise, ",
     "section, range": "top_a: must be less than or equal to 1",
     "OpenAI, range": "top_a must be from 0 to 1",
     "OpenAI, closed": "a judge has no sampling parameter top_b",

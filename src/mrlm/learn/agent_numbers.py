@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from mrlm.core.owners import agent_label
-from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.data.batch import PART, Batch, Loss
 from mrlm.learn.fast.double import double
-from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 
 BY_AGENT = "by_agent:"
@@ -37,16 +36,6 @@ class AgentNumbers:
     def __init__(self) -> None:
         self._sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
         self._peaks: dict[tuple[str, tuple[str, ...]], Tensor] = {}
-
-    def at(self, loss_of: LossOf) -> LossOf:
-        """Wraps a loss function so that its per-token numbers are summed."""
-
-        def watched(batch: Batch, outputs: Outputs) -> Loss:
-            loss = loss_of(batch, outputs)
-            self.add(batch, loss)
-            return loss
-
-        return watched
 
     @torch.no_grad()
     def add(self, batch: Batch, loss: Loss) -> None:

@@ -25,7 +25,7 @@ from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
 from mrlm.learn.data.samples import effective, minibatches
-from mrlm.learn.data.trace import Trace
+from mrlm.learn.data.trace import Trace, watched
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, tried, update_together
@@ -280,9 +280,8 @@ class Learner(Trainee):
                 if split:
                     metrics |= yield from self._gradient_parts(split, *work, reseed)
                     split = []
-                loss_of = algorithm.loss if look.done else look.at(algorithm.loss)
-                loss_of = trace.at(numbers.at(loss_of))
                 records = look, numbers, trace
+                loss_of = watched(algorithm.loss, *records)
                 history.append((yield from self._optimizer_step(*work, loss_of, records)))
                 look.done = True
             trace.write()

@@ -41,7 +41,8 @@ def read_skipped(
     with policy.scoring():
         batch = pack(chosen, None, policy.pad_id, policy.device)
         outputs = policy.forward(batch)
-        loss = numbers.at(algorithm.loss)(batch, outputs)
+        loss = algorithm.loss(batch, outputs)
+        numbers.add(batch, loss)
     if main and not look.done:
         look.add(batch, outputs.logprobs)
     table = numbers.table()
