@@ -117,11 +117,7 @@ def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
 
 def rows() -> dict[str, list[Any]]:
     """The rows of `aliases.yaml`, and one for every sampling parameter that is a number."""
-    usual = {
-        name: [f"generation.{name}", entry.kind.__name__]
-        for name, entry in FIELDS.items()
-        if entry.kind is not tuple
-    }
+    usual = {n: [f"generation.{n}", e.kind.__name__] for n, e in FIELDS.items() if n != "stop"}
     return usual | read_table("aliases.yaml")
 
 

@@ -42,15 +42,8 @@ def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
     return Annotated[entry.kind, Field(**limits)], entry.default
 
 
-if TYPE_CHECKING:
-
-    class _Sampling(Section):
-        def __init__(self, **fields: Any) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-else:
-    _fields = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
-    _Sampling = pydantic.create_model("_Sampling", __base__=Section, **_fields)
+_fields: Any = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
+_Sampling: Any = pydantic.create_model("_Sampling", __base__=Section, **_fields)
 
 
 class GenerationConfig(_Sampling):

@@ -91,8 +91,8 @@ def _rollout_of(record: dict[str, Any]) -> Rollout:
     turns = []
     messages = [read_message(message, "a record") for message in record["messages"]]
     for fields in record["turns"]:
-        fields_known = {name: fields[name] for name in _TURN}
-        turn = Turn(**fields_known, sampling=SamplingParams(**fields["sampling"]))
+        sampling = SamplingParams(**fields["sampling"])
+        turn = Turn(**{name: fields[name] for name in _TURN}, sampling=sampling)
         turn.message = Message(fields["text"], Role.ASSISTANT, agent=turn.agent, turn=turn)
         index = fields.get("message")  # not in records of earlier versions
         if index is not None:

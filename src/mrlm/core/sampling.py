@@ -59,9 +59,8 @@ class SamplingParams:
     stop: tuple[str, ...] = _field(())
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stop, tuple):  # one text, or any sequence of them
-            stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-            object.__setattr__(self, "stop", stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
 
     @property
     def greedy(self) -> bool:
@@ -78,15 +77,8 @@ class SamplingParams:
         return replace(self, temperature=1.0, **OFF)
 
     def carried(self, names: Collection[str], door: str) -> dict[str, Any]:
-        """The parameters of a protocol or an engine.
-
-        Args:
-            names: those that it has.
-            door: its title in messages.
-
-        Raises:
-            ConfigError: another one is set.
-        """
+        """The parameters among the `names` that a protocol or an engine has, by its title. Raises
+        `ConfigError`: another one is set."""
         for name, entry in FIELDS.items():
             if name not in names and getattr(self, name) != entry.default:
                 raise ConfigError(

@@ -103,8 +103,7 @@ def fill_own(
         outputs = policy.forward(batch)
         tensors = {"values": outputs.values, "entropies": outputs.entropy}
         tensors |= dict.fromkeys(("new_logprobs", "old_logprobs"), outputs.logprobs)
-        pairs = ((name, tensors[name]) for name in names)
-        return {name: column for name, column in pairs if column is not None}
+        return {name: x for name in names if (x := tensors[name]) is not None}
 
     fill_columns(policy, settings, samples, compute, names, policy.name)
 

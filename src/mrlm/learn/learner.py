@@ -15,7 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.timing import count, span
-from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, policy_peaks
+from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, read_skipped
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
@@ -38,7 +38,6 @@ from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy, random_forward
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
-from mrlm.learn.skipped import read_skipped
 from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -297,7 +296,7 @@ class Learner(Trainee):
         sums = yield StepSums(self.policy, [], rank_numbers)
         metrics |= _mean([row for row in history if row is not SKIPPED])
         metrics |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
-        metrics |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
+        metrics |= agent_means(sums, len(history)) | raw(sums) | relative(sums)
         metrics |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return metrics | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 

@@ -72,8 +72,6 @@ class Columns:
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
         kinds = {id(params): params for params in sampling}
-        for params in kinds.values():
-            params.carried(DONE, "an engine in this process")
         places = {kind: index for index, kind in enumerate(kinds)}
         numbers = [places[id(params)] for params in sampling]
         rows = torch.tensor(numbers, dtype=torch.long, device=device)
@@ -86,10 +84,8 @@ class Columns:
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
         self.plain: bool = all(params.greedy or params.temperature == 1.0 for params in sampling)
         self.truncates: bool = any(params.truncates for params in sampling)
-        self.cuts: dict[str, Tensor] = {
-            name: column([float(getattr(s, name) if s.truncates else OFF[name]) for s in sampling])
-            for name in CUTS
-        }
+        values = [s.carried(DONE, HERE) | (OFF if s.greedy else {}) for s in sampling]
+        self.cuts: dict[str, Tensor] = {name: column([v[name] for v in values]) for name in CUTS}
         self.greedy: Tensor | None = None
         if any(greedy):
             self.greedy = torch.tensor(greedy, device=device)[rows]
@@ -181,4 +177,5 @@ def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Te
 
 CUTS: tuple[str, ...] = tuple(signature(truncated).parameters)[1:]
 """The truncations that are done here."""
+HERE = "an engine in this process"
 DONE = {"max_new_tokens", "temperature", "stop", *CUTS}

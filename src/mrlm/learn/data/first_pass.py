@@ -55,8 +55,7 @@ class FirstPass:
             self._known[key] = (forget, {})
         _, columns = self._known[key]
         for turn in turns:
-            values = {name: getattr(turn, name) for name in ANNOTATED}
-            columns.setdefault(_key(turn), values)
+            columns.setdefault(_key(turn), {name: getattr(turn, name) for name in ANNOTATED})
 
     def forget(self) -> None:
         """Clears the cache: the next loss starts a new update."""

@@ -28,8 +28,6 @@ PROMPT_BYTES, ANSWER_BYTES = 4, 16
 """Approximate bytes of a prompt token, and of an answer token with its log-prob and text."""
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 30.0
-CARRIED = frozenset(pb.Sampling.DESCRIPTOR.fields_by_name)
-"""The sampling parameters of the protocol."""
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """Status codes after which a retry may succeed."""
 FINAL = {
@@ -91,10 +89,11 @@ class PolicyClient:
         return [completion for part in answers for completion in part]
 
     async def _generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
+        names = pb.Sampling.DESCRIPTOR.fields_by_name
         prompts = [
             pb.Prompt(
                 token_ids=entry.prompt_ids,
-                sampling=pb.Sampling(**entry.sampling.carried(CARRIED, self._title)),
+                sampling=pb.Sampling(**entry.sampling.carried(names, self._title)),
                 seed=entry.seed % (1 << 64),
             )
             for entry in requests

@@ -143,17 +143,14 @@ class Fields:
 
     def sampling(self, max_new_tokens: int) -> SamplingParams:
         """Sampling parameters. Whole numbers (`top_k`) may be 0 or -1 for off."""
-        values: JSON = {"max_new_tokens": max_new_tokens}
-        for name, entry in FIELDS.items():
-            if name in values:
-                continue
-            if entry.kind is tuple:
-                values[name] = self.texts(name)
-            elif entry.kind is int:
-                values[name] = max(0, self.whole(name, entry.default, -1, 1 << 31))
-            else:
-                values[name] = self.number(name, entry.default)
-        return checked_sampling(SamplingParams(**values))
+        read: dict[type, Callable[..., Any]] = {
+            int: lambda name, off: max(0, self.whole(name, off, -1, 1 << 31)),
+            float: self.number,
+            tuple: lambda name, _: self.texts(name),
+        }
+        names = [name for name in FIELDS if name != "max_new_tokens"]
+        values = {name: read[FIELDS[name].kind](name, FIELDS[name].default) for name in names}
+        return checked_sampling(SamplingParams(max_new_tokens, **values))
 
     def wants_usage(self) -> bool:
         """Whether a streamed answer ends with the token counts."""
