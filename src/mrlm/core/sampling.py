@@ -11,22 +11,20 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from mrlm.core.errors import ConfigError
 
-Body = Literal["always", "set", "no"]
-"""Whether a body of OpenAI's protocol has a parameter: always, where it is set (servers of
-open-weight models accept it), or not under its name."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SamplingField(NamedTuple):
     """A sampling parameter: its default, which of a truncation is off; its range, in which `low` is
-    not if `above`; whether it truncates; whether a body of OpenAI's protocol has it."""
+    not if `above`; whether it truncates; whether a body of OpenAI's protocol has it: always, where
+    it is set (servers of open-weight models accept it), or not under its name."""
 
     default: Any
     low: float = 0
     high: float = math.inf
     above: bool = False
     truncates: bool = False
-    body: Body = "set"
+    body: Literal["always", "set", "no"] = "set"
 
     @property
     def kind(self) -> type:

@@ -172,10 +172,10 @@ class OpenAIEngine:
             "messages": self._spoken(request.messages),
             "seed": request.seed % (1 << 31),
         }
-        more: dict[str, Any] = {self.token_limit: sampling.max_new_tokens}
-        for name, value in body_of(sampling, self._title).items():
-            if FIELDS[name].body == "always" or getattr(sampling, name) != FIELDS[name].default:
-                more[name] = value
+        more = body_of(sampling, self._title) | {self.token_limit: sampling.max_new_tokens}
+        for name, entry in FIELDS.items():
+            if entry.body == "set" and getattr(sampling, name) == entry.default:
+                del more[name]
         return fields | {"extra_body": more | dict(self.body)}
 
     def _spoken(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
