@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from math import isinf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
@@ -70,7 +71,7 @@ class GenerationConfig(_Sampling):
             ConfigError: an override is unknown or out of range.
         """
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
-        return SamplingParams(**{name: getattr(merged, name) for name in FIELDS})
+        return SamplingParams(*attrgetter(*FIELDS)(merged))
 
 
 class AgentConfig(Section):

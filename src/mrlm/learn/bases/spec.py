@@ -150,7 +150,7 @@ class Spec:
     ignores_zero: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.columns.difference(ANNOTATED):
+        for name in {*self.columns} - {*ANNOTATED}:
             raise ConfigError(f"Spec.columns: {name} is none of {', '.join(ANNOTATED)}")
 
     def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
