@@ -9,18 +9,20 @@ split into micro-batches, mini-batches and ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.owners import agent_label
-from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.data.batch import PART, Batch, Loss, Sample, Totals, pack
+from mrlm.learn.data.samples import effective
 from mrlm.learn.fast.double import double
-from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
+from mrlm.learn.mismatch import FEW, FirstLook
+from mrlm.learn.policy.policy import Policy
 
 BY_AGENT = "by_agent:"
 """Prefix of entries in the metrics of an update; a name and an agent follow."""
@@ -37,16 +39,6 @@ class AgentNumbers:
     def __init__(self) -> None:
         self._sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
         self._peaks: dict[tuple[str, tuple[str, ...]], Tensor] = {}
-
-    def at(self, loss_of: LossOf) -> LossOf:
-        """Wraps a loss function so that its per-token numbers are summed."""
-
-        def watched(batch: Batch, outputs: Outputs) -> Loss:
-            loss = loss_of(batch, outputs)
-            self.add(batch, loss)
-            return loss
-
-        return watched
 
     @torch.no_grad()
     def add(self, batch: Batch, loss: Loss) -> None:
@@ -85,34 +77,25 @@ class AgentNumbers:
         return totals
 
 
-class _Entry(NamedTuple):
-    """A name, an agent and a number."""
-
-    name: str
-    agent: str
-    value: float
-
-
-def _entries(table: Mapping[str, float]) -> list[_Entry]:
-    entries = []
-    for key, value in table.items():
-        if key.startswith(BY_AGENT):
-            name, _, agent = key.removeprefix(BY_AGENT).partition(":")
-            entries.append(_Entry(name, agent, value))
-    return entries
+def _entries(table: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Names, agents and numbers."""
+    rows = [(*key.split(":", 2), value) for key, value in table.items() if key.startswith(BY_AGENT)]
+    return [(name, agent, value) for _, name, agent, value in rows]
 
 
 def agent_means(table: Mapping[str, float], steps: int) -> dict[str, float]:
     """The numbers of each agent from the sums of `AgentNumbers.table` over all ranks: means over
-    its tokens, maxima, and its part of the loss (the mean over optimiser steps)."""
+    its tokens, maxima, and its part of the loss (the mean over optimiser steps); and the maxima of
+    the policy."""
     entries = _entries(table)
-    share = {entry.agent: entry.value for entry in entries if entry.name == _SHARE}
+    share = {agent: value for name, agent, value in entries if name == _SHARE}
     means: dict[str, float] = {}
     for name, agent, value in entries:
         name, _, rank = name.partition("@")
         key = f"{BY_AGENT}{name}:{agent}"
         if rank:
             value = max(value, means.get(key, value))
+            means[name] = max(value, means.get(name, value))
         elif name == PART:
             value /= steps
         elif share[agent]:
@@ -120,16 +103,6 @@ def agent_means(table: Mapping[str, float], steps: int) -> dict[str, float]:
         if name != _SHARE and math.isfinite(value):
             means[key] = value
     return means
-
-
-def policy_peaks(table: Mapping[str, float]) -> dict[str, float]:
-    """The policy's maxima from the same sums."""
-    peaks: dict[str, float] = {}
-    for name, _, value in _entries(table):
-        name, _, rank = name.partition("@")
-        if rank:
-            peaks[name] = max(value, peaks.get(name, value))
-    return peaks
 
 
 def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -144,9 +117,9 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
     agents: dict[str, set[str]] = {}
     for policy, metrics in updates.items():
         entries = _entries(metrics)
-        for entry in entries:
-            del metrics[f"{BY_AGENT}{entry.name}:{entry.agent}"]
-        tokens = {entry.agent: entry.value for entry in entries if entry.name == TOKENS}
+        for name, agent, _ in entries:
+            del metrics[f"{BY_AGENT}{name}:{agent}"]
+        tokens = {agent: value for name, agent, value in entries if name == TOKENS}
         agents[policy] = set(tokens)
         for name, agent, value in entries:
             if name != TOKENS:
@@ -170,3 +143,40 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
             value = sum(value * tokens for _, value, tokens in parts) / max(1.0, weight)
         numbers[f"{name}/{label}"] = value
     return numbers
+
+
+def read_skipped(
+    policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, look: FirstLook, main: bool
+) -> dict[str, float]:
+    """The metrics of agents without a gradient, from a pass over a few of their samples before the
+    update. Every rank reads the same ones; empty if each agent has a gradient.
+
+    Args:
+        policy: the policy.
+        samples: all samples of the update.
+        algorithm: its loss gives the numbers.
+        look: gets their log-probs on the main rank, unless it is done.
+        main: whether this is the main rank.
+    """
+    with_gradient = effective(samples, algorithm.spec.ignores_zero)
+    if len(with_gradient) == len(samples):
+        return {}
+    read = Totals.of(with_gradient).tokens_by_agent
+    few: dict[str, list[Sample]] = {}
+    for sample in samples:
+        agent = sample.turns[0].agent
+        if agent not in read and len(few.setdefault(agent, [])) < FEW:
+            few[agent].append(sample)
+    chosen = [sample for agent_samples in few.values() for sample in agent_samples]
+    if not chosen:
+        return {}
+    numbers = AgentNumbers()
+    with policy.scoring():
+        batch = pack(chosen, None, policy.pad_id, policy.device)
+        outputs = policy.forward(batch)
+        loss = algorithm.loss(batch, outputs)
+        numbers.add(batch, loss)
+    if main and not look.done:
+        look.add(batch, outputs.logprobs)
+    metrics = {name: float(value) for name, value in loss.metrics.items()}
+    return metrics | agent_means(numbers.table(), 1)
