@@ -18,6 +18,18 @@ from typing import Any
 import pytest
 
 from another_value import another
+from every_environment import (
+    ALL,
+    PAIRS,
+    PROMPTS,
+    QUESTIONS,
+    earned,
+    echo,
+    expert,
+    guesses,
+    has_expert,
+    mentions_topic,
+)
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
@@ -29,8 +41,6 @@ from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.tools import ToolRegistry
 from places import file_of
-from test_contracts import earned, echo, guesses
-from test_environments import ALL, PAIRS, PROMPTS, QUESTIONS, expert, has_expert, mentions_topic
 
 SUMS = [
     {"prompt": f"What is {i} + {i}?", "answer": str(2 * i), "renamed": f"How much is {i} + {i}?"}
@@ -458,7 +468,7 @@ SANDBOXED = {"code", "code_collaboration", "class_completion", "tools", "search_
 
 
 def arguments(name: str) -> dict[str, Any]:
-    from test_environments import NEEDS
+    from every_environment import NEEDS
 
     found = dict(NEEDS.get(name, {}))
     if name == "reward":

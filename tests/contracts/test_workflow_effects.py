@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from another_value import another
+from every_environment import ONE_SEAT
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.environment import Environment
@@ -15,8 +16,7 @@ from mrlm.core.errors import MRLMError
 from mrlm.core.matters import RunFacts, judged
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from test_contracts import ONE_SEAT
-from test_play import play, seats
+from scripted_play import play, seats
 
 
 class Rounds(Environment):

@@ -10,19 +10,19 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 
 
 def reward() -> Environment:
-    from test_environments import make
+    from every_environment import make
 
     return make("reward")
 
 
 def rescored() -> Environment:
-    from test_environments import make
+    from every_environment import make
 
     return make("rescored")
 
 
 def difference() -> Environment:
-    from test_environments import make
+    from every_environment import make
 
     return make("difference")
 

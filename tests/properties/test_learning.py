@@ -22,7 +22,8 @@ from benchmarks.learning.worlds import Alone
 from benchmarks.teams.base import prompts_of
 from benchmarks.teams.runs import RESULTS, TUNING, Job
 
-import test_swap
+from any_algorithm import LEARNING, settings, weights
+from any_algorithm import models as models
 from mrlm import ExperimentConfig, Message, check_environment
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -30,10 +31,8 @@ from mrlm.core import registry
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.runs import run_to_end
 from places import ROOT
-from test_swap import LEARNING, settings, weights
 
-models = test_swap.models  # a fixture
-TURNS = {"env_type": "test_matrix:Rounds", "rounds": 2, "num_agents": 2}
+TURNS = {"env_type": "small_environments:Rounds", "rounds": 2, "num_agents": 2}
 PAGE = ROOT / "docs" / "algorithms.md"
 RENEW = "renew it with: python -m benchmarks.learning --no-runs --page docs/algorithms.md"
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from benchmarks.learning.models import fresh
 
+from gains import gain, lower_bound
 from mrlm import Callback, ExperimentConfig, Message, load_config, run_experiment
 from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.types import Observation, Reward, StepResult, Task
@@ -62,17 +63,6 @@ output_dir: {tmp_path / "run"}
 """
     )
     return gain(run_experiment(load_config(tmp_path / "c.yaml")).history)
-
-
-def gain(history: list[dict[str, Any]]) -> float:
-    """Sampled reward of the last three steps over that of the first three."""
-    rewards = [row["reward/mean"] for row in history if row.get("reward/mean") is not None]
-    return float(np.mean(rewards[-3:]) - np.mean(rewards[:3]))
-
-
-def lower_bound(gains: list[float]) -> float:
-    """Lower 95 % bound of the mean of three gains."""
-    return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
 
 
 @pytest.mark.parametrize(

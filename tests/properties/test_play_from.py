@@ -185,7 +185,7 @@ def test_weights_of_another_step(greedy: bool, tmp_path: Path) -> None:
     random numbers; its own weights are found by training again."""
     folder = trained(
         tmp_path,
-        environments=[{"env_type": "test_golden:Letters"}],
+        environments=[{"env_type": "tiny_runs:Letters"}],
         evaluation={"episodes": 1, "every": 1, "greedy": greedy},
         magrpo={"group_size": 4},
         policies={"a": {}, "b": {"lora": {"r": 2}}},

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from benchmarks.learning.table import TABLE
 
+from any_algorithm import Watch, settings, weights
+from any_algorithm import models as models
 from chat_server import ChatServer, Fault, serving
 from mrlm import ExperimentConfig, LLMEnvironment, PPOTrainer
 from mrlm.build.policies import LiveObjects
@@ -25,8 +27,6 @@ from mrlm.learn.credit.joint_steps import joint_texts
 from mrlm.runs import evaluate_model, run_to_end
 from places import ROOT
 from recorded import episodes as recorded
-from test_swap import Watch, settings, weights
-from test_swap import models as models
 
 FAST = {"qmix", "happo"}
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ranks
-import test_programs
+from example_programs import SAYS, run
 from forking import Launcher
 from places import ROOT
 
@@ -72,7 +72,7 @@ def test_every_example_is_run() -> None:
     found = {
         ".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in FOLDER.rglob("*.py")
     }
-    assert found == {*SHORT, *test_programs.SAYS}
+    assert found == {*SHORT, *SAYS}
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     missing = {path.name for path in FOLDER.rglob("*.*") if path.suffix in (".py", ".yaml")}
     assert not {name for name in missing if name not in page}
@@ -106,7 +106,7 @@ def test_an_example_runs_in_its_short_form(
 def test_an_example_shows_what_it_says(name: str, tmp_path: Path, launcher: Launcher) -> None:
     """At full length: whatever it prints as `reward a -> b` has risen, and a loss has fallen."""
     program = FOLDER.joinpath(*name.split(".")).with_suffix(".py")
-    said = test_programs.run(launcher, program, tmp_path)
+    said = run(launcher, program, tmp_path)
     found = [match for match in map(NUMBERS.search, said.splitlines()) if match]
     assert found
     for match in found:

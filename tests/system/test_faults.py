@@ -19,13 +19,13 @@ from commands import Mrlm
 from counting import campaign, step_twice, vanishing
 from faults import Faults, Network
 from forking import Launcher
+from logged_rows import logged
 from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
+from remote_steps import begun, own_worlds, step, until  # noqa: F401
 from servers import InProcess, Process, here
-from test_remote_environments import begun, own_worlds, step, until  # noqa: F401
-from test_resume import logged
 
 COUNTING = "faults:Counting"
 ROUGH = Faults(drop=0.02, double=0.05, hold=0.03, late=0.05, reset=0.005, swallow=0.002, slow=0.03)

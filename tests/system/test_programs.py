@@ -9,29 +9,14 @@ import pytest
 
 from commands import Mrlm
 from commands import run as run_here  # noqa: F401
+from example_programs import SAYS, run
 from forking import Launcher
 from places import ROOT
 from servers import Process
 
-SAYS = {
-    "ppo_math": "reward",
-    "rlhf": "reward",
-    "all_trainers": "sft ok",
-    "magrpo_collaboration": "reward",
-    "own_loop": "grad True",
-    "multi_agent_rollout": "The answer is 5",
-    "custom_environment": "reward",
-    "custom_workflow": "eval/reward/mean",
-}
 ELSEWHERE = {"magrpo_collaboration", "own_loop"}
 """Those that always run on another model, too."""
 EXAMPLES = [ROOT / "examples" / f"{name}.py" for name in SAYS]
-
-
-def run(launcher: Launcher, program: Path, folder: Path, model: str = "") -> str:
-    started = launcher.start([str(program)], folder, MRLM_MODEL=model)
-    assert started.wait() == 0, started.err.read_text()[-3000:]
-    return started.out.read_text()
 
 
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)

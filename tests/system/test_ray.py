@@ -535,13 +535,12 @@ def test_an_episode_stays_with_an_engine_and_episodes_are_spread() -> None:
 
 
 AWAY = """
-import socket, sys
+import json, socket, sys
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.experiment import run_experiment
 sys.path += sys.argv[1].split(":")
-import test_ray
-local = ExperimentConfig(**test_ray.CONFIG).merged({"training": {"num_iterations": 1}})
+local = ExperimentConfig(**json.loads(sys.argv[2])).merged({"training.num_iterations": 1})
 run_experiment(local.merged({"output_dir": "run"}))
 assert "ray" not in sys.modules, "a run of one process imports Ray"
 with socket.socket() as free:
@@ -562,6 +561,7 @@ def test_one_process_does_not_import_ray_and_a_wrong_address_is_said(
 ) -> None:
     program = tmp_path / "away.py"
     program.write_text(AWAY)
-    started = launcher.start([str(program), IMPORTS], tmp_path)
+    config = CONFIG | {"environments": [{"env_type": "talking:Pair"}]}
+    started = launcher.start([str(program), IMPORTS, json.dumps(config)], tmp_path)
     assert started.wait() == 0, started.err.read_text()
     assert not (tmp_path / "away").exists()

@@ -26,7 +26,7 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.server import ServedEnvironment, Settings
 from mrlm.serving.protocol import codec
 from mrlm.serving.protocol.channels import PUSHBACK, failure_in
-from test_serving_records import WORLDS
+from served_worlds import WORLDS
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))
 Kind = pb.Failure

@@ -14,6 +14,8 @@ import pytest
 import torch
 import yaml
 
+from critics import episode, policies, spoken
+from logged_rows import CONFIG, logged
 from mrlm import Callback, Learner, QMIXTrainer, load_config, run_experiment
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.qmix import QMIX
@@ -31,8 +33,6 @@ from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import frozen_beside
 from mrlm.learn.policy.policy import Policy
-from test_critic import episode, policies, spoken
-from test_resume import CONFIG, logged
 
 FAST = LearnerSettings(critic_learning_rate=3e-3)
 

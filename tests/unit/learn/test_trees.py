@@ -18,7 +18,7 @@ from mrlm.learn.data.samples import samples_of
 from mrlm.play.engine import Request
 from mrlm.trainer import Trainer
 from mrlm.workflows.tree import Tree
-from test_play import Echo, play
+from scripted_play import Echo, play
 
 TURNS, SIBLINGS, BRANCHES = 3, 2, 3
 NODES = SIBLINGS * (1 + BRANCHES + BRANCHES**2)
@@ -147,7 +147,7 @@ def test_one_branch_is_no_tree() -> None:
 
 def settings(tmp_path: Path, algorithm: str) -> dict[str, Any]:
     return {
-        "environments": [{"env_type": "test_trees:Echo"}],
+        "environments": [{"env_type": "scripted_play:Echo"}],
         "workflow": {"name": "tree", "branches": 2, "max_turns": 3},
         "training": {"algorithm": algorithm, "num_iterations": 1, "batch_size": 2},
         "generation": {"max_new_tokens": 4},

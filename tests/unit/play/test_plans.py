@@ -35,7 +35,7 @@ from mrlm.training.metrics import episode_metrics
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from recorded import episodes as recorded
-from test_play import Echo, play
+from scripted_play import Echo, play
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 

@@ -25,11 +25,10 @@ from mrlm import Callback, ExperimentConfig, load_config, run_experiment
 from mrlm.build.run import build
 from mrlm.config import OpponentsConfig, parse_config
 from mrlm.config.normalize import merge
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import CheckpointError, ConfigError, ModelError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.checkpoint import verify, write_folder
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import SamplingParams
@@ -42,28 +41,13 @@ from mrlm.training.run import Run
 from places import ROOT
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-WORLD = {"env_type": "test_opponents:Higher"}
+WORLD = {"env_type": "small_environments:Higher"}
 POKER = {"env_type": "kuhn_poker", "style": "short"}
 TEAMS: dict[str, dict[str, Any]] = {
     "whole": {"policies": {"player": {}}},
     "adapter": {"policies": {"player": {"lora": {"r": 2}}}},
     "two": {"policies": {"first": {"lora": {"r": 2}}, "second": {}}},
 }
-
-
-class Higher(Environment):
-    """Both speak at once; whose first letter comes later takes 1 from the other."""
-
-    agents = ("first", "second")
-    max_turns = 1
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        return StepResult({name: Observation([Message(f"{seed}?")]) for name in self.agents})
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        first, second = (actions[name].content[:1] for name in self.agents)
-        won = float((first > second) - (first < second))
-        return StepResult({}, {"first": Reward(won), "second": Reward(-won)}, done=True)
 
 
 def config(folder: Path, team: str = "whole", **changes: Any) -> ExperimentConfig:

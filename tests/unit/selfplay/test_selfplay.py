@@ -135,13 +135,13 @@ class Kill(Callback):
 
 OUTER: dict[str, dict[str, Any]] = {
     "sft": {
-        "environments": [{"env_type": "test_preference:Sums"}],
+        "environments": [{"env_type": "small_environments:Sums"}],
         "sft": {"collect_every": 4},
         "training": {"num_iterations": 6},
     },
     "spin": {"data": {"dataset": ROWS}, "training": {"num_epochs": 2}},
     "online_dpo": {
-        "environments": [{"env_type": "test_preference:Sums"}],
+        "environments": [{"env_type": "small_environments:Sums"}],
         "online_dpo": {"ref_update_freq": 2},
         "training": {"num_iterations": 6},
     },

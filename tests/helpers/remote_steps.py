@@ -1,0 +1,44 @@
+"""Steps of environments on servers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrlm.core.environment import Environment
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Message, Role, StepResult
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_worlds() -> Iterator[None]:
+    """Workers find the worlds of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
+        yield
+
+
+def begun(world: Environment) -> str:
+    return said(run_async(world.reset()))
+
+
+def step(world: Environment, word: str) -> str:
+    message = Message(word, Role.ASSISTANT, agent=world.agents[0])
+    return said(run_async(world.step({world.agents[0]: message})))
+
+
+def said(result: StepResult) -> str:
+    return next(iter(result.observations.values())).messages[-1].content
+
+
+def until(wanted: Any, seconds: float = 90.0) -> None:
+    """Wait for something to come true."""
+    end = time.monotonic() + seconds
+    while not wanted():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
