@@ -347,7 +347,7 @@ for room in {TORCH_FREE!r}:
         importlib.import_module(module.name)
         assert not heavy & set(sys.modules), f"{{module.name}} brought {{heavy & set(sys.modules)}}"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

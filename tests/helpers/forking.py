@@ -104,7 +104,7 @@ class Launcher:
 
     def close(self) -> None:
         """End it; nothing runs any more."""
-        self._process.communicate(timeout=60)
+        self._process.communicate()
 
 
 class Started:

@@ -51,9 +51,9 @@ def both(monkeypatch, job):
 
     def gather(value):
         held[ranks.rank] = value
-        meet.wait(20)
+        meet.wait()
         found = copy.deepcopy(held)
-        meet.wait(20)
+        meet.wait()
         return found
 
     def run(rank):

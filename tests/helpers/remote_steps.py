@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,11 +32,3 @@ def step(world: Environment, word: str) -> str:
 
 def said(result: StepResult) -> str:
     return next(iter(result.observations.values())).messages[-1].content
-
-
-def until(wanted: Any, seconds: float = 90.0) -> None:
-    """Wait for something to come true."""
-    end = time.monotonic() + seconds
-    while not wanted():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)

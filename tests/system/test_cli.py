@@ -71,7 +71,7 @@ def _written(folder: Path, config: dict[str, Any]) -> Path:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mrlm", *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "mrlm", *arguments], capture_output=True, text=True
     )
 
 

@@ -154,7 +154,6 @@ def under_torchrun(folder: Path, strategy: str) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 process(es), 1 thread(s) each") == 1

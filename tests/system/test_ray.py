@@ -388,11 +388,8 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
     with (tmp_path / "head").open("w") as said:
         head = subprocess.Popen(start, env=quiet, stdout=said, stderr=said)
     try:
-        deadline = time.monotonic() + 180
         while "Ray runtime started" not in (tmp_path / "head").read_text():
-            assert head.poll() is None and time.monotonic() < deadline, (
-                tmp_path / "head"
-            ).read_text()
+            assert head.poll() is None, (tmp_path / "head").read_text()
             time.sleep(0.2)
         config = ExperimentConfig(**CONFIG).merged(
             {
@@ -406,12 +403,12 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
         )
         config.save(tmp_path / "x.yaml")
         words = [sys.executable, "-m", "mrlm", "train", "--config", str(tmp_path / "x.yaml")]
-        done = subprocess.run(words, env=quiet, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(words, env=quiet, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
         assert head.poll() is None
     finally:
         head.terminate()
-        head.wait(60)
+        head.wait()
     lines = (tmp_path / "there" / "metrics.jsonl").read_text().splitlines()
     there = [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
     assert there == go("here", {})

@@ -164,8 +164,7 @@ def test_kill_minus_nine_loses_nothing(
 
 def wait_for(lines: Path, number: int, process: Started) -> None:
     """Return once a file has more lines than that."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.runs:
+    while process.runs:
         if lines.exists() and len(lines.read_bytes().splitlines()) > number:
             break
         time.sleep(0.01)

@@ -154,15 +154,15 @@ def test_a_world_that_hangs_fails_at_its_deadline_and_is_tried_again(tokenizer: 
         def step(self, actions: dict[str, Message]) -> StepResult:
             calls.append(1)
             if len(calls) == 1:
-                over.wait(60.0)
+                over.wait()
             return super().step(actions)
 
     source, _ = play(tokenizer, Hanging(1), ["x"], ("a", "b"), group_size=2, timeout=2.0, retries=1)
-    started = time.monotonic()
-    (group,) = run_async(source.take(1))
+    try:
+        (group,) = run_async(source.take(1))
+    finally:
+        over.set()
     assert [episode.status for episode in group] == ["done", "done"]
-    assert time.monotonic() - started < 30
-    over.set()
 
 
 def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
