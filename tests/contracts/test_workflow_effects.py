@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from another_value import another
+from effects import again, case
 from every_environment import ONE_SEAT
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
@@ -41,17 +42,8 @@ class Rounds(Environment):
         return StepResult(seen, paid, done=done)
 
 
-def again(prompt: str, agent_completions: list[str], **more: Any) -> list[str]:
-    return [f"{prompt} Once more." for _ in agent_completions]
-
-
 def refuse(task: Task, text: str) -> str:
     return "it is too long"
-
-
-def case(value: Any, **on: Any) -> tuple[Any, dict[str, Any]]:
-    """Another value, and settings of both workflows."""
-    return value, on
 
 
 BETWEEN = {
