@@ -16,6 +16,7 @@ import pytest
 
 import mrlm
 from places import ROOT as PROJECT
+from places import TESTS
 
 ROOT = Path(mrlm.__file__).parent
 
@@ -492,3 +493,10 @@ def test_the_loop_knows_no_implementation() -> None:
     assert not names & {"isinstance", "issubclass", "type", "hasattr", "getattr"}
     rooms = {one.other for one in read(source, "train.py")} - {None}
     assert rooms == {"core", "learn", "training"}, "a source answers for itself"
+
+
+def test_tests_import_no_tests() -> None:
+    files = [*TESTS.rglob("*.py")]
+    imports = [(file.name, one.target) for file in files for one in read(file.read_text(), "")]
+    assert len(files) > 300
+    assert not [(file, target) for file, target in imports if target.startswith("test_")]

@@ -1,5 +1,4 @@
-"""What the tests of effects share: a case is another value of a setting, and a setting without a case
-names the test of its effect."""
+"""A case is another value of a setting; a setting without one names the test of its effect."""
 
 from __future__ import annotations
 

@@ -71,9 +71,8 @@ GROUPS = [
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_members_said_to_be_identical_are_so_in_games_of_one_step_and_only_there(
-    name: str, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, models: tuple[str, str], tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     one_step = trained(name, None, models, tmp_path / "one")
     several = trained(name, TURNS, models, tmp_path / "several")
     for other, own in IDENTICAL[name].items():
@@ -85,10 +84,9 @@ def test_members_said_to_be_identical_are_so_in_games_of_one_step_and_only_there
 
 
 def test_members_said_to_be_alike_differ_by_rounding_only(
-    models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: tuple[str, str], tmp_path: Path
 ) -> None:
     """A constant factor on all advantages is removed by Adam; the deviation of a group is none."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     for name, others in ALIKE.items():
         first = trained(name, None, models, tmp_path)
         for other in others:

@@ -69,11 +69,8 @@ output_dir: {tmp_path / "run"}
     "algorithm",
     [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("ppo", "c3"))) for n in RL],
 )
-def test_every_policy_gradient_learns_a_bandit(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_policy_gradient_learns_a_bandit(algorithm: str, tmp_path: Path) -> None:
     """Lower 95 % bound of the improvement over three seeds is above 0."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     gains = [improvement(tmp_path, algorithm, seed) for seed in range(3)]
     assert lower_bound(gains) > 0, gains
 
@@ -99,9 +96,8 @@ class Duet(Environment):
 
 
 @pytest.mark.slow
-def test_a_team_learns_from_its_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_learns_from_its_critic(tmp_path: Path) -> None:
     """Lower 95 % bound of what two agents gain by MAPPO, over three seeds, is above 0."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     (tmp_path / "c.yaml").write_text(
         f"""
 environments: [{{env_type: "test_learns:Duet"}}]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from benchmarks.learning.table import TABLE
 
-from any_algorithm import models  # noqa: F401
+from any_algorithm import models as models
 from mrlm import ExperimentConfig, Learner, Message, Rollout, TeamLearner
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -175,11 +175,9 @@ def test_every_way_gives_the_same_advantages(
     agents: int,
     reward: str,
     gamma: float,
-    models: tuple[str, str],  # noqa: F811
+    models: tuple[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     trained = Trained(config_of(name, turns, agents, reward, gamma, models[0]), tmp_path)
     expected = trained.advantages
     assert np.abs(expected).max() > 1e-3
@@ -211,11 +209,9 @@ def _rollouts(episode: Episode) -> Rollout | dict[str, Rollout]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[InProcess]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        made = InProcess(environments=[ServedEnvironment("rounds", "small_environments:Rounds")])
-        yield made
-        made.close()
+    made = InProcess(environments=[ServedEnvironment("rounds", "small_environments:Rounds")])
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -224,12 +220,10 @@ def server() -> Iterator[InProcess]:
 )
 def test_an_environment_behind_a_server_gives_the_same_advantages(
     name: str,
-    models: tuple[str, str],  # noqa: F811
+    models: tuple[str, str],
     server: InProcess,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     case = (1 if name in ONE_TURN else 3, 2, "dense", 0.9)
     here = Trained(config_of(name, *case, models[0]), tmp_path / "here")
     away = {"env_type": "rounds", "remote": True, "server_address": server.address}

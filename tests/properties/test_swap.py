@@ -53,9 +53,7 @@ def test_any_algorithm_can_be_put_in_the_place_of_any_other(
     turns: int,
     models: tuple[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     given = settings(algorithm, binding, turns, models) | {"output_dir": str(tmp_path / "run")}
     kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}
     said = REFUSED.get((algorithm, binding)) or REFUSED.get((algorithm, "*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,11 +276,8 @@ def grid() -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", grid())
-def test_any_algorithm_trains_beside_it(
-    algorithm: str, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_algorithm_trains_beside_it(algorithm: str, models: tuple[str, str]) -> None:
     """Its words are no tokens here: nothing that credits, values or packs may stumble over it."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}
     with serving(lambda body, n: "AB"[n % 2]) as server:
         given = settings(algorithm, "separate", 3, models)

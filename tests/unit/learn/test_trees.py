@@ -155,10 +155,9 @@ def settings(tmp_path: Path, algorithm: str) -> dict[str, Any]:
     }
 
 
-def test_a_run_over_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_trees(tmp_path: Path) -> None:
     from mrlm.config import parse_config
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     result = Trainer(config=parse_config(settings(tmp_path, "magrpo"))).train()
     assert result.history[-1]["episodes/count"] == 2 * 2 * 4
     with pytest.raises(ConfigError, match=r"workflow\.name='tree' .* such as magrpo"):

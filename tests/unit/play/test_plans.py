@@ -375,10 +375,7 @@ def test_at_grpo_leaves_out_what_its_filter_says(name: Any) -> None:
     assert algorithm.metrics.get("frac_filtered") == left_out
 
 
-def test_a_batch_of_which_everything_is_left_out_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_a_batch_of_which_everything_is_left_out_is_no_error(tmp_path: Path) -> None:
     config = experiment(
         tmp_path / "run",
         "at_grpo",
@@ -599,10 +596,7 @@ def test_groups_without_variance_are_not_kept() -> None:
     )
 
 
-def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(tmp_path: Path) -> None:
     steps = [row for row in resumes_exactly(tmp_path, "grpo", **dynamic("Given")) if row["step"]]
     assert len(steps) == 4
     for row in steps:
@@ -613,10 +607,7 @@ def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
     assert len(set(tasks)) == len(tasks) / 4, "no task is taken twice"
 
 
-def test_refills_end_and_a_run_goes_on_with_what_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_refills_end_and_a_run_goes_on_with_what_there_is(tmp_path: Path) -> None:
     config = experiment(tmp_path / "run", "grpo", **dynamic("Flat", max_refills=2))
     run_experiment(config)
     steps = [row for row in logged(tmp_path / "run") if row["step"]]
