@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -141,18 +139,6 @@ def test_copies_do_not_share_an_episode(name: str) -> None:
     settled(two.reset(second, second.seed))
     again = settled(one.reset(first, first.seed))
     assert repr(alone) == repr(again)
-
-
-def test_no_environment_and_no_workflow_needs_torch() -> None:
-    code = (
-        "import sys\nfrom mrlm.core import registry\n"
-        "for wing in ('environments', 'workflows'):\n"
-        "    for name in registry.names(wing): registry.load(wing, name)\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'sympy', 'math_verify'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # -- relay -----------------------------------------------------------------------------------------

@@ -344,7 +344,7 @@ def test_worlds_start_without_torch() -> None:
     code = f"""
 import importlib.util, pkgutil, sys
 import mrlm
-heavy = {{"torch", "transformers", "peft", "datasets"}}
+heavy = {{"torch", "transformers", "peft", "datasets", "sympy", "math_verify"}}
 assert not heavy & set(sys.modules), f"import mrlm brought {{heavy & set(sys.modules)}}"
 for room in {TORCH_FREE!r}:
     if importlib.util.find_spec(f"mrlm.{{room}}") is None:

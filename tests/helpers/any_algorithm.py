@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import torch
 from benchmarks.learning.models import fresh
 from benchmarks.learning.runs import DATA, world_of
 from benchmarks.learning.table import TABLE
@@ -17,6 +16,7 @@ from mrlm.build.environments import environment_factory
 from mrlm.config.play_sections import EnvironmentConfig
 from mrlm.core.types import Reward, StepResult
 from mrlm.environments.matrix import MatrixEnvironment
+from watched_runs import weights
 
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}
 """Keys of the table that concern how well an algorithm learns."""
@@ -59,16 +59,6 @@ class Watch(Callback):
 
     def on_train_begin(self, run: Any) -> None:
         self.before = weights(run)
-
-
-def weights(run: Any) -> dict[str, torch.Tensor]:
-    """Policy -> everything that it trains, in one row."""
-    return {
-        learner.policy: torch.cat(
-            [weight.detach().flatten().clone() for weight in learner.weights_of.parameters()]
-        )
-        for learner in run.learners
-    }
 
 
 def rows_of(algorithm: str, turns: int) -> list[dict[str, Any]] | None:

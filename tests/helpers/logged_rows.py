@@ -1,10 +1,13 @@
-"""What a run has logged, and a run to be resumed."""
+"""What a run has logged, what it has gained, and a run to be resumed."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "resumed",
@@ -30,3 +33,14 @@ TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 def logged(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def gain(history: list[dict[str, Any]]) -> float:
+    """Sampled reward of the last three steps over that of the first three."""
+    rewards = [row["reward/mean"] for row in history if row.get("reward/mean") is not None]
+    return float(np.mean(rewards[-3:]) - np.mean(rewards[:3]))
+
+
+def lower_bound(gains: list[float]) -> float:
+    """Lower 95 % bound of the mean of three gains."""
+    return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))

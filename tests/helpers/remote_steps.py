@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from mrlm.core.environment import Environment
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_worlds() -> Iterator[None]:
-    """Workers find the worlds of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-        yield
 
 
 def begun(world: Environment) -> str:

@@ -32,10 +32,9 @@ def settings(algorithm: str, steps: int = 2, **changes: Any) -> ExperimentConfig
 
 
 def weights(run: Any) -> dict[str, torch.Tensor]:
-    return {
-        learner.policy: torch.cat([w.detach().flatten() for w in learner.weights_of.parameters()])
-        for learner in run.learners
-    }
+    """Policy -> everything that it trains, in one row."""
+    rows = {each.policy: each.weights_of.parameters() for each in run.learners}
+    return {name: torch.cat([w.detach().flatten() for w in row]) for name, row in rows.items()}
 
 
 class Watch(Callback):

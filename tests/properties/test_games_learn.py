@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.learning.answers import answer_logprobs
 
-from gains import lower_bound
+from logged_rows import lower_bound
 from mrlm import Callback, load_config, run_experiment
 from mrlm.core.statistics import mean_interval
 from mrlm.core.types import Message

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from benchmarks.learning.models import fresh
 
-from gains import gain, lower_bound
+from logged_rows import gain, lower_bound
 from mrlm import Callback, ExperimentConfig, Message, load_config, run_experiment
 from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.types import Observation, Reward, StepResult, Task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gains import gain, lower_bound
+from logged_rows import gain, lower_bound
 from mrlm import load_config, run_experiment
 from places import ROOT
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gains import gain, lower_bound
+from logged_rows import gain, lower_bound
 from mrlm import load_config, run_experiment
 from places import ROOT
 

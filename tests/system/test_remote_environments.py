@@ -23,7 +23,6 @@ from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled
 from remote_steps import begun, said, step
-from remote_steps import own_worlds as own_worlds
 from servers import InProcess, here
 from waiting import until
 
@@ -38,7 +37,7 @@ def all_is_closed(server: InProcess) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def server(own_worlds: None) -> Iterator[InProcess]:
+def server() -> Iterator[InProcess]:
     worlds = [
         COUNTING,
         "math",

@@ -4,13 +4,13 @@ best goes on, groups that teach something, and every combination of answers."""
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO, range_normalised_variance
 from mrlm.algorithms.grpo import GRPO
@@ -78,11 +78,6 @@ def experiment(folder: Path, algorithm: str, **more: Any) -> ExperimentConfig:
         known = config.get(name)
         config[name] = {**known, **section} if isinstance(known, dict) else section
     return ExperimentConfig(**config)
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def resumes_exactly(tmp_path: Path, algorithm: str, **more: Any) -> list[dict[str, Any]]:

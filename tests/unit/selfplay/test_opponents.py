@@ -21,6 +21,7 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig, load_config, run_experiment
 from mrlm.build.run import build
 from mrlm.config import OpponentsConfig, parse_config
@@ -496,11 +497,6 @@ def test_as_many_weights_are_held_however_many_snapshots_there_are(
 
 
 # -- runs that go on -------------------------------------------------------------------------------
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def files(folder: Path) -> dict[str, bytes]:

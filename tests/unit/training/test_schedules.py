@@ -3,13 +3,13 @@ period goes on with whoever's turn it is."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig, run_experiment
 from mrlm.build.policies import LiveObjects, PolicyAssignment
 from mrlm.build.run import build, plan_of
@@ -197,11 +197,6 @@ def test_models_of_two_families_exchange_roles(tmp_path: Path, gpt2_path: str) -
 
 
 # -- going on in the middle of a period ------------------------------------------------------------
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
