@@ -168,6 +168,17 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def sandbox() -> Any:
+    """Where programs run, as this machine allows."""
+    from mrlm.sandbox import SandboxUnavailableError, open_sandbox
+
+    try:
+        return open_sandbox()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[Launcher]:
     """Starts processes that need not import anything heavy."""

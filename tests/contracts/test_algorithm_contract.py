@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 import mrlm
-from flat_settings import flat
+from another_value import flat
 from mrlm.core import registry
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import SamplingPlan

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 import mrlm
-from flat_settings import flat, shown
+from another_value import flat, shown
 from mrlm.cli import app
 from mrlm.core import registry
 from mrlm.learn.bases.algorithm import Algorithm

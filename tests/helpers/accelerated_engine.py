@@ -13,8 +13,7 @@ import torch
 import transformers
 
 import fake_accelerator
-from engine_requests import ids_of
-from lean_engines import adapters, assert_lean, assert_same, build, generate, mixed
+from lean_engines import adapters, assert_lean, assert_same, build, generate, ids_of, mixed
 from mrlm.core.types import SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.engine import LeanEngine

@@ -1,4 +1,4 @@
-"""Lean engines of several families, and batches that they and the reference answer alike."""
+"""Requests for engines, and lean engines of several families that answer as the reference does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,36 @@ import pytest
 import torch
 import transformers
 
-from engine_requests import SIZES, ids_of
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+
+
+def ask(prompt: list[int], seed: int = 0, **sampling: Any) -> Request:
+    return Request("policy", prompt, SamplingParams(**{"max_new_tokens": 12, **sampling}), seed)
+
+
+def ids_of(completions: list[Completion]) -> list[list[int]]:
+    return [completion.token_ids for completion in completions]
+
 
 SMALL: dict[str, Any] = SIZES | {"initializer_range": 0.1}
 WINDOWS: dict[str, Any] = {"sliding_window": 6, "query_pre_attn_scalar": 8}

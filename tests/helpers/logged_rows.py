@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -44,3 +45,9 @@ def gain(history: list[dict[str, Any]]) -> float:
 def lower_bound(gains: list[float]) -> float:
     """Lower 95 % bound of the mean of three gains."""
     return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+
+
+def state_of(folder: Path) -> dict[str, str]:
+    """File -> what it holds."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -130,3 +130,8 @@ def logit_gradient(policy: Policy, turns: list[Turn], algorithm: Any = None) -> 
         hook.remove()
     assert seen[0].grad is not None
     return seen[0].grad[0].norm(dim=-1)
+
+
+def trained_turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
+    logprobs = [-1.0] * len(completion)
+    return Turn("agent", "policy", prompt, completion, logprobs, advantages=advantage)

@@ -55,3 +55,8 @@ def play(
     make = template.spawn if not callable(world) else lambda: as_environment(world)
     where = EnvironmentSpec("world", template, make, as_workflow(workflow or Turns()), **spec)
     return Play([where], seats(tokenizer, *names), {"policy": engine}, group_size, seed=0), engine
+
+
+def spoken(request: Any) -> str:
+    """Words whose number depends on the request's own seed: what a sampler does."""
+    return "x" * (1 + request.seed % 7)

@@ -13,21 +13,15 @@ from mrlm import GRPO, Learner, Message, MessageType, Rollout
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Turn
 from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.learn.data.batch import Totals, merge, pack, split
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from oracles import logit_gradient
+from oracles import trained_turn as turn
 
 SAID = "I think the answer is 4"
 TOOL = "Result: 5"
-
-
-def turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
-    return Turn(
-        "agent", "policy", prompt, completion, [-1.0] * len(completion), advantages=advantage
-    )
 
 
 def conversation(answer: str, thought: str = SAID, tool: str = TOOL) -> Rollout:

@@ -24,7 +24,7 @@ from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
-from remote_steps import begun, step
+from remote_worlds import begun, step
 from servers import InProcess, Process, here
 from waiting import until
 

@@ -22,7 +22,7 @@ from mrlm.core.types import Message, Role
 from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled
-from remote_steps import begun, said, step
+from remote_worlds import begun, said, step
 from servers import InProcess, here
 from waiting import until
 

@@ -19,9 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine_requests import ask
 from forking import Launcher
-from lean_engines import adapters, assert_lean, assert_same, build, engines, generate, mixed
+from lean_engines import adapters, ask, assert_lean, assert_same, build, engines, generate, mixed
 from mrlm.core.errors import EngineError
 from mrlm.core.types import SamplingParams
 from mrlm.engines.hf import HFEngine

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from engine_requests import SIZES, ask, ids_of
+from lean_engines import SIZES, ask, ids_of
 from mrlm import LLMEnvironment, Message, Role, SamplingParams
 from mrlm.core.types import Completion, Turn
 from mrlm.engines.hf import HFEngine

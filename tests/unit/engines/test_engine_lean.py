@@ -13,15 +13,16 @@ import pytest
 import torch
 import transformers
 
-from engine_requests import ask, ids_of
 from lean_engines import (
     FAMILIES,
     adapters,
+    ask,
     assert_lean,
     assert_same,
     build,
     engines,
     generate,
+    ids_of,
     mixed,
 )
 from mrlm.core.types import SamplingParams

@@ -15,18 +15,12 @@ from mrlm.core.sync_async import run_async
 from mrlm.learn.credit.tree_returns import by_state, node_returns
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
-from mrlm.play.engine import Request
 from mrlm.trainer import Trainer
 from mrlm.workflows.tree import Tree
-from scripted_play import Echo, play
+from scripted_play import Echo, play, spoken
 
 TURNS, SIBLINGS, BRANCHES = 3, 2, 3
 NODES = SIBLINGS * (1 + BRANCHES + BRANCHES**2)
-
-
-def spoken(request: Request) -> str:
-    """Words whose number depends on the request's own seed: what a sampler does."""
-    return "x" * (1 + request.seed % 7)
 
 
 def grown(tokenizer: Any, **more: Any) -> tuple[Group, Any]:

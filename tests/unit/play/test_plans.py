@@ -35,7 +35,7 @@ from mrlm.training.metrics import episode_metrics
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from recorded import episodes as recorded
-from scripted_play import Echo, play
+from scripted_play import Echo, play, spoken
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 
@@ -287,11 +287,6 @@ def test_greedy_episodes_are_counted_and_refused_where_nothing_is_played(tmp_pat
 
 
 # -- trees -----------------------------------------------------------------------------------------
-
-
-def spoken(request: Any) -> str:
-    """Words whose number depends on the request's own seed."""
-    return "x" * (1 + request.seed % 7)
 
 
 def grown(tokenizer: Any, world: Any, size: int = 3, **settings: Any) -> tuple[Group, Any]:
