@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 import mrlm
+from another_value import flat
 from mrlm.core import registry
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import SamplingPlan
 from played import play
-from test_defaults import flat
 
 ROOT = Path(mrlm.__file__).parent
 CONTRACT = {

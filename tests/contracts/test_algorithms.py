@@ -28,8 +28,8 @@ from mrlm.learn.credit.explain import explain_others
 from mrlm.learn.data.batch import Sample, Totals, merge, pack, split
 from mrlm.learn.data.samples import minibatches
 from mrlm.record.plan import RecordPlan
+from oracles import both
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
-from test_ops import both
 
 NAMES = registry.names("algorithms")
 

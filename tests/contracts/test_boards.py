@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from every_environment import ALL, make, settled
 from mrlm.core import registry
 from mrlm.core.board import CLASSES, TAGS, Html, as_text, board_tree
 from mrlm.core.environment import Environment
@@ -21,7 +22,6 @@ from mrlm.environments.relay import RelayEnvironment
 from mrlm.environments.signalling import SignallingEnvironment
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
 from mrlm.viewer.export import STATIC
-from test_environments import ALL, make, settled
 
 QUIET = {"reward", "world_model"}
 """Their messages are all there is to see."""

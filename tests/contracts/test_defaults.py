@@ -4,7 +4,6 @@ class. Where a change is meant, `python tests/contracts/test_defaults.py` writes
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import typer
 import yaml
 
 import mrlm
+from another_value import flat, shown
 from mrlm.cli import app
 from mrlm.core import registry
 from mrlm.learn.bases.algorithm import Algorithm
@@ -77,13 +77,6 @@ def registry_class(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).startswith("mrlm.algorithms.")
 
 
-def shown(value: Any) -> str:
-    """A default as text, without addresses."""
-    if callable(value):
-        return f"<{getattr(value, '__qualname__', type(value).__name__)}>"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
 def specs() -> dict[str, Any]:
     """Algorithm -> what of its spec and of its class differs from an algorithm that says nothing;
     and that one."""
@@ -106,18 +99,6 @@ def constants(cls: type[Any]) -> dict[str, str]:
     }
     values = {name: getattr(cls, name) for name in sorted(names) if hasattr(cls, name)}
     return {name: shown(value) for name, value in values.items() if not isinstance(value, Mapping)}
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    rows: dict[str, str] = {}
-    for field in dataclasses.fields(value):
-        each = getattr(value, field.name)
-        if dataclasses.is_dataclass(each):
-            rows |= flat(each, f"{prefix}{field.name}.")
-        else:
-            listed = sorted(each) if isinstance(each, frozenset) else each
-            rows[prefix + field.name] = shown(listed)
-    return rows
 
 
 PARTS = {"options": options, "arguments": arguments, "specs": specs}

@@ -3,19 +3,18 @@ the model that it asks. One whose effect is seen elsewhere names the test. Track
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from effects import assert_tests_exist
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import SamplingParams
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
-from places import file_of
 
 ASKED = "test_engine_openai.py::test_{}"
 SENT = ASKED.format("what_is_sent_and_what_comes_back")
@@ -136,13 +135,8 @@ def test_every_argument_has_a_case() -> None:
 
 
 def test_tests_elsewhere_exist() -> None:
-    for key, place in ELSEWHERE.items():
-        file, name = place.split("::")
-        text = file_of(file).read_text(encoding="utf-8")
-        assert re.search(rf"^def {name}\(", text, re.MULTILINE), place
-        field = key.split(".")[1]  # some are given by position there
-        words = {"policies": "policy", "model": "some-model", "sampling": "max_new_tokens"}
-        assert re.search(rf"\b{words.get(field, field)}\b", text), (key, file)
+    words = {"policies": "policy", "model": "some-model", "sampling": "max_new_tokens"}
+    assert_tests_exist(ELSEWHERE, words)  # some are given by position there
 
 
 @pytest.mark.parametrize(("name", "field"), HANDED)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import itertools
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from every_environment import ALL, expert, has_expert, make, play, settled
 from mrlm.core import registry
 from mrlm.core.environment import (
-    Environment,
     SingleAgentEnvironment,
-    as_environment,
     check_environment,
 )
 from mrlm.core.errors import ConfigError
@@ -24,41 +19,7 @@ from mrlm.environments.length import LengthEnvironment
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.relay import RelayEnvironment
-from places import TESTS
 
-QUESTIONS = [{"question": f"Capital of land {i}?", "answer": f"City {i}"} for i in range(30)]
-PROMPTS = [{"prompt": f"Write about topic {i}.", "topic": f"topic {i}"} for i in range(30)]
-
-PAIRS = [
-    {"prompt": f"What is thing {i}?", "chosen": f"It is number {i}.", "rejected": "No idea at all."}
-    for i in range(30)
-]
-
-
-def mentions_topic(completions: list[str], topic: list[str], **columns: Any) -> list[float]:
-    return [float(name in said) for said, name in zip(completions, topic, strict=True)]
-
-
-def accepted(prompts: list[Any], completions: list[str], answer: list[list[str]]) -> list[float]:
-    return [float(said in right) for said, right in zip(completions, answer, strict=True)]
-
-
-NEEDS: dict[str, dict[str, Any]] = {
-    "qa": {"dataset": QUESTIONS},
-    "reward": {"dataset": PROMPTS, "reward_func": mentions_topic},
-    "rescored": {"environment": QASolverEnv(dataset=QUESTIONS), "reward_fn": accepted},
-    "reference": {"dataset": PAIRS},
-    "centralised": {"environment": {"env_type": "relay"}},
-    "difference": {"environment": MatrixEnvironment("xor"), "default": "A"},
-    "world_model": {
-        "model": "mrlm/tiny",
-        "dataset": PROMPTS,
-        "max_turns": 2,
-        "max_new_tokens": 4,
-    },
-    "noisy_debate": {"wrong": 0.0},
-}
-"""Arguments of the worlds that cannot be made without any, or do not always reward the best."""
 BEST = {
     "code": 2.0,
     "math": 1.0,
@@ -91,52 +52,6 @@ ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "leduc", "tic_tac_toe", "
 ONE_SITUATION |= {"contextual_matrix"}
 """Worlds in which nothing can be held out, because there is nothing but one situation (or a few
 deals; a few states or contexts; or, in tic-tac-toe, as long as no openings are set)."""
-ELSEWHERE = {path.stem.removeprefix("test_") for path in (TESTS / "extras").glob("test_*.py")}
-"""Worlds of other libraries, which have the same tests there."""
-ALL = [name for name in registry.names("environments") if name not in ELSEWHERE]
-
-
-def make(name: str) -> Environment:
-    return as_environment(registry.load("environments", name)(**NEEDS.get(name, {})))
-
-
-def settled(answer: Any) -> StepResult:
-    async def wait() -> StepResult:
-        return await answer
-
-    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
-
-
-def play(
-    world: Environment, task: Task, words: Any, max_steps: int = 100
-) -> tuple[list[str], float]:
-    """Transcript and sum of all rewards; `words(world, agent, messages)` speaks for everybody."""
-    world = world.spawn()
-    result, seen, total = settled(world.reset(task, task.seed)), [], 0.0
-    for _ in range(max_steps):
-        seen.append(repr(result))
-        speakers = {agent: o for agent, o in result.observations.items() if not o.done}
-        if result.done or result.truncated or not speakers:
-            break
-        said = {agent: words(world, agent, o.messages) for agent, o in speakers.items()}
-        actions = {a: Message(text, Role.ASSISTANT, agent=a) for a, text in said.items()}
-        result = settled(world.step(actions))
-        total += sum(reward.value for reward in result.rewards.values())
-    world.close()
-    return seen, total
-
-
-def expert(world: Environment, agent: str, messages: list[Message]) -> str:
-    return world.expert(agent, messages) or ""
-
-
-def has_expert(world: Environment) -> bool:
-    task = world.task(0)
-    fresh = world.spawn()
-    result = settled(fresh.reset(task, task.seed))
-    known = all(fresh.expert(a, o.messages) is not None for a, o in result.observations.items())
-    fresh.close()
-    return known
 
 
 def test_the_worlds_that_are_promised_exist() -> None:
@@ -224,18 +139,6 @@ def test_copies_do_not_share_an_episode(name: str) -> None:
     settled(two.reset(second, second.seed))
     again = settled(one.reset(first, first.seed))
     assert repr(alone) == repr(again)
-
-
-def test_no_environment_and_no_workflow_needs_torch() -> None:
-    code = (
-        "import sys\nfrom mrlm.core import registry\n"
-        "for wing in ('environments', 'workflows'):\n"
-        "    for name in registry.names(wing): registry.load(wing, name)\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'sympy', 'math_verify'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # -- relay -----------------------------------------------------------------------------------------

@@ -1,19 +1,15 @@
 """Every key of a config does something: a key that nothing reads is a promise nobody keeps.
 
 For the sections the proof is a run: tiny experiments are trained, and what the library outside
-`mrlm.config` and the plan of a dry run (which only describes) reads from a section is recorded. For
-algorithms, whose settings are read in many branches of a loss, the sources are searched.
+`mrlm.config` and the plan of a dry run (which only describes) reads from a section is recorded.
+(Settings of algorithms: `test_effects.py`.)
 """
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +18,11 @@ import pytest
 import mrlm as package
 from hosted import Hosted
 from mrlm import distributed
-from mrlm.algorithms.grpo import GRPO
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig, engine_section, play_sections, policy_sections, sections
-from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
 from mrlm.experiment import dry_run, run_experiment
-from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.runs import collect_trajectories, evaluate_model
 
 SOURCES = Path(package.__file__).parent
@@ -296,52 +289,3 @@ def test_a_key_with_one_legal_value_refuses_every_other() -> None:
         else:
             with pytest.raises(ConfigError, match="mode"):
                 config("server", environments=[world])
-
-
-# -- the settings of algorithms --------------------------------------------------------------------
-
-
-@cache
-def attribute_reads() -> dict[str, set[Path]]:
-    """attribute name -> files in which it is read from `self`, or from an algorithm."""
-    found: dict[str, set[Path]] = {}
-    for path in SOURCES.rglob("*.py"):
-        if path.is_relative_to(SOURCES / "config"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
-                continue
-            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
-            owner = owner.attr if isinstance(owner, ast.Attribute) else owner
-            name = owner.id if isinstance(owner, ast.Name) else owner
-            if name in ("self", "algorithm", "settings", "algorithm_settings"):
-                found.setdefault(node.attr, set()).add(path)
-    return found
-
-
-def family(cls: type[Any]) -> set[Path]:
-    """The files of an algorithm and its bases, and of the loop that carries it."""
-    own = {Path(inspect.getfile(base)) for base in cls.__mro__ if base is not object}
-    return own.union(*((SOURCES / folder).rglob("*.py") for folder in ("learn", "build")))
-
-
-def unread(cls: type[Any]) -> list[str]:
-    reads, files = attribute_reads(), family(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
-    return [name for name in names if not reads.get(name, set()) & files]
-
-
-@pytest.mark.parametrize("name", registry.names("algorithms"))
-def test_every_setting_of_an_algorithm_is_read_somewhere(name: str) -> None:
-    cls = registry.load("algorithms", name)
-    assert issubclass(cls, Algorithm)
-    assert unread(cls) == []
-
-
-@settings
-class Forgetful(GRPO):
-    forgotten: int = 0
-
-
-def test_a_setting_that_nothing_reads_is_found() -> None:
-    assert unread(Forgetful) == ["forgotten"]

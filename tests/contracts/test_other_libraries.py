@@ -26,6 +26,7 @@ from mrlm.config.other_libraries import refused_classes, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.data.tasks import joint_answer
 from mrlm.experiment import run_experiment
+from other_sources import SOURCES, assert_parts_are_named, source
 from places import ROOT
 
 KNOWN = json.loads(coming_from.FIELDS.read_text(encoding="utf-8"))
@@ -79,22 +80,6 @@ METHODS = (
     *("multi_agent", "reporting", "checkpointing", "debugging", "fault_tolerance", "rl_module"),
 )
 LEFT_OUT = re.compile("offline|off_policy|^ope_|dataset_num")
-SOURCES = {
-    "rllib": ("ray", "rllib", "2.60.0"),
-    "verifiers": ("verifiers", "", "0.1.14"),
-    "verifiers_v1": ("verifiers", "", "0.4.0"),
-}
-"""Library -> its distribution, the folder in its package, and the version with the names."""
-
-
-def source(library: str) -> Path:
-    """The folder of an installed library, which is not imported."""
-    name, folder, version = SOURCES[library]
-    found = importlib.util.find_spec(name)
-    if found is None or importlib.metadata.version(name) != version:
-        pytest.skip(f"needs {name} {version}")
-    (place,) = found.submodule_search_locations or ()
-    return Path(place, folder)
 
 
 def arguments(file: Path, cls: str, methods: Sequence[str]) -> list[str]:
@@ -126,11 +111,7 @@ def test_the_list_of_rllib_is_that_of_its_source():
 
 @pytest.mark.parametrize("library", SOURCES)
 def test_the_parts_of_others_are_named_as_in_their_source(library):
-    folder = source(library)
-    for row in coming_from.names()[library]["parts"]:
-        text = (folder / row["in"]).read_text(encoding="utf-8")
-        lacking = [name for name in row["there"] if not re.search(rf"\b{name}\b", text)]
-        assert not lacking, row["in"]
+    assert_parts_are_named(library)
 
 
 def _at(config, path: str):

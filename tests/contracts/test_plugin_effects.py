@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import json
 import random
-import re
 import time
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -18,6 +17,19 @@ from typing import Any
 import pytest
 
 from another_value import another
+from effects import again, assert_tests_exist, case
+from every_environment import (
+    ALL,
+    PAIRS,
+    PROMPTS,
+    QUESTIONS,
+    earned,
+    echo,
+    expert,
+    guesses,
+    has_expert,
+    mentions_topic,
+)
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
@@ -28,9 +40,6 @@ from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.tools import ToolRegistry
-from places import file_of
-from test_contracts import earned, echo, guesses
-from test_environments import ALL, PAIRS, PROMPTS, QUESTIONS, expert, has_expert, mentions_topic
 
 SUMS = [
     {"prompt": f"What is {i} + {i}?", "answer": str(2 * i), "renamed": f"How much is {i} + {i}?"}
@@ -87,11 +96,6 @@ DATASET = {"tools": "tasks", "debate": "topics", "noisy_debate": "topics"}
 """How the argument with the rows is called, where it is not `dataset`."""
 
 
-def case(value: Any, **on: Any) -> tuple[Any, dict[str, Any]]:
-    """Another value of an argument, and arguments of both environments."""
-    return value, on
-
-
 def reward_of(completions: list[str], **columns: Any) -> list[float]:
     return [float(len(text)) for text in completions]
 
@@ -102,10 +106,6 @@ def shout(row: dict[str, Any]) -> str:
 
 def squared(value: float) -> float:
     return value * value + 1
-
-
-def again(prompt: str, agent_completions: list[str], **more: Any) -> list[str]:
-    return [f"{prompt} Again." for _ in agent_completions]
 
 
 def further(prompt: str, agent_completions: list[str], **more: Any) -> list[str]:
@@ -458,7 +458,7 @@ SANDBOXED = {"code", "code_collaboration", "class_completion", "tools", "search_
 
 
 def arguments(name: str) -> dict[str, Any]:
-    from test_environments import NEEDS
+    from every_environment import NEEDS
 
     found = dict(NEEDS.get(name, {}))
     if name == "reward":
@@ -612,12 +612,7 @@ def test_every_argument_has_a_case() -> None:
 
 
 def test_tests_elsewhere_exist() -> None:
-    for key, place in ELSEWHERE.items():
-        file, name = place.split("::")
-        text = file_of(file).read_text(encoding="utf-8")
-        assert re.search(rf"^def {name}\(", text, re.MULTILINE), place
-        field = key.split(".")[1]  # a data set is given by position there
-        assert field == "dataset" or re.search(rf"\b{field}\b", text), (key, file)
+    assert_tests_exist(ELSEWHERE, {"dataset": None})  # it is given by position there
 
 
 QUICK = 12

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from commands import Mrlm, run
+from commands import Mrlm
+from commands import run as run
 from mrlm.cli.recipe import RECIPES, config_of, names, scales
 from mrlm.config import load_config
 from mrlm.config.normalize import section_key

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from effects import assert_tests_exist
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
 from mrlm.config.base import Section
 from mrlm.config.normalize import merge
 from mrlm.core.errors import MRLMError
 from mrlm.experiment import run_experiment
-from places import file_of
 from recorded import episodes as recorded
 
 NOISE = {"env_type": "played:Noise"}
@@ -492,11 +492,7 @@ def test_every_key_has_a_case() -> None:
 
 
 def test_tests_elsewhere_exist() -> None:
-    for key, place in ELSEWHERE.items():
-        file, name = place.split("::")
-        text = file_of(file).read_text(encoding="utf-8")
-        assert re.search(rf"^def {name}\(", text, re.MULTILINE), place
-        assert re.search(rf"\b{key.split('.')[1]}\b", text), (key, file)
+    assert_tests_exist(ELSEWHERE, {})
 
 
 # -- what a run does -------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ def test_the_public_face_is_typed(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
     )
     report = json.loads(done.stdout)["typeCompleteness"]
     ours = [s for s in report["symbols"] if s["isExported"] and GENERATED not in s["name"]]

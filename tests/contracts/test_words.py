@@ -52,7 +52,8 @@ CLEAN = (
 
 PAGES = [
     ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
+    *(ROOT / f"{name}.md" for name in ("AGENTS", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")),
+    ROOT / "skills" / "mrlm" / "SKILL.md",
     ROOT / "examples" / "README.md",
     *(page for page in sorted((ROOT / "docs").rglob("*.md"))),
 ]

@@ -132,8 +132,7 @@ def test_what_only_a_workflow_declares_is_never_ignored(give: Callable[[Any], ob
         give(3)
 
 
-def test_a_path_in_a_config_is_wrapped_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_a_path_in_a_config_is_wrapped_as_well() -> None:
     given = {"env_type": "test_workflow_contract:Word"}
 
     def trainer(name: str) -> GRPOTrainer:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from another_value import another
+from effects import again, case
+from every_environment import ONE_SEAT
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.environment import Environment
@@ -15,8 +17,7 @@ from mrlm.core.errors import MRLMError
 from mrlm.core.matters import RunFacts, judged
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from test_contracts import ONE_SEAT
-from test_play import play, seats
+from scripted_play import play, seats
 
 
 class Rounds(Environment):
@@ -41,17 +42,8 @@ class Rounds(Environment):
         return StepResult(seen, paid, done=done)
 
 
-def again(prompt: str, agent_completions: list[str], **more: Any) -> list[str]:
-    return [f"{prompt} Once more." for _ in agent_completions]
-
-
 def refuse(task: Task, text: str) -> str:
     return "it is too long"
-
-
-def case(value: Any, **on: Any) -> tuple[Any, dict[str, Any]]:
-    """Another value, and settings of both workflows."""
-    return value, on
 
 
 BETWEEN = {

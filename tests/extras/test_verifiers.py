@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from worlds import HOSTILE, keeps_the_contract, trains
 
-import test_other_libraries
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Role
 from mrlm.environments.verifiers import VerifiersEnvironment
+from other_sources import assert_parts_are_named
 
 pytest.importorskip("verifiers", reason="needs the extra verifiers: make test-extras")
 
@@ -117,4 +117,4 @@ def test_two_steps_of_training_from_yaml(tmp_path: Path) -> None:
 
 
 def test_the_page_for_its_users_names_its_parts() -> None:
-    test_other_libraries.test_the_parts_of_others_are_named_as_in_their_source("verifiers_v1")
+    assert_parts_are_named("verifiers_v1")

@@ -13,14 +13,13 @@ import torch
 import transformers
 
 import fake_accelerator
+from lean_engines import adapters, assert_lean, assert_same, build, generate, ids_of, mixed
 from mrlm.core.types import SamplingParams
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.fixed_batch import FixedBatch
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
-from test_engine_hf import ids_of
-from test_engine_lean import adapters, assert_lean, assert_same, build, generate, mixed
 
 
 def same_as_on_the_cpu(family: str, tokenizer: Any) -> None:

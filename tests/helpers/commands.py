@@ -14,6 +14,8 @@ from mrlm import cli
 
 @dataclass
 class Done:
+    """What a command or a process came to."""
+
     code: int
     out: str
     err: str

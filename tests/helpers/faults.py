@@ -137,9 +137,9 @@ class Between(grpc.GenericRpcHandler):
             if fate == "late":
                 await asyncio.sleep(self._pause())
             try:
-                reply = await ask(request, metadata=_passed_on(metadata), timeout=30)
+                reply = await ask(request, metadata=_passed_on(metadata))
                 if fate == "double":
-                    reply = await ask(request, metadata=_passed_on(metadata), timeout=30)
+                    reply = await ask(request, metadata=_passed_on(metadata))
             except grpc.aio.AioRpcError as error:
                 context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
                 await context.abort(error.code(), error.details() or "")
@@ -156,7 +156,7 @@ class Between(grpc.GenericRpcHandler):
         async def later(request: bytes, metadata: Any) -> None:
             await asyncio.sleep(10 * self._pause())
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await again(request, metadata=metadata, timeout=30)
+                await again(request, metadata=metadata)
 
         async def forward(requests: AsyncIterator[bytes], context: Any) -> None:
             metadata = _passed_on(context.invocation_metadata())
@@ -309,7 +309,7 @@ class Network:
     def close(self) -> dict[str, int]:
         """End it. Returns how often what went wrong."""
         self._process.send_signal(signal.SIGTERM)
-        said, _ = self._process.communicate(timeout=60)
+        said, _ = self._process.communicate()
         return json.loads(said)
 
 

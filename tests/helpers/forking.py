@@ -8,8 +8,9 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from commands import Done
 
 PROGRAM = """
 import gc, json, os, runpy, sys
@@ -48,15 +49,6 @@ else:
 """
 
 
-@dataclass
-class Ended:
-    """What a process came to."""
-
-    code: int
-    out: str
-    err: str
-
-
 class Launcher:
     """The process that the others are forked from, one at a time."""
 
@@ -87,10 +79,10 @@ class Launcher:
         self._process.stdin.flush()
         return Started(self.number("started"), out, err, self)
 
-    def run(self, words: list[str], folder: Path, **environment: str) -> Ended:
+    def run(self, words: list[str], folder: Path, **environment: str) -> Done:
         """Start a process and wait for its end."""
         started = self.start(words, folder, **environment)
-        return Ended(started.wait(), started.out.read_text(), started.err.read_text())
+        return Done(started.wait(), started.out.read_text(), started.err.read_text())
 
     def number(self, event: str) -> int:
         """The number of the next process that has started, or the status of the one that ended. An
@@ -104,7 +96,7 @@ class Launcher:
 
     def close(self) -> None:
         """End it; nothing runs any more."""
-        self._process.communicate(timeout=60)
+        self._process.communicate()
 
 
 class Started:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -96,7 +95,7 @@ class Client:
 
     def info(self) -> pb.InfoReply:
         """How the server is."""
-        return self.stub.Info(pb.InfoRequest(), metadata=self.metadata, timeout=60)
+        return self.stub.Info(pb.InfoRequest(), metadata=self.metadata)
 
     def open(self, world: str, key: str = "", arguments: str = "", **more: Any) -> Session:
         """A session of a world."""
@@ -133,11 +132,3 @@ def step(words: str, agent: str = "a") -> pb.Step:
     """What one agent says."""
     said = codec.to_message(Message(words, Role.ASSISTANT, agent=agent))
     return pb.Step(actions={agent: said}, order=[agent])
-
-
-def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it does not come to pass"
-        time.sleep(0.02)

@@ -172,5 +172,5 @@ def small_hub() -> Iterator[Hub]:
         yield hub
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join()
         server.server_close()

@@ -10,7 +10,7 @@ ROOT = TESTS.parent
 FIXTURES = TESTS / "fixtures"
 HELPERS = TESTS / "helpers"
 FOLDERS = sorted({path.parent for path in TESTS.rglob("test_*.py")} | {HELPERS})
-"""Folders whose files import each other by name; pyproject.toml lists them for pytest."""
+"""Folders of the classes that configs of tests name, as `test_ray:Letters`."""
 IMPORTS = os.pathsep.join(map(str, FOLDERS))
 """For `PYTHONPATH`."""
 

@@ -5,25 +5,34 @@ from __future__ import annotations
 
 import asyncio
 
+from every_environment import make
 from mrlm.core.environment import Environment, SimulatedEnvironment
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+
+
+def begun(world: Environment) -> str:
+    return said(run_async(world.reset()))
+
+
+def step(world: Environment, word: str) -> str:
+    message = Message(word, Role.ASSISTANT, agent=world.agents[0])
+    return said(run_async(world.step({world.agents[0]: message})))
+
+
+def said(result: StepResult) -> str:
+    return next(iter(result.observations.values())).messages[-1].content
 
 
 def reward() -> Environment:
-    from test_environments import make
-
     return make("reward")
 
 
 def rescored() -> Environment:
-    from test_environments import make
-
     return make("rescored")
 
 
 def difference() -> Environment:
-    from test_environments import make
-
     return make("difference")
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mrlm.core.environment import Environment, SimulatedEnvironment
-from mrlm.core.errors import EpisodeError
+from mrlm.core import registry
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.errors import EpisodeError, MRLMError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 
 
@@ -103,3 +104,18 @@ class Slow(Environment):
 
     def __init__(self, seconds: float = 60.0) -> None:
         time.sleep(seconds)
+
+
+def without_arguments() -> list[str]:
+    """The worlds that need no arguments and have tasks of their own."""
+    found = []
+    for name in registry.names("environments"):
+        try:
+            as_environment(registry.load("environments", name)()).task(0)
+        except (TypeError, MRLMError):
+            continue
+        found.append(name)
+    return found
+
+
+WORLDS = without_arguments()

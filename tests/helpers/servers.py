@@ -36,7 +36,7 @@ class InProcess:
 
     def do(self, job: Coroutine[Any, Any, T]) -> T:
         """Run something in the server's loop."""
-        return asyncio.run_coroutine_threadsafe(job, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(job, self.loop).result()
 
     @property
     def address(self) -> str:
@@ -50,7 +50,7 @@ class InProcess:
     def close(self) -> None:
         self.do(self.server.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join()
 
 
 @contextmanager
@@ -104,6 +104,6 @@ class Process:
     def kill(self) -> None:
         """End it at once, as a machine that loses its power would."""
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from mrlm.viewer.server import ViewServer
 from places import IMPORTS
 from played_again import copied
 from record_maker import PIECES, RunMaker
+from waiting import until
 
 
 class LiveRun:
@@ -95,7 +95,7 @@ def server(folder: Path, **options: Any) -> Iterator[ViewServer]:
         yield made
     finally:
         made.stop()
-        thread.join(10)
+        thread.join()
         assert not thread.is_alive()
 
 
@@ -120,11 +120,8 @@ LISTED = (
 )
 
 
-def wait_for(browser: Browser, expression: str, wanted: Any, timeout: float = 20) -> None:
-    end = time.monotonic() + timeout
-    while (found := browser.js(expression)) != wanted:
-        assert time.monotonic() < end, f"{expression}: {found!r} instead of {wanted!r}"
-        time.sleep(0.05)
+def wait_for(browser: Browser, expression: str, wanted: Any) -> None:
+    until(lambda: browser.js(expression) == wanted)
 
 
 def shows(browser: Browser, run: LiveRun) -> None:
@@ -137,7 +134,7 @@ def ask(
 ) -> tuple[int, http.client.HTTPMessage, str]:
     found = urlsplit(url)
     assert found.hostname is not None
-    line = http.client.HTTPConnection(found.hostname, found.port, timeout=20)
+    line = http.client.HTTPConnection(found.hostname, found.port)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     line.request(method, path, body, given)
     answer = line.getresponse()

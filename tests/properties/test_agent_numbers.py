@@ -24,7 +24,7 @@ from mrlm.learn.agent_numbers import BY_AGENT, PEAKS, agent_means, taken_by_agen
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.learner import Learner
 from mrlm.training.metrics import credit_metrics, distinct_metrics
-from test_golden import KINDS, ROWS, config_of, some
+from tiny_runs import KINDS, ROWS, Letters, config_of, some
 
 
 def run_of(name: str, folder: Path, **changes: Any) -> list[dict[str, Any]]:
@@ -101,9 +101,7 @@ def test_none_vanishes_where_all_rewards_are_equal(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a number by policy: nothing is trained, and what was sampled is still read."""
-    import test_golden
-
-    step = test_golden.Letters.step
+    step = Letters.step
     played = 0
 
     def flat(self: Any, actions: Any) -> Any:
@@ -115,7 +113,7 @@ def test_none_vanishes_where_all_rewards_are_equal(
         return result
 
     limit = 10**9
-    monkeypatch.setattr(test_golden.Letters, "step", flat)
+    monkeypatch.setattr(Letters, "step", flat)
     changes = {"policies": {"both": {}}, "training": {"num_iterations": 1, "gradient_shares": 1}}
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

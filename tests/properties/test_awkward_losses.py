@@ -25,6 +25,7 @@ from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
+from oracles import AVERAGE, Row, averaged
 
 LENGTHS = [[[3, 1, 4], [2]], [[5], [1, 2]], [[1, 1], []], [[2, 6], [4, 1, 3]]]
 """Tokens of the turns of agents `a` and `b` in each episode; `b` is silent in one."""
@@ -70,9 +71,6 @@ def sequences(groups: list[Group]) -> list[list[Turn]]:
 
 def of(turn: Turn, name: str) -> np.ndarray:
     return np.broadcast_to(np.asarray(getattr(turn, name), float), len(turn.completion_ids))
-
-
-Row = dict[str, Any]
 
 
 def rows(found: list[list[Turn]], new: dict[int, np.ndarray]) -> list[Row]:
@@ -132,16 +130,6 @@ RATIOS = {
     "sequence": ("sequence sum", "A sequence"),
     "turn": ("turn mean", "A turn"),
 }
-AVERAGE = {
-    "reinforce": "sequence_mean_token_sum",
-    "ppo": "token_mean",
-    "grpo": "sequence_mean_token_mean",
-    "dr_grpo": "constant",
-    "gspo": "sequence_mean_token_mean",
-    "cispo": "token_mean",
-    "sequence": "sequence_mean_token_mean",
-    "turn": "turn_mean",
-}
 
 
 def per_token(row: Row, loss: str, low: float, high: float) -> tuple[float, bool]:
@@ -155,30 +143,6 @@ def per_token(row: Row, loss: str, low: float, high: float) -> tuple[float, bool
     ratio = math.exp(min(move, 3.0) if loss == "turn" else move)
     out = (ratio > 1 + high and advantage > 0) or (ratio < 1 - low and advantage < 0)
     return clip(ratio, advantage, low, high), out
-
-
-def averaged(table: list[Row], losses: list[float], how: str) -> float:
-    """One number of the losses of tokens."""
-    count, total = len(table), 0.0
-    of_sequences = len({row["sequence"] for row in table})
-    of_turns = len({row["turn"] for row in table})
-    agents = {row["agent"] for row in table}
-    for row, loss in zip(table, losses, strict=True):
-        own = sum(each["agent"] == row["agent"] for each in table)
-        total += (
-            loss
-            * {
-                "token_mean": 1 / count,
-                "sequence_mean_token_mean": 1 / of_sequences / row["sequence size"],
-                "sequence_mean_token_sum": 1 / of_sequences,
-                "constant": 1 / of_sequences / 8,
-                "turn_mean": 1 / of_turns / row["turn size"],
-                "turn_mean_token_sum": 1 / of_turns,
-                "sequence_mean_turn_mean": 1 / of_sequences / row["turns"] / row["turn size"],
-                "agent_balanced": 1 / own / len(agents),
-            }[how]
-        )
-    return total
 
 
 def moved(found: list[list[Turn]], seed: int = 1) -> dict[int, np.ndarray]:

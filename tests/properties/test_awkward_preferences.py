@@ -27,7 +27,7 @@ from mrlm.learn.data.batch import Outputs, Sample, Totals, pack
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
-from test_awkward_losses import AVERAGE, averaged
+from oracles import AVERAGE, averaged
 
 Sizes = dict[str, list[int]]
 SIDES: list[tuple[Sizes, Sizes]] = [

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from every_workflow import SPECS, WORKFLOWS, Talk, config_of
+from every_workflow import small as small
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core.errors import EndpointError
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.runs import run_to_end
-from test_grid import SPECS, small
-from test_viewer_sums import WORKFLOWS, Talk, config_of
 
 __all__ = ["small"]
 

@@ -80,11 +80,8 @@ class Keep(Callback):
         self.weights = [p.detach().clone() for p in learner.weights_of.model.parameters()]
 
 
-def test_three_doors_give_equal_gradients(
-    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_doors_give_equal_gradients(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """One step of plain gradient descent with learning rate 1 moves the weights by the gradient."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     start = [p.detach().clone() for p in model.parameters()]
     (tmp_path / "c.yaml").write_text(CONFIG)
     first = Keep()

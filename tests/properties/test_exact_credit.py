@@ -116,7 +116,9 @@ UNBIASED: tuple[Entry, ...] = (
 )
 
 
-@pytest.mark.parametrize("name", ["climbing", "dense4", "chain"])
+@pytest.mark.parametrize(
+    "name", ["climbing", "chain", pytest.param("dense4", marks=pytest.mark.slow)]
+)
 def test_credit_without_scales_points_where_the_gradient_does(name: str) -> None:
     for each in measure(GAMES[name], UNBIASED, batches=100, seeds=(0,)):
         assert not each.reason, each

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from benchmarks.learning.answers import answer_logprobs
 
+from logged_rows import lower_bound
 from mrlm import Callback, load_config, run_experiment
 from mrlm.core.statistics import mean_interval
 from mrlm.core.types import Message
 from mrlm.environments.leduc import LeducEnvironment, leduc_exploitability
 from mrlm.environments.shared.poker import read_policy
 from places import ROOT
-from test_learns import lower_bound
 
 QUIET = ["training.report_to=none", "training.threads=1"]
 

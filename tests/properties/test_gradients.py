@@ -13,11 +13,12 @@ from mrlm import GRPO, Learner, Message, MessageType, Rollout
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Turn
 from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.learn.data.batch import Totals, merge, pack, split
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
+from oracles import logit_gradient
+from oracles import trained_turn as turn
 
 SAID = "I think the answer is 4"
 TOOL = "Result: 5"
@@ -32,36 +33,6 @@ def conversation(answer: str, thought: str = SAID, tool: str = TOOL) -> Rollout:
         Message(tool, MessageType.SYSTEM),
         Message(answer, MessageType.MODEL, agent="b"),
     )
-
-
-def logit_gradient(policy: Policy, turns: list[Turn], algorithm: Any = None) -> torch.Tensor:
-    """Norm of the loss's gradient at every logit position of the one sample the turns form:
-    (T,)."""
-    algorithm = algorithm or SFT()
-    for turn in turns:
-        turn.advantages = 1.0
-    (sample,) = merge(turns)
-    batch = pack([sample])
-    batch.grid.keep = torch.arange(batch.grid.input_ids.shape[1])
-    batch.grid.column = torch.cat(
-        [
-            torch.arange(s - 1, s - 1 + len(t))
-            for s, t in zip(sample.starts, sample.turns, strict=True)
-        ]
-    )
-    seen: list[torch.Tensor] = []
-
-    def keep_gradient(module: Any, inputs: Any, output: torch.Tensor) -> None:
-        output.retain_grad()
-        seen.append(output)
-
-    hook = policy.model.get_output_embeddings().register_forward_hook(keep_gradient)
-    try:
-        algorithm.loss(batch, policy.forward(batch)).backward()
-    finally:
-        hook.remove()
-    assert seen[0].grad is not None
-    return seen[0].grad[0].norm(dim=-1)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -99,12 +70,6 @@ def test_what_others_said_changes_nothing_but_context(model: Any, tokenizer: Any
     both = Learner(model, tokenizer, SFT()).batch([conversation("The answer is 5")])
     assert SAID in "".join(tokenizer.decode(ids) for ids in both.trained_token_ids())
     assert TOOL not in "".join(tokenizer.decode(ids) for ids in both.trained_token_ids())
-
-
-def turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
-    return Turn(
-        "agent", "policy", prompt, completion, [-1.0] * len(completion), advantages=advantage
-    )
 
 
 def test_the_last_token_and_the_end_token_are_trained(model: Any, tokenizer: Any) -> None:

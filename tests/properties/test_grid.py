@@ -3,16 +3,18 @@ two steps each, in which every policy learns. What is not in the table is tried 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.learning.models import fresh
 from benchmarks.worlds import reward_of
 
+from any_algorithm import Watch, weights
+from every_environment import ALL, NEEDS, make
+from every_workflow import ALGORITHMS, FORKING, SPECS
+from every_workflow import small as small
 from mrlm import ExperimentConfig
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -21,10 +23,6 @@ from mrlm.core.environment import Environment, as_environment
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.wrapped import Wrapped
 from mrlm.runs import run_to_end
-from test_environments import ALL, NEEDS, make
-from test_swap import Watch, weights
-
-ALGORITHMS = ("magrpo", "mappo")
 
 FITS: dict[str, tuple[str, str]] = {
     "centralised": ("summarize", "chain"),
@@ -61,9 +59,6 @@ FITS: dict[str, tuple[str, str]] = {
 }
 """World -> two workflows it can be played with. Where it has one seat they are those of teams."""
 
-SPECS = {name: registry.load("workflows", name).spec for name in registry.names("workflows")}
-FORKING = {name for name, spec in SPECS.items() if spec.forks or spec.combines}
-"""Workflows with several answers from one state, which not every algorithm can credit."""
 TRIED = {workflow for both in FITS.values() for workflow in both}
 MORE = {
     name: ("majority_vote", "refine") if len(make(name).agents) == 1 else ("turns", "single_turn")
@@ -132,15 +127,6 @@ class Varied(Wrapped):
     def _noted(self, result: StepResult) -> StepResult:
         self._seen |= {agent: seen.messages for agent, seen in result.observations.items()}
         return result
-
-
-@pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Folder of a model of a few thousand weights that can read long prompts."""
-    folder = fresh(tmp_path_factory.mktemp("small") / "model", "matrix", 0)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
-    return str(folder)
 
 
 def grid() -> list[Any]:

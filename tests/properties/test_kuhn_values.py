@@ -29,7 +29,7 @@ from mrlm.environments.kuhn_poker import (
 )
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
-from test_play import play
+from scripted_play import play
 
 
 def always(chance: float) -> dict[tuple[str, str], float]:

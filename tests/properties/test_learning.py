@@ -22,7 +22,8 @@ from benchmarks.learning.worlds import Alone
 from benchmarks.teams.base import prompts_of
 from benchmarks.teams.runs import RESULTS, TUNING, Job
 
-import test_swap
+from any_algorithm import LEARNING, settings, weights
+from any_algorithm import models as models
 from mrlm import ExperimentConfig, Message, check_environment
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -30,10 +31,8 @@ from mrlm.core import registry
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.runs import run_to_end
 from places import ROOT
-from test_swap import LEARNING, settings, weights
 
-models = test_swap.models  # a fixture
-TURNS = {"env_type": "test_matrix:Rounds", "rounds": 2, "num_agents": 2}
+TURNS = {"env_type": "small_environments:Rounds", "rounds": 2, "num_agents": 2}
 PAGE = ROOT / "docs" / "algorithms.md"
 RENEW = "renew it with: python -m benchmarks.learning --no-runs --page docs/algorithms.md"
 
@@ -72,9 +71,8 @@ GROUPS = [
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_members_said_to_be_identical_are_so_in_games_of_one_step_and_only_there(
-    name: str, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, models: tuple[str, str], tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     one_step = trained(name, None, models, tmp_path / "one")
     several = trained(name, TURNS, models, tmp_path / "several")
     for other, own in IDENTICAL[name].items():
@@ -86,10 +84,9 @@ def test_members_said_to_be_identical_are_so_in_games_of_one_step_and_only_there
 
 
 def test_members_said_to_be_alike_differ_by_rounding_only(
-    models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: tuple[str, str], tmp_path: Path
 ) -> None:
     """A constant factor on all advantages is removed by Adam; the deviation of a group is none."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     for name, others in ALIKE.items():
         first = trained(name, None, models, tmp_path)
         for other in others:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from benchmarks.learning.models import fresh
 
+from logged_rows import gain, lower_bound
 from mrlm import Callback, ExperimentConfig, Message, load_config, run_experiment
 from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.types import Observation, Reward, StepResult, Task
@@ -64,26 +65,12 @@ output_dir: {tmp_path / "run"}
     return gain(run_experiment(load_config(tmp_path / "c.yaml")).history)
 
 
-def gain(history: list[dict[str, Any]]) -> float:
-    """Sampled reward of the last three steps over that of the first three."""
-    rewards = [row["reward/mean"] for row in history if row.get("reward/mean") is not None]
-    return float(np.mean(rewards[-3:]) - np.mean(rewards[:3]))
-
-
-def lower_bound(gains: list[float]) -> float:
-    """Lower 95 % bound of the mean of three gains."""
-    return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("ppo", "c3"))) for n in RL],
 )
-def test_every_policy_gradient_learns_a_bandit(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_policy_gradient_learns_a_bandit(algorithm: str, tmp_path: Path) -> None:
     """Lower 95 % bound of the improvement over three seeds is above 0."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     gains = [improvement(tmp_path, algorithm, seed) for seed in range(3)]
     assert lower_bound(gains) > 0, gains
 
@@ -109,9 +96,8 @@ class Duet(Environment):
 
 
 @pytest.mark.slow
-def test_a_team_learns_from_its_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_learns_from_its_critic(tmp_path: Path) -> None:
     """Lower 95 % bound of what two agents gain by MAPPO, over three seeds, is above 0."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     (tmp_path / "c.yaml").write_text(
         f"""
 environments: [{{env_type: "test_learns:Duet"}}]

@@ -14,19 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.learning.table import TABLE
-from benchmarks.worlds import reward_of
 
+from any_algorithm import models as models
 from mrlm import ExperimentConfig, Learner, Message, Rollout, TeamLearner
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core import registry
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.types import MessageType, Observation, Reward, StepResult, Task
+from mrlm.core.types import MessageType, Task
 from mrlm.runs import run_to_end
 from mrlm.serving.environments.server import ServedEnvironment
 from servers import InProcess
-from test_swap import models  # noqa: F401  (a fixture)
 
 NO_ADVANTAGES = {"sft", "dpo", "spin", "reward_model", "online_dpo", "madpo", "malt", "router_r1"}
 NAMES = [name for name in registry.names("algorithms") if name not in NO_ADVANTAGES]
@@ -51,31 +49,6 @@ CASES = list(itertools.product((1, 3), (1, 2), ("dense", "final"), (1.0, 0.9)))
 """Turns, agents, rewards, gamma."""
 SERVED = {"magrpo", "ippo", "grpo"}
 """Algorithms that are always tried behind a server; the others are slow tests."""
-
-
-class Rounds(Environment):
-    """All agents speak at once, for some rounds; every joint answer has another reward."""
-
-    blocking = False
-
-    def __init__(self, rounds: int = 1, num_agents: int = 1, reward: str = "dense") -> None:
-        self.agents: tuple[str, ...] = ("a", "b")[:num_agents]
-        self.rounds = self.max_turns = rounds
-        self.reward = reward
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self.said: list[str] = []
-        return StepResult(dict.fromkeys(self.agents, Observation([Message(f"A {seed}")])))
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        self.said.append("/".join(actions[agent].content for agent in self.agents))
-        done = len(self.said) == self.rounds
-        rewards = {}
-        if done or self.reward == "dense":
-            text = " ".join(self.said)
-            rewards = {agent: Reward(reward_of(f"{agent}: {text}")) for agent in self.agents}
-        seen = {} if done else dict.fromkeys(self.agents, Observation([Message("B?")]))
-        return StepResult(seen, rewards, done=done)
 
 
 def cases() -> Iterator[Any]:
@@ -103,7 +76,7 @@ def config_of(
     own |= SETTINGS.get(name, {})
     if agents == 1 and name == "marshal":
         del own["rewards"]  # they are the team's
-    world = {"env_type": "test_matrix:Rounds", "rounds": turns, "num_agents": agents}
+    world = {"env_type": "small_environments:Rounds", "rounds": turns, "num_agents": agents}
     config: dict[str, Any] = {
         "model": {"model_name_or_path": model},
         "environments": [world | {"reward": reward} | env],
@@ -202,11 +175,9 @@ def test_every_way_gives_the_same_advantages(
     agents: int,
     reward: str,
     gamma: float,
-    models: tuple[str, str],  # noqa: F811
+    models: tuple[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     trained = Trained(config_of(name, turns, agents, reward, gamma, models[0]), tmp_path)
     expected = trained.advantages
     assert np.abs(expected).max() > 1e-3
@@ -238,11 +209,9 @@ def _rollouts(episode: Episode) -> Rollout | dict[str, Rollout]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[InProcess]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        made = InProcess(environments=[ServedEnvironment("rounds", "test_matrix:Rounds")])
-        yield made
-        made.close()
+    made = InProcess(environments=[ServedEnvironment("rounds", "small_environments:Rounds")])
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -251,12 +220,10 @@ def server() -> Iterator[InProcess]:
 )
 def test_an_environment_behind_a_server_gives_the_same_advantages(
     name: str,
-    models: tuple[str, str],  # noqa: F811
+    models: tuple[str, str],
     server: InProcess,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     case = (1 if name in ONE_TURN else 3, 2, "dense", 0.9)
     here = Trained(config_of(name, *case, models[0]), tmp_path / "here")
     away = {"env_type": "rounds", "remote": True, "server_address": server.address}

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from families import family
+from foreign import untied
 from mrlm.build.run import build
 from mrlm.build.served_policies import house_of_config
 from mrlm.config import parse_config
@@ -41,7 +42,6 @@ from mrlm.serving.policies.hub import PolicyHub
 from mrlm.train import train
 from mrlm.training.run import Callback, Run
 from policy_server import Doors
-from test_proof import untied
 
 
 def turn(agent: str = "a", **changes: Any) -> Turn:

@@ -20,35 +20,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit import groups as groups_module
-from mrlm.learn.data.batch import Outputs, merge, pack
-
-# Two sequences of 4 and 2 tokens, with advantages +1 and -1, under four policies.
-NEW = [-1.0, -0.5, -2.0, -0.1, -0.7, -1.2]
-OLD = [-1.1, -0.6, -1.5, -0.3, -0.7, -1.5]
-REF = [-1.2, -0.4, -1.8, -0.2, -0.9, -1.0]
-BEHAVIOUR = [-1.15, -0.5, -1.6, -0.3, -0.65, -2.5]
-
-
-def b0(sign: float = 1.0, turns: tuple[int, ...] = (4,), sampling: SamplingParams | None = None):
-    """The fixture as a batch; `turns` cuts the first sequence."""
-    sampling = sampling or SamplingParams(max_new_tokens=4)
-    samples, start = [], 0
-    for advantage, lengths in ((sign, turns), (-sign, (2,))):
-        prompt, found = [7], []
-        for length in lengths:
-            stop = start + length
-            turn = Turn("a", "p", list(prompt), list(range(length)), BEHAVIOUR[start:stop])
-            turn.old_logprobs, turn.ref_logprobs = OLD[start:stop], REF[start:stop]
-            turn.advantages, turn.sampling = advantage, sampling
-            found.append(turn)
-            prompt, start = [*prompt, *turn.completion_ids, 9], stop
-        samples += merge(found, unit=len(samples), rollout=len(samples))
-    return pack(samples)
-
-
-def outputs(logprobs=NEW) -> Outputs:
-    values = torch.tensor(logprobs, requires_grad=True)
-    return Outputs(values, torch.zeros(len(logprobs)))
+from mrlm.learn.data.batch import merge, pack
+from oracles import BEHAVIOUR, NEW, OLD, REF, b0, outputs
 
 
 def close(found, expected, tolerance=1e-5):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from logged_rows import gain, lower_bound
 from mrlm import load_config, run_experiment
 from places import ROOT
-from test_learns import gain, lower_bound
 
 ALONE = [
     "environments=[{env_type: plan_path, level: 1, style: short, num_agents: 1}]",

@@ -3,7 +3,6 @@ workflow, and with a change only after it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from commands import Mrlm
+from logged_rows import state_of
 from mrlm import ForkSession, play_from, read_run, run_experiment
 from mrlm.config import parse_config
 from mrlm.core import registry
@@ -55,11 +55,6 @@ def trained(folder: Path, **changes: Any) -> Path:
     given = {key: value for key, value in data.items() if value is not None}
     run_experiment(parse_config(given, [], "the test"))
     return folder / "run"
-
-
-def state_of(folder: Path) -> dict[str, str]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def apart(row: dict[str, Any], branch: dict[str, Any]) -> list[str]:
@@ -185,7 +180,7 @@ def test_weights_of_another_step(greedy: bool, tmp_path: Path) -> None:
     random numbers; its own weights are found by training again."""
     folder = trained(
         tmp_path,
-        environments=[{"env_type": "test_golden:Letters"}],
+        environments=[{"env_type": "tiny_runs:Letters"}],
         evaluation={"episodes": 1, "every": 1, "greedy": greedy},
         magrpo={"group_size": 4},
         policies={"a": {}, "b": {"lora": {"r": 2}}},

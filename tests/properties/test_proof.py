@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from foreign import untied
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.config import parse_config
@@ -96,18 +97,6 @@ def withheld(run: Run, kept: str, times: int | None = None) -> Withholding:
     engine = Withholding(run.engines["policy"], policy, kept, times)
     run.engines["policy"] = engine
     return engine
-
-
-def untied(path: str, folder: Path) -> str:
-    """The embedded model with a head of its own, as a folder."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(path)
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(path).save_pretrained(folder)
-    return str(folder)
 
 
 def every_tensor() -> list[Any]:
@@ -311,7 +300,7 @@ def test_an_opponent_is_proven_whenever_it_is_loaded(
     lora: dict[str, Any] | None, tmp_path: Path
 ) -> None:
     """The first one is what the player was at the start; of the next, one tensor stays behind."""
-    games = {"environments": [{"env_type": "test_opponents:Higher"}]}
+    games = {"environments": [{"env_type": "small_environments:Higher"}]}
     section = {"opponents": {"every": 1, "games": 1}}
     run = make_run(
         tmp_path, policies={"player": {"lora": lora} if lora else {}}, **games, **section

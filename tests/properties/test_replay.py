@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from chat_server import completion, serving
 from commands import Mrlm
+from logged_rows import state_of
 from mrlm import replay, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import ConfigError
@@ -45,11 +45,6 @@ def config(folder: Path, **changes: Any) -> ExperimentConfig:
 def lines(folder: Path, step: int | None = None) -> list[dict[str, Any]]:
     rows = recorded(folder)
     return [row for row in rows if step in (None, row["step"])]
-
-
-def state_of(folder: Path) -> dict[str, str]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def config(folder: Path, name: str, tokens: str, **more: Any) -> ExperimentConfi
     data = {
         "experiment_name": "columns",
         "output_dir": str(folder),
-        "environments": [{"env_type": "test_matrix:Rounds", "rounds": 2, "num_agents": 2}],
+        "environments": [{"env_type": "small_environments:Rounds", "rounds": 2, "num_agents": 2}],
         "generation": {"max_new_tokens": 3},
         "record": {"tokens": tokens},
         **changes,

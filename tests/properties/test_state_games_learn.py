@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logged_rows import gain, lower_bound
 from mrlm import load_config, run_experiment
 from places import ROOT
-from test_learns import gain, lower_bound
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from every_environment import ALL, NEEDS, Words, guesses, make, settled
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving.client.environment import RemoteEnvironment
 from mrlm.serving.environments.server import ServedEnvironment
 from servers import InProcess
-from test_contracts import Words, guesses
-from test_environments import ALL, NEEDS, make, settled
 
 OWN = {"reward", "rescored", "difference"}
 """Worlds whose arguments do not travel."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from critics import columns, valued
 from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.maporl import MAPoRL
@@ -24,7 +25,6 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.data.batch import merge, pack
-from test_critic import columns, valued
 
 ACTOR_CRITICS = [
     name

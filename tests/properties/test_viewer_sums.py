@@ -7,57 +7,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.worlds import reward_of
 
 from chromium import MISSING, Browser, chromium
-from mrlm import ExperimentConfig
+from every_workflow import SPECS, WORKFLOWS, Talk, config_of
+from every_workflow import small as small
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
-from mrlm.core import registry
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode
-from mrlm.core.types import Message, Observation, Reward, StepResult, Task, Turn
+from mrlm.core.types import Turn
 from mrlm.learn import learner
 from mrlm.runs import run_to_end
 from mrlm.training.run import Callback
 from mrlm.viewer.export import export_run
-from test_grid import ALGORITHMS, FORKING, SPECS, small
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 __all__ = ["small"]
 
-WORKFLOWS = registry.names("workflows")
 HALF = 2.0**-10
 """Relative error of float16, with room for the sum."""
-
-
-class Talk(Environment):
-    """Two rounds, in which every answer has another reward."""
-
-    max_turns: int | None = 2
-
-    def __init__(self, agents: tuple[str, ...]) -> None:
-        self.agents, self.round, self.seed = agents, 0, 0
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self.round, self.seed = 0, seed or 0
-        return StepResult({agent: Observation([Message(f"{seed}?")]) for agent in self.agents})
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        self.round += 1
-        rewards = {
-            agent: Reward(reward_of(f"{self.seed}{agent}{message.content}"))
-            for agent, message in actions.items()
-        }
-        if self.round == self.max_turns:
-            return StepResult(rewards=rewards, done=True)
-        again = {agent: Observation([Message("again")]) for agent in self.agents}
-        return StepResult(again, rewards)
 
 
 @dataclass
@@ -80,35 +51,6 @@ class Watched(Callback):
             self.turns[id(turn)] = turn
             self.used[id(turn)] += float(values.sum())
             self.size[id(turn)] += float(np.abs(values).sum())
-
-
-def config_of(workflow: str, model: str, folder: Path) -> ExperimentConfig:
-    """A step and two evaluations; the second policy is frozen."""
-    agents = registry.load("workflows", workflow)().agents or ("ann", "ben", "cid")
-    place = WORKFLOWS.index(workflow)
-    algorithm = ALGORITHMS[0] if workflow in FORKING else ALGORITHMS[place % 2]
-    more = {"joint_mode": "cross"} if workflow == "cross" else {}
-    more = more if algorithm == "magrpo" else {"update_epochs": 1}
-    return ExperimentConfig(
-        output_dir=str(folder),
-        model={"model_name_or_path": model},
-        workflow={"name": workflow},
-        agents={name: {"policy": name} for name in agents},
-        policies={name: {"trainable": name != agents[1]} for name in agents},
-        generation={"max_new_tokens": 3},
-        evaluation={"episodes": 1, "every": 1},
-        record={"tokens": "all"},
-        training={
-            "algorithm": algorithm,
-            "num_iterations": 1,
-            "batch_size": 2,
-            "learning_rate": 1e-3,
-            "report_to": "none",
-            "threads": 1,
-            "seed": place,
-        },
-        **{algorithm: {"group_size": 2, **more}},
-    )
 
 
 @pytest.fixture(scope="module")

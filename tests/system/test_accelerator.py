@@ -13,10 +13,10 @@ from benchmarks.models import make_model, make_tokenizer
 from benchmarks.worlds import FixedWorld
 
 import ranks
+from alike import CASES, STEADY, merged
 from forking import Launcher
 from mrlm import ExperimentConfig, Trainer, load_config, run_experiment
-from test_distributed import CASES, STEADY, merged
-from test_golden import NAMES, config_of
+from tiny_runs import NAMES, config_of
 
 QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
 """One of each kind; the others are slow tests."""

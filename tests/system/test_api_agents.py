@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from benchmarks.learning.table import TABLE
 
+from any_algorithm import Watch, settings, weights
+from any_algorithm import models as models
 from chat_server import ChatServer, Fault, serving
 from mrlm import ExperimentConfig, LLMEnvironment, PPOTrainer
 from mrlm.build.policies import LiveObjects
@@ -25,8 +26,6 @@ from mrlm.learn.credit.joint_steps import joint_texts
 from mrlm.runs import evaluate_model, run_to_end
 from places import ROOT
 from recorded import episodes as recorded
-from test_swap import Watch, settings, weights
-from test_swap import models as models
 
 FAST = {"qmix", "happo"}
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}
@@ -277,11 +276,8 @@ def grid() -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", grid())
-def test_any_algorithm_trains_beside_it(
-    algorithm: str, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_algorithm_trains_beside_it(algorithm: str, models: tuple[str, str]) -> None:
     """Its words are no tokens here: nothing that credits, values or packs may stumble over it."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}
     with serving(lambda body, n: "AB"[n % 2]) as server:
         given = settings(algorithm, "separate", 3, models)

@@ -4,31 +4,15 @@ the commands that look or collect do what they say. All through the command line
 from __future__ import annotations
 
 import json
-import logging
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import yaml
 
 from forking import Launcher
-from mrlm.cli import main
+from refusals import CONFIG, PLAY, Command, copied_model, earlier_run, refused, tree, write
+from refusals import mrlm as mrlm
 
-CONFIG: dict[str, Any] = {
-    "experiment_name": "bad",
-    "output_dir": "run",
-    "model": {"model_name_or_path": "mrlm/tiny"},
-    "environments": [{"env_type": "math"}],
-    "training": {"num_iterations": 1, "batch_size": 2, "report_to": "none"},
-    "generation": {"max_new_tokens": 2},
-}
-GRPO = {"grpo": {"group_size": 2}}
-PLAY = {**CONFIG, **GRPO}
 SFT: dict[str, Any] = {
     **{key: value for key, value in CONFIG.items() if key != "environments"},
     "training": {**CONFIG["training"], "algorithm": "sft"},
@@ -37,73 +21,9 @@ SFT: dict[str, Any] = {
 ROW = {"prompt": "2+2=", "completion": "4"}
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
-@pytest.fixture
-def mrlm(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Command]:
-    """The command `mrlm` in this process."""
-    log = logging.getLogger("mrlm")
-    handlers, level = list(log.handlers), log.level
-
-    def call(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["mrlm", *arguments])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as exit:
-            code = exit.code or 0
-        return Said(code, *capsys.readouterr())
-
-    yield call
-    log.handlers[:] = handlers
-    log.setLevel(level)
-
-
-def write(data: Any, name: str = "config.yaml") -> str:
-    Path(name).write_text(data if isinstance(data, str) else yaml.safe_dump(data))
-    return name
-
-
 def rows(*items: Any, name: str = "rows.jsonl") -> None:
     lines = [item if isinstance(item, str) else json.dumps(item) for item in items]
     Path(name).write_text("\n".join(lines) + "\n")
-
-
-def earlier_run() -> None:
-    """A run folder that is worth something."""
-    Path("run/final").mkdir(parents=True)
-    Path("run/final/model.safetensors").write_bytes(b"weeks of work")
-    write({**PLAY, "output_dir": "run"}, "run/config.yaml")
-
-
-def tree() -> dict[str, bytes | None]:
-    """Everything below the working folder: files with their bytes, folders with nothing."""
-    return {
-        str(path): path.read_bytes() if path.is_file() else None
-        for path in sorted(Path().rglob("*"))
-    }
-
-
-def refused(mrlm: Command, arguments: list[str], *said: str) -> str:
-    """One message, exit code 2, and every file as it was."""
-    before = tree()
-    code, out, err = mrlm(*arguments)
-    assert code == 2, (out, err)
-    assert "Traceback" not in err + out
-    assert err.count("error: ") == 1, err
-    message = err[err.index("error: ") :]
-    for part in said:
-        assert part in message, message
-    assert tree() == before, "files were made, moved or changed"
-    return message
 
 
 # -- what stands in the config ---------------------------------------------------------------------
@@ -181,10 +101,6 @@ def test_a_config_file_that_is_not_there_or_not_yaml(mrlm: Command) -> None:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def copied_model(tiny_path: str, name: str, without: tuple[str, ...] = ()) -> Path:
-    return Path(shutil.copytree(tiny_path, name, ignore=shutil.ignore_patterns(*without)))
-
-
 def test_a_folder_that_holds_no_model(mrlm: Command, tiny_path: str) -> None:
     earlier_run()
     copied_model(tiny_path, "no-config", ("config.json",))
@@ -195,13 +111,6 @@ def test_a_folder_that_holds_no_model(mrlm: Command, tiny_path: str) -> None:
         model = f"model.model_name_or_path=./{folder}"
         refused(mrlm, ["train", "--config", config, model], folder, said)
         refused(mrlm, ["eval", "--config", config, "--model", folder], folder, said)
-
-
-def test_damaged_weights_are_said_to_be(mrlm: Command, tiny_path: str) -> None:
-    folder = copied_model(tiny_path, "damaged")
-    (folder / "model.safetensors").write_bytes(b"not weights")
-    config = write(PLAY)
-    refused(mrlm, ["train", "--config", config, "model.model_name_or_path=./damaged"], "damaged")
 
 
 def test_a_template_that_hides_what_the_assistant_wrote(mrlm: Command, tiny_path: str) -> None:
@@ -298,19 +207,6 @@ def test_eval_counts_greedy_and_sampled_plays(mrlm: Command) -> None:
     assert set(map(str, Path().iterdir())) == {"eval.json", "sampled.json"}
 
 
-def test_what_was_collected_can_be_learned_from(mrlm: Command) -> None:
-    code, out, err = mrlm("collect", "--config", write(PLAY), "-n", "8", "-o", "t.json")
-    assert code == 0, err
-    assert "8 of 8 rollouts" in out
-    assert not Path("run").exists()
-    assert len(json.loads(Path("t.json").read_text())) == 8
-    code, out, err = mrlm("train", "--config", write(SFT, "sft.yaml"), "data.dataset=t.json")
-    assert code == 0, err
-    steps = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in steps] == [1] and steps[0]["loss"] > 0
-    assert Path("run/final/model.safetensors").is_file()
-
-
 def test_a_dry_run_says_everything_and_writes_nothing(mrlm: Command) -> None:
     earlier_run()
     config = write(PLAY)
@@ -326,19 +222,6 @@ def test_a_dry_run_says_everything_and_writes_nothing(mrlm: Command) -> None:
     refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "model.device='gpu7'")
 
 
-def test_info_lists_every_plug_in_with_what_it_is(mrlm: Command) -> None:
-    from mrlm.core import registry
-
-    code, out, err = mrlm("info")
-    assert code == 0, err
-    lines = [" ".join(line.split()) for line in out.splitlines()]
-    for wing in registry.WINGS:
-        assert wing in lines
-        for name in registry.names(wing):
-            about = registry.describe(wing, name)
-            assert about and " ".join(f"{name} {about}".split()) in lines
-
-
 # -- in processes of their own ---------------------------------------------------------------------
 
 
@@ -348,17 +231,3 @@ def test_a_real_process_says_one_sentence_and_exits_2(launcher: Launcher) -> Non
     assert done.code == 2 and done.out == ""
     assert done.err.startswith("error: ") and "grpo.beta2" in done.err
     assert not Path("run").exists()
-
-
-def test_help_loads_nothing_heavy() -> None:
-    look = (
-        "import sys\nsys.argv = ['mrlm', '--help']\n"
-        "from mrlm.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'peft', 'numpy', 'pydantic', 'yaml', 'grpc'}\n"
-        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
-    )
-    env = {**os.environ, "COLUMNS": "80"}
-    command = [sys.executable, "-c", look]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    assert done.stderr.strip() == "[]"
-    assert all(word in done.stdout for word in ("train", "eval", "collect", "info"))

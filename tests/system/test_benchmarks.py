@@ -25,9 +25,9 @@ from benchmarks.worlds import AnswerTree, FixedWorld
 from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
 
 from chromium import MISSING, chromium
+from every_environment import ALL as WORLDS
 from mrlm import check_environment, read_run
 from places import ROOT
-from test_environments import ALL as WORLDS
 
 SMALL = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2)
 

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from commands import Mrlm, run
+from commands import Mrlm
+from commands import run as run
 from forking import Launcher
 from mrlm import Environment, GRPOTrainer
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.training.metrics import episode_metrics
-from test_play import play
+from scripted_play import play
 
 _ = run
 

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from commands import Mrlm, run
+from commands import Mrlm
+from commands import run as run
+from fake_trackers import fake as fake
+from fake_trackers import open_log
 from forking import Launcher
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.loading import load_model
 from places import ROOT
-from test_bad_input import PLAY, Command, copied_model, earlier_run, mrlm, refused, write
-from test_tracking import fake, open_log
+from refusals import PLAY, Command, copied_model, earlier_run, refused, write
+from refusals import mrlm as mrlm
 
 _ = run, mrlm, fake
 RELAY = {**PLAY, "environments": [{"env_type": "relay", "max_number": 3}]}

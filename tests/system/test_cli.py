@@ -71,17 +71,11 @@ def _written(folder: Path, config: dict[str, Any]) -> Path:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mrlm", *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "mrlm", *arguments], capture_output=True, text=True
     )
 
 
 # -- help and usage ----------------------------------------------------------------------------
-
-
-def test_help_names_every_command() -> None:
-    done = process("--help")
-    assert done.returncode == 0
-    assert all(command in done.stdout for command in cli.COMMANDS)
 
 
 def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
@@ -122,11 +116,13 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         "    try: main()\n"
         "    except SystemExit as ended: assert not ended.code, ended.code\n"
         "    heavy = {'torch', 'transformers', 'peft', 'datasets', 'numpy', 'rich.live'}\n"
+        "    heavy |= set() if line else {'pydantic', 'yaml', 'grpc'}\n"
         "    assert not heavy & set(sys.modules), (line, heavy & set(sys.modules))\n"
         "print('asked:', len(sys.argv))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "asked:" in done.stdout, done.stderr
+    assert all(command in done.stdout.partition("Usage: mrlm train")[0] for command in cli.COMMANDS)
 
 
 @pytest.mark.parametrize(

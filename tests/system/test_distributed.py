@@ -3,7 +3,6 @@ end together."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -12,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import psutil
 import pytest
 
 import ranks
+from alike import CASES, written
 from forking import Launcher
 from mrlm import distributed, load_config, run_experiment
 from mrlm.core import registry
@@ -35,65 +34,10 @@ from mrlm.learn.data.batch import Sample
 from mrlm.learn.data.data_parallel import parts
 from mrlm.learn.joint_update import StepSums, Updating, Work, run_together
 from places import IMPORTS, ROOT
-from test_golden import Letters, config_of
-
-STEADY = {"training": {"optimizer": "sgd", "learning_rate": 0.02}}
-"""Steps in which rounding stays rounding: Adam divides a gradient of nothing but rounding by
-itself."""
-LORA = {"a": {"lora": {"r": 4}}, "b": {"lora": {"r": 4}}}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "grpo": (
-        "grpo",
-        {
-            "grpo": {"group_size": 4, "num_minibatches": 2, "update_epochs": 2},
-            "training": {"max_tokens_per_microbatch": 128},
-        },
-    ),
-    "ppo-one-policy": (
-        "ppo",
-        {
-            "policies": {"p": {}},
-            "agents": {"a": {"policy": "p"}, "b": {"policy": "p"}},
-            "training": {"gradient_shares": 1},
-        },
-    ),
-    "ippo-lora": ("ippo", {"policies": LORA, "training": {"gradient_accumulation_steps": 2}}),
-    "mappo": ("mappo", {}),
-    "qmix": (
-        "qmix",
-        # what is whitened here is next to nothing, and so is rounding
-        {"qmix": {"whiten_advantages": False}, "training": {"critic_learning_rate": 0.01}},
-    ),
-    "dpo": ("dpo", {}),
-    "c3": ("c3", {"c3": {"alternatives": 2}, "environments": [{"env_type": "talking:Pair"}]}),
-    "sft": ("sft", {"model": {"lean": False}}),
-}
-"""One of each kind: several minibatches and micro-batches, a shared head, adapters on one base, a
-central critic, a mixer, pairs, replays, rows through a model's own forward."""
-
+from tiny_runs import Letters
+from waiting import until
 
 PAGE = ROOT / "docs" / "distributed.md"
-
-
-def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both, section by section."""
-    both = dict(one)
-    for key, value in other.items():
-        known = both.get(key)
-        both[key] = merged(known, value) if isinstance(known, dict) else value
-    return both
-
-
-def written(folder: Path, name: str, output: str, *changes: dict[str, Any]) -> Path:
-    """The config of a case as a file, with its run folder."""
-    algorithm, more = CASES.get(name, (name, {}))
-    path = config_of(algorithm, folder, f"{name}-{output}")
-    config = json.loads(path.read_text())
-    for change in (STEADY, more, *changes):
-        config = merged(config, change)
-    path = folder / f"{name}-{output}.json"
-    path.write_text(json.dumps(config))
-    return path
 
 
 def check_alike(launcher: Launcher, size: int, names: list[str], folder: Path) -> None:
@@ -140,7 +84,7 @@ def test_two_machines_train_together_as_the_page_says(tmp_path: Path) -> None:
                 text=True,
             )
         )
-    said = [machine.communicate(timeout=300)[0] for machine in machines]
+    said = [machine.communicate()[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0], said
     run_experiment(load_config(written(tmp_path, "ippo-lora", "alone")))
     found = ranks.differences(tmp_path / "ippo-lora-alone", tmp_path / "ippo-lora-apart")
@@ -341,10 +285,7 @@ def long_run(folder: Path, name: str, **changes: Any) -> Path:
 
 def begun(folder: Path, steps: int) -> None:
     """Return when a run has saved that many steps."""
-    deadline = time.monotonic() + 300
-    while not any(step_of(place) >= steps for place in checkpoints(folder)):
-        assert time.monotonic() < deadline, "the run did not come that far"
-        time.sleep(0.05)
+    until(lambda: any(step_of(path) >= steps for path in checkpoints(folder)))
 
 
 def test_a_failing_process_ends_all_with_its_message(tmp_path: Path, launcher: Launcher) -> None:
@@ -398,8 +339,8 @@ def test_workers_of_a_torchrun_that_is_killed_end_with_it(tmp_path: Path) -> Non
     workers = torchrun.children(recursive=True)
     assert len(workers) >= 2
     torchrun.kill()
-    torchrun.wait(30)
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    torchrun.wait()
+    _, alive = psutil.wait_procs(workers)
     assert not alive
 
 

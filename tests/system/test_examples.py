@@ -1,5 +1,6 @@
-"""Every example that takes arguments runs: with a step or two in this process, and at full length
-as a process of its own (`slow`), where what should have been learned has been."""
+"""Programs in examples/ run as they stand, each as a process of its own, on the embedded model and
+on another family. Those that take arguments run with a step or two in this process, and at full
+length in one of their own (`slow`), where what should have been learned has been."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import ranks
-import test_programs
+from commands import Mrlm
 from forking import Launcher
 from places import ROOT
+from servers import Process
 
 FOLDER = ROOT / "examples"
 
@@ -65,14 +67,35 @@ LONG = {
 UNTRAINED = {"outside_agents"}
 """Those in which nothing is learned; `make test-extras` runs them with the libraries they show."""
 
+SAYS = {
+    "ppo_math": "reward",
+    "rlhf": "reward",
+    "all_trainers": "sft ok",
+    "magrpo_collaboration": "reward",
+    "own_loop": "grad True",
+    "multi_agent_rollout": "The answer is 5",
+    "custom_environment": "reward",
+    "custom_workflow": "eval/reward/mean",
+}
+"""Those without arguments, and a word that each prints."""
+ELSEWHERE = {"magrpo_collaboration", "own_loop"}
+"""Those that always run on another model, too."""
+PROGRAMS = [FOLDER / f"{name}.py" for name in SAYS]
+
 NUMBERS = re.compile(r"(?:reward|rating|loss|margins)\S* (-?[\d.]+)(?: -> (-?[\d.]+))+")
+
+
+def output_of(launcher: Launcher, program: Path, folder: Path, model: str = "") -> str:
+    started = launcher.start([str(program)], folder, MRLM_MODEL=model)
+    assert started.wait() == 0, started.err.read_text()[-3000:]
+    return started.out.read_text()
 
 
 def test_every_example_is_run() -> None:
     found = {
         ".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in FOLDER.rglob("*.py")
     }
-    assert found == {*SHORT, *test_programs.SAYS}
+    assert found == {*SHORT, *SAYS}
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     missing = {path.name for path in FOLDER.rglob("*.*") if path.suffix in (".py", ".yaml")}
     assert not {name for name in missing if name not in page}
@@ -106,7 +129,7 @@ def test_an_example_runs_in_its_short_form(
 def test_an_example_shows_what_it_says(name: str, tmp_path: Path, launcher: Launcher) -> None:
     """At full length: whatever it prints as `reward a -> b` has risen, and a loss has fallen."""
     program = FOLDER.joinpath(*name.split(".")).with_suffix(".py")
-    said = test_programs.run(launcher, program, tmp_path)
+    said = output_of(launcher, program, tmp_path)
     found = [match for match in map(NUMBERS.search, said.splitlines()) if match]
     assert found
     for match in found:
@@ -154,7 +177,42 @@ def under_torchrun(folder: Path, strategy: str) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 process(es), 1 thread(s) each") == 1
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_an_example_runs(program: Path, tmp_path: Path, launcher: Launcher) -> None:
+    assert SAYS[program.stem] in output_of(launcher, program, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem not in ELSEWHERE))
+        for path in PROGRAMS
+    ],
+    ids=lambda path: path.stem,
+)
+def test_an_example_runs_on_another_model(
+    program: Path, tmp_path: Path, gpt2_path: str, launcher: Launcher
+) -> None:
+    assert SAYS[program.stem] in output_of(launcher, program, tmp_path, gpt2_path)
+
+
+def test_a_run_evaluates_on_a_server_that_is_started_beside_it(run: Mrlm) -> None:
+    """The last lines of a shell script: a server in the background, `mrlm info` that waits for it,
+    and a run whose world lives there."""
+    server = Process("code", "math", "debate")
+    try:
+        told = run("info", "--server", server.address, "--wait", "60")
+        assert told.code == 0 and "code, math, debate" in told.out, told
+        worlds = f'eval_envs=[{{env_type: math, remote: true, server_address: "{server.address}"}}]'
+        config = ROOT / "configs" / "code_generation_ppo.yaml"
+        words = ["--config", config, "--output", "outputs/remote", "training.num_iterations=1"]
+        done = run("train", *words, worlds)
+        assert done.code == 0, done.err
+    finally:
+        server.kill()
+    assert Path("outputs/remote/final").is_dir()

@@ -19,20 +19,21 @@ from commands import Mrlm
 from counting import campaign, step_twice, vanishing
 from faults import Faults, Network
 from forking import Launcher
+from logged_rows import logged
 from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
+from remote_worlds import begun, step
 from servers import InProcess, Process, here
-from test_remote_environments import begun, own_worlds, step, until  # noqa: F401
-from test_resume import logged
+from waiting import until
 
 COUNTING = "faults:Counting"
 ROUGH = Faults(drop=0.02, double=0.05, hold=0.03, late=0.05, reset=0.005, swallow=0.002, slow=0.03)
 
 
 @pytest.fixture(scope="module")
-def server(own_worlds: None) -> Iterator[InProcess]:  # noqa: F811
+def server() -> Iterator[InProcess]:
     with here(environments=[COUNTING]) as made:
         yield made
 
@@ -54,7 +55,7 @@ def test_a_step_that_happened_twice_would_be_seen(server: InProcess) -> None:
 
 
 @pytest.mark.slow  # `test_remote_environments.py` has the same with two sessions
-def test_sessions_of_those_who_vanish_are_freed_and_no_others(own_worlds: None) -> None:  # noqa: F811
+def test_sessions_of_those_who_vanish_are_freed_and_no_others() -> None:
     lease = 5.0
     with here(environments=[COUNTING], lease=lease) as short:
         world = RemoteEnvironment(COUNTING, server=short.address)
@@ -63,7 +64,7 @@ def test_sessions_of_those_who_vanish_are_freed_and_no_others(own_worlds: None) 
         until(lambda: short.sessions == 0)
 
 
-def test_a_stream_that_is_quiet_ends_and_the_session_goes_on(own_worlds: None) -> None:  # noqa: F811
+def test_a_stream_that_is_quiet_ends_and_the_session_goes_on() -> None:
     with here(environments=[COUNTING], lease=0.5) as short:
         world = RemoteEnvironment(COUNTING, server=short.address)
         message = {"player": Message("one", Role.ASSISTANT, agent="player")}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from commands import Mrlm, run
+from commands import Mrlm
+from commands import run as run
 from mrlm.config import ExperimentConfig, load_config
 
 _ = run

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,12 +220,10 @@ def test_a_pipe_is_enough() -> None:
     assert "Which cell?\nx> /quit\nYou have left.\n" in done.stdout
 
 
-def read_until(terminal: int, wanted: str, limit: float = 120.0) -> str:
+def read_until(terminal: int, wanted: str) -> str:
     """What a program shows in a terminal, up to some text."""
-    shown, end = "", time.monotonic() + limit
+    shown = ""
     while wanted not in shown:
-        ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"no {wanted!r} in {shown!r}"
         try:
             shown += os.read(terminal, 4096).decode(errors="replace")
         except OSError:  # the program has ended
@@ -251,7 +248,7 @@ def test_a_terminal_and_its_interrupt() -> None:
             if select.select([mine], [], [], 10)[0]:  # it has heard: a second would meet its exit
                 break
         assert "interrupted" in read_until(mine, "interrupted")
-        assert program.wait(120) == 130
+        assert program.wait() == 130
     finally:
         program.kill()
         os.close(mine)

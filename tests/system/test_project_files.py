@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 import mrlm
 from mrlm import cli
 from mrlm.config import load_config
 from places import ROOT
-from test_words import PACKAGE, found_on_page
+from shown_commands import check_command, commands_in
 
 PAGES = ("AGENTS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "skills/mrlm/SKILL.md")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -32,21 +30,6 @@ def read(name: str) -> Any:
     return yaml.safe_load(text_of(name))
 
 
-def check_command(words: list[str]) -> None:
-    """`mrlm NAME --options`: the command exists, and has the options."""
-    commands: Any = typer.main.get_command(cli.app())
-    assert words[1] in commands.commands, words
-    known = {name for each in commands.commands[words[1]].params for name in each.opts}
-    known |= {name for each in commands.commands[words[1]].params for name in each.secondary_opts}
-    assert {word for word in words[2:] if word.startswith("-")} <= known | {"--help"}, words
-
-
-def commands_in(text: str) -> list[list[str]]:
-    """The commands of code blocks, of spans and of comments."""
-    found = re.findall(r"^(?:#\s+|\.venv/bin/)?(mrlm .*)$|`(mrlm [^`]+)`", text, re.MULTILINE)
-    return [shlex.split(line or span, comments=True) for line, span in found]
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_speaks_of_what_is_there(page: str) -> None:
     text = text_of(page)
@@ -54,7 +37,6 @@ def test_a_page_speaks_of_what_is_there(page: str) -> None:
         assert ((ROOT / page).parent / target).exists(), target
     for words in commands_in(text):
         check_command(words)
-    assert not found_on_page(ROOT / page)
     makefile = text_of("Makefile")
     for target in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
@@ -204,7 +186,9 @@ def test_the_slurm_script_starts_and_resumes(tmp_path: Path) -> None:
 
 
 def test_hints_of_the_package_name_commands() -> None:
-    files = [file for kind in ("py", "json", "js") for file in PACKAGE.rglob(f"*.{kind}")]
+    files = [
+        file for kind in ("py", "json", "js") for file in (ROOT / "src" / "mrlm").rglob(f"*.{kind}")
+    ]
     named = {
         name
         for file in files

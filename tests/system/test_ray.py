@@ -388,11 +388,8 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
     with (tmp_path / "head").open("w") as said:
         head = subprocess.Popen(start, env=quiet, stdout=said, stderr=said)
     try:
-        deadline = time.monotonic() + 180
         while "Ray runtime started" not in (tmp_path / "head").read_text():
-            assert head.poll() is None and time.monotonic() < deadline, (
-                tmp_path / "head"
-            ).read_text()
+            assert head.poll() is None, (tmp_path / "head").read_text()
             time.sleep(0.2)
         config = ExperimentConfig(**CONFIG).merged(
             {
@@ -406,12 +403,12 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
         )
         config.save(tmp_path / "x.yaml")
         words = [sys.executable, "-m", "mrlm", "train", "--config", str(tmp_path / "x.yaml")]
-        done = subprocess.run(words, env=quiet, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(words, env=quiet, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
         assert head.poll() is None
     finally:
         head.terminate()
-        head.wait(60)
+        head.wait()
     lines = (tmp_path / "there" / "metrics.jsonl").read_text().splitlines()
     there = [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
     assert there == go("here", {})
@@ -535,13 +532,12 @@ def test_an_episode_stays_with_an_engine_and_episodes_are_spread() -> None:
 
 
 AWAY = """
-import socket, sys
+import json, socket, sys
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.experiment import run_experiment
 sys.path += sys.argv[1].split(":")
-import test_ray
-local = ExperimentConfig(**test_ray.CONFIG).merged({"training": {"num_iterations": 1}})
+local = ExperimentConfig(**json.loads(sys.argv[2])).merged({"training.num_iterations": 1})
 run_experiment(local.merged({"output_dir": "run"}))
 assert "ray" not in sys.modules, "a run of one process imports Ray"
 with socket.socket() as free:
@@ -562,6 +558,7 @@ def test_one_process_does_not_import_ray_and_a_wrong_address_is_said(
 ) -> None:
     program = tmp_path / "away.py"
     program.write_text(AWAY)
-    started = launcher.start([str(program), IMPORTS], tmp_path)
+    config = CONFIG | {"environments": [{"env_type": "talking:Pair"}]}
+    started = launcher.start([str(program), IMPORTS, json.dumps(config)], tmp_path)
     assert started.wait() == 0, started.err.read_text()
     assert not (tmp_path / "away").exists()

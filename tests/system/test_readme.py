@@ -20,12 +20,7 @@ from mrlm.config import parse_config
 from mrlm.core import registry
 from mrlm.experiment import dry_run, run_experiment
 from places import ROOT
-from test_project_files import check_command, commands_in
-
-
-def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+from shown_commands import blocks, check_command, commands_in
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,21 +18,15 @@ from mrlm.core.board import Html
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Role, StepResult
+from mrlm.core.types import Message, Role
 from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled
+from remote_worlds import begun, said, step
 from servers import InProcess, here
+from waiting import until
 
 COUNTING = "faults:Counting"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_worlds() -> Iterator[None]:
-    """Workers find the worlds of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +37,7 @@ def all_is_closed(server: InProcess) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def server(own_worlds: None) -> Iterator[InProcess]:
+def server() -> Iterator[InProcess]:
     worlds = [
         COUNTING,
         "math",
@@ -93,27 +86,6 @@ def test_boards_are_those_of_the_local_environment(
         calls.clear()
     remote._shared.description.draws = False  # of a server without boards
     assert remote.spawn().render() is None and not calls
-
-
-def begun(world: Environment) -> str:
-    return said(run_async(world.reset()))
-
-
-def step(world: Environment, word: str) -> str:
-    message = Message(word, Role.ASSISTANT, agent=world.agents[0])
-    return said(run_async(world.step({world.agents[0]: message})))
-
-
-def said(result: StepResult) -> str:
-    return next(iter(result.observations.values())).messages[-1].content
-
-
-def until(wanted: Any, seconds: float = 90.0) -> None:
-    """Wait for something to come true."""
-    end = time.monotonic() + seconds
-    while not wanted():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)
 
 
 # -- one episode -----------------------------------------------------------------------------------
@@ -194,7 +166,7 @@ def test_what_a_world_raises_is_what_it_raises_here(server: InProcess) -> None:
 def test_a_world_without_a_seed_is_reset_once_for_all_siblings(
     server: InProcess, tokenizer: Any
 ) -> None:
-    from test_play import play
+    from scripted_play import play
 
     world = world_on(server, name="remote_worlds:Dice")
     assert not world.seeded
@@ -214,7 +186,7 @@ def test_a_transcript_does_not_depend_on_who_plays_it(server: InProcess, tokeniz
     """The same run, also with a workflow that forks: in this process, on one server, on two."""
     from mrlm.environments.relay import RelayEnvironment
     from mrlm.workflows.tree import Tree
-    from test_play import play
+    from scripted_play import play
 
     def script(request: Any) -> str:
         return f"{sum(request.prompt_ids) % 97}"

@@ -72,7 +72,7 @@ class Running:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait()
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -351,29 +351,23 @@ def test_the_pause_before_the_next_try_has_a_bound(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mrlm.sandbox.remote.client.LONGEST_PAUSE", 0.05)
-    sandbox = through(proxy, *["reset"] * 9, attempts=10)
-    begin = time.monotonic()
+    sandbox = through(proxy, *["reset"] * 19, attempts=20)  # without a bound it is days
     assert run(sandbox, "print(1)").status == "ok"
-    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.parametrize("fault", ["silence", "drip"])
 def test_a_server_that_does_not_answer_is_given_up(fault: str, proxy: Proxy) -> None:
-    begin = time.monotonic()
     sandbox = through(proxy, fault, fault, attempts=2, grace=0.5)
     result = run(sandbox, "print(1)", limits=Limits(wall=0.5))
     assert result.status == "infra_error" and "no answer within 1 s" in result.reason
-    assert time.monotonic() - begin < 20
 
 
 def test_giving_up_the_wait_is_at_once(proxy: Proxy) -> None:
     async def use() -> None:
-        await asyncio.wait_for(through(proxy, "silence").run("print(1)"), 0.3)
+        await asyncio.wait_for(through(proxy, "silence", grace=1e6).run("print(1)"), 0.3)
 
-    begin = time.monotonic()
     with pytest.raises(TimeoutError):
         asyncio.run(use())
-    assert time.monotonic() - begin < 15
 
 
 # -- the server goes -------------------------------------------------------------------------------
@@ -444,7 +438,7 @@ def test_sigterm_lets_what_runs_come_to_its_end(start: Callable[..., Running], p
         assert (await running).stdout == "done\n"
 
     asyncio.run(use())
-    assert server.process.wait(10) == 0
+    assert server.process.wait() == 0
 
 
 def test_an_idle_session_is_freed(start: Callable[..., Running]) -> None:
@@ -453,8 +447,7 @@ def test_an_idle_session_is_freed(start: Callable[..., Running]) -> None:
     async def use() -> None:
         sandbox = server.client()
         idle = await sandbox.session(ADDS)
-        deadline = time.monotonic() + 10
-        while (await sandbox.health())["sessions"] and time.monotonic() < deadline:
+        while (await sandbox.health())["sessions"]:
             await asyncio.sleep(0.1)
         with pytest.raises(SandboxError, match="session does not exist"):
             await idle.ask(1, 1.0)
@@ -636,10 +629,9 @@ def test_who_sends_slowly_is_cut_off() -> None:
 
     server = serving.SandboxServer(Hosted(Idle()), TOKEN, reading=0.5)  # type: ignore[arg-type]
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    begin = time.monotonic()
     address = ("127.0.0.1", server.port)
     with socket.create_connection(address) as connection, pytest.raises(OSError):
-        while time.monotonic() - begin < 60:
+        while True:
             connection.sendall(b"G")
             time.sleep(0.1)
     assert b"401" in raw(server.port, b"GET /health HTTP/1.1\r\n\r\n")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from logged_rows import logged
 from mrlm import Callback, load_config, replay, run_experiment
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.config import ExperimentConfig, parse_config
@@ -17,7 +18,6 @@ from mrlm.learn.checkpoint import checkpoints, read_state
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.training.rollback import rollbacks
 from recorded import episodes as recorded
-from test_resume import logged
 
 SURE = -4.5
 """Mean log-prob of its own words from which the policy below breaks; it begins at -5.5."""

@@ -83,7 +83,7 @@ class Watch(Callback):
 
     def on_step_end(self, run: Any, metrics: Any) -> None:
         headers = {"authorization": f"Bearer {self.token}"}
-        reply = httpx.get(f"{self.server.url}/v1/models", timeout=60, headers=headers).json()
+        reply = httpx.get(f"{self.server.url}/v1/models", timeout=None, headers=headers).json()
         known = reply["data"][0]["mrlm"]
         self.theirs.append((known["version"], *known["fingerprint"]))
         self.ours.append((run.step, *run.learners[0].weights_of.fingerprint()))

@@ -23,11 +23,12 @@ import pytest
 from certificates import Authority
 from commands import Mrlm
 from forking import Launcher
-from hosted import Client, Hosted, eventually
+from hosted import Client, Hosted
 from mrlm.cli import serve
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol.channels import failure_in
 from places import IMPORTS
+from waiting import until
 
 SCENE = "served_worlds:Scene"
 
@@ -48,7 +49,7 @@ class Started:
         self.line = self.process.stdout.readline()
         found = re.match(r"serving on (\S+): ", self.line)
         if found is None:
-            raise AssertionError(self.line + self.process.communicate(timeout=60)[1])
+            raise AssertionError(self.line + self.process.communicate()[1])
         self.address = found[1]
 
     @property
@@ -126,7 +127,7 @@ def test_worlds_are_served_where_there_is_no_torch(
         128 + signal.SIGINT,
         128 + signal.SIGTERM,
     )
-    eventually(lambda: not any(worker.is_running() for worker in workers))
+    until(lambda: not any(worker.is_running() for worker in workers))
 
 
 def test_a_drain_waits_for_open_sessions_and_exits_0(serving: Any) -> None:
@@ -135,7 +136,7 @@ def test_a_drain_waits_for_open_sessions_and_exits_0(serving: Any) -> None:
         session = client.open(SCENE)
         session.reset()
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: client.info().draining)
+        until(lambda: client.info().draining)
         with pytest.raises(grpc.RpcError) as caught:
             client.open(SCENE)
         failure = failure_in(caught.value)
@@ -169,7 +170,7 @@ def test_a_killed_server_leaves_no_worker(serving: Any) -> None:
         threading.Thread(target=lambda: _quietly(session.step, "sleep 100"), daemon=True).start()
         time.sleep(0.3)
         served.end(signal.SIGKILL)
-        eventually(lambda: not any(worker.is_running() for worker in workers))
+        until(lambda: not any(worker.is_running() for worker in workers))
 
 
 def _quietly(ask: Any, *arguments: object) -> None:

@@ -11,26 +11,12 @@ import pytest
 
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
-from mrlm.core.errors import EpisodeError, MRLMError
+from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol import codec
-
-
-def without_arguments() -> list[str]:
-    """The worlds that need no arguments and have tasks of their own."""
-    found = []
-    for name in registry.names("environments"):
-        try:
-            as_environment(registry.load("environments", name)()).task(0)
-        except (TypeError, MRLMError):
-            continue
-        found.append(name)
-    return found
-
-
-WORLDS = without_arguments()
+from served_worlds import WORLDS
 
 
 def lists(value: Any) -> Any:

@@ -104,7 +104,7 @@ def test_a_stranger_does_not_learn_which_methods_there_are(plain: Hosted) -> Non
     with plain.client(token="no") as client:
         ask = client.channel.unary_unary("/mrlm.v1.Nothing/AtAll")
         with pytest.raises(grpc.RpcError) as caught:
-            ask(b"", metadata=client.metadata, timeout=30)
+            ask(b"", metadata=client.metadata)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -200,15 +200,14 @@ def test_malformed_messages_are_refused(plain: Hosted) -> None:
             method = METHODS[number % len(METHODS)]
             ask = client.channel.unary_unary(f"/mrlm.v1.Environments/{method}")
             try:
-                ask(data, metadata=client.metadata, timeout=30)
+                ask(data, metadata=client.metadata)
             except grpc.RpcError as error:
                 assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, error  # type: ignore[attr-defined]
                 assert failure_in(error) is not None
         stream = client.channel.stream_stream("/mrlm.v1.Environments/Play")
         junk = [rng.randbytes(20) for _ in range(20)]
         replies = [
-            pb.Reply.FromString(reply)
-            for reply in stream(iter(junk), metadata=client.metadata, timeout=30)
+            pb.Reply.FromString(reply) for reply in stream(iter(junk), metadata=client.metadata)
         ]
         assert [reply.failure.kind for reply in replies] == [pb.Failure.BAD] * 20
         client.open(SCENE).reset()
@@ -226,7 +225,7 @@ def test_messages_that_are_too_long_are_refused(plain: Hosted) -> None:
         assert failure_in(caught.value) is None
         session.step()
         with pytest.raises(grpc.RpcError) as caught:
-            list(client.stub.Play(iter([request]), metadata=client.metadata, timeout=30))
+            list(client.stub.Play(iter([request]), metadata=client.metadata))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         session.step()
 
@@ -244,7 +243,7 @@ def test_strange_bytes_on_the_socket_harm_nobody(plain: Hosted) -> None:
     ]
     idle = [socket.create_connection(("127.0.0.1", plain.server.port)) for _ in range(20)]
     for data in strange:
-        with socket.create_connection(("127.0.0.1", plain.server.port), timeout=30) as stranger:
+        with socket.create_connection(("127.0.0.1", plain.server.port)) as stranger:
             try:
                 stranger.sendall(data)
                 stranger.shutdown(socket.SHUT_WR)

@@ -19,14 +19,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from hosted import Client, Hosted, Session, eventually, step
+from hosted import Client, Hosted, Session, step
 from mrlm.core.errors import ConfigError, MRLMError, PluginError
 from mrlm.core.types import Message, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.server import ServedEnvironment, Settings
 from mrlm.serving.protocol import codec
 from mrlm.serving.protocol.channels import PUSHBACK, failure_in
-from test_serving_records import WORLDS
+from served_worlds import WORLDS
+from waiting import until
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))
 Kind = pb.Failure
@@ -390,13 +391,13 @@ def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> No
             assert "3 s" in failure(caught).message
             assert count(neighbour.step()) > 0
         # the thread that hangs cannot be ended: its worker goes with its last session
-        eventually(lambda: bool(host.pids) and first not in host.pids)
+        until(lambda: bool(host.pids) and first not in host.pids)
         assert (tmp_path / "closed").read_text() == "closed\n"  # the coroutine's
         fresh = client.open(SCENE)
         fresh.reset()
         assert alive(first) and count(neighbour.step()) == 3
         neighbour.close()
-        eventually(lambda: not alive(first))
+        until(lambda: not alive(first))
         assert count(fresh.step()) == 1
 
 
@@ -406,7 +407,7 @@ def test_a_world_that_takes_long_to_be_made_opens_nothing() -> None:
             client.open("served_worlds:Slow", key="k")
         assert failure(caught).kind == Kind.SLOW
         assert client.info().sessions == 0
-        eventually(lambda: host.server.pool.restarts == 1 and bool(host.pids))
+        until(lambda: host.server.pool.restarts == 1 and bool(host.pids))
         client.open(SCENE, key="k").reset()  # the key opened nothing, and is free
 
 
@@ -421,7 +422,7 @@ def test_a_worker_that_hangs_is_killed_and_started_again() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             neighbour.reset()
         assert failure(caught).kind == Kind.LOST
-        eventually(lambda: bool(host.pids))
+        until(lambda: bool(host.pids))
         assert host.pids != [first] and not alive(first)
         client.open(SCENE).reset()
 
@@ -435,7 +436,7 @@ def test_a_worker_that_is_killed_loses_its_sessions_only() -> None:
         mine = [s for s in sessions if json.loads(s.step("environment").info_json)["pid"] == first]
         assert len(mine) == 3
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: len(host.pids) == 2 and first not in host.pids)
+        until(lambda: len(host.pids) == 2 and first not in host.pids)
         assert second in host.pids
         lost = list(client.stub.Renew(pb.RenewRequest(sessions=[s.name for s in sessions])).lost)
         assert sorted(lost) == sorted(session.name for session in mine)
@@ -458,7 +459,7 @@ def test_a_world_that_kills_its_worker_is_lost_and_others_can_be_opened() -> Non
             with pytest.raises(grpc.RpcError) as caught:
                 session.step("die")
             assert failure(caught).kind == Kind.LOST
-            eventually(lambda: len(host.pids) == 1 and host.server.pool.workers[0].ready)
+            until(lambda: len(host.pids) == 1 and host.server.pool.workers[0].ready)
         assert host.server.pool.restarts == 2
         assert client.info().sessions == 0
 
@@ -488,9 +489,9 @@ def test_sessions_whose_clients_vanished_are_freed(tmp_path: Path) -> None:
             while time.monotonic() < deadline:
                 assert not client.stub.Renew(pb.RenewRequest(sessions=[kept.name])).lost
                 time.sleep(0.05)
-            eventually(lambda: client.info().sessions == 2, 10)
+            until(lambda: client.info().sessions == 2)
             assert count(long.result()) == 1
-        eventually(lambda: (tmp_path / "closed").read_text().count("closed") == 20)
+        until(lambda: (tmp_path / "closed").read_text().count("closed") == 20)
         assert list(client.stub.Renew(pb.RenewRequest(sessions=["no", "00" * 16])).lost) == [
             "no",
             "00" * 16,
@@ -516,7 +517,7 @@ def test_a_full_server_says_when_to_come_again() -> None:
         second.reset()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             slow = [pool.submit(first.step, "sleep 1"), pool.submit(second.step, "sleep 1")]
-            eventually(lambda: host.server.sessions.calls == 2)
+            until(lambda: host.server.sessions.calls == 2)
             with pytest.raises(grpc.RpcError, match="2 calls are under way"):
                 client.stub.GetTask(pb.TaskRequest(world=pb.World(environment=BLOCKING)))
             assert [count(each.result()) for each in slow] == [1, 1]
@@ -533,7 +534,7 @@ def test_draining_lets_open_sessions_finish_and_opens_none() -> None:
         session.reset()
         draining = threading.Thread(target=lambda: host.do(host.server.drain(60)))
         draining.start()
-        eventually(lambda: client.info().draining)
+        until(lambda: client.info().draining)
         assert health.Check(question).status == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(grpc.RpcError) as caught:
             client.open(SCENE)
@@ -542,7 +543,7 @@ def test_draining_lets_open_sessions_finish_and_opens_none() -> None:
         assert count(session.step()) == 1
         assert draining.is_alive()
         session.close()
-        draining.join(10)
+        draining.join()
         assert not draining.is_alive()
 
 
@@ -551,7 +552,7 @@ def test_draining_lets_open_sessions_finish_and_opens_none() -> None:
 
 def metrics(host: Hosted) -> str:
     url = f"http://127.0.0.1:{host.server.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=30) as reply:
+    with urllib.request.urlopen(url) as reply:
         return reply.read().decode()
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ranks
+from alike import written
 from forking import Launcher
 from mrlm import distributed, load_config, run_experiment
 from mrlm.build.run import build
@@ -18,7 +19,6 @@ from mrlm.core.errors import ConfigError
 from mrlm.distributed.sharded import blocks_of, check
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.learn.policy.policy import Policy
-from test_distributed import written
 
 GENERAL = {"model": {"lean": False}, "policies": {"p": {}}}
 ONE = {"agents": {"a": {"policy": "p"}, "b": {"policy": "p"}}}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from every_environment import ALL, make, play
 from mrlm import Environment, Message, StepResult
 from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Observation, Reward, Role
-from test_environments import ALL, make, play
 
 SEED = 3
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from waiting import until
 
 pytest.importorskip("mcp", reason='the package mcp is not installed: pip install "mrlm[mcp]"')
 
@@ -165,10 +166,7 @@ for line in sys.stdin:
 
 def numbers(file: Path) -> list[int]:
     """The processes that a server has written down."""
-    limit = time.monotonic() + 60
-    while not (file.exists() and len(file.read_text().split()) == 2):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    until(lambda: file.exists() and len(file.read_text().split()) == 2)
     return [int(word) for word in file.read_text().split()]
 
 
@@ -179,23 +177,14 @@ def runs(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int]) -> bool:
-    """Whether processes end within some seconds."""
-    limit = time.monotonic() + 20
-    while time.monotonic() < limit:
-        if not any(map(runs, pids)):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_a_server_that_hangs_at_its_start_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp, "START", 3.0)
     with pytest.raises(ConfigError, match="did not answer within 3 s"):
         MCPServer([sys.executable, "-c", HANGING, str(tmp_path / "pids")])
-    assert gone(numbers(tmp_path / "pids"))
+    pids = numbers(tmp_path / "pids")
+    until(lambda: not any(map(runs, pids)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ends with its trainer on Linux only")
@@ -205,7 +194,7 @@ def test_a_server_that_hangs_does_not_outlive_its_trainer(tmp_path: Path) -> Non
     pids = numbers(tmp_path / "pids")
     trainer.kill()
     trainer.wait()
-    assert gone(pids)
+    until(lambda: not any(map(runs, pids)))
 
 
 @pytest.mark.parametrize("size", [2, 600])

@@ -53,15 +53,14 @@ def test_transformers_serve_speaks_for_a_frozen_agent(tiny_path: str, tmp_path: 
         assert played.metrics["eval/api/second/failures"] == 0
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait()
 
 
 def wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    limit = time.monotonic() + 600
     while True:
-        assert server.poll() is None and time.monotonic() < limit, log.read_text()
+        assert server.poll() is None, log.read_text()
         try:
-            if httpx.get(f"{url}/health", timeout=10).is_success:
+            if httpx.get(f"{url}/health", timeout=None).is_success:
                 return
         except httpx.HTTPError:
             time.sleep(0.5)

@@ -204,7 +204,7 @@ def test_a_real_training_run_is_followed_to_its_end(browser: Browser, tmp_path: 
     with server(tmp_path / "r") as view:
         visit(browser, view.url)
         train = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        text, _ = train.communicate(timeout=100)
+        text, _ = train.communicate()
         assert train.returncode == 0, text
         assert f"mrlm view {tmp_path / 'r'}" in text
         rows = [[row["id"], row["reward"]] for row in read_run(tmp_path / "r").rows()]

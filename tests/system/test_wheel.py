@@ -58,7 +58,7 @@ DATA = (
 def called(words: list[str], folder: Path, **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        words, cwd=folder, env=clean | environment, capture_output=True, text=True, timeout=300
+        words, cwd=folder, env=clean | environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr

@@ -30,8 +30,8 @@ from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.runs import run_to_end
 from mrlm.workflows.pioneer_observer import PioneerObserver
-from test_play import play
-from test_schedules import settings, watched
+from scripted_play import play
+from watched_runs import settings, watched
 
 PLAIN: dict[str, Any] = {"score_scaling": False, "swap_freq": None, "kl_coef": 0.0}
 

@@ -22,7 +22,7 @@ from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.data.batch import Outputs, merge, pack
 from mrlm.runs import run_to_end
-from test_schedules import settings, weights
+from watched_runs import settings, weights
 
 NEW = {"first": [-2.9, -2.3], "second": [-3.5, -1.1]}
 OLD = {"first": [-3.0, -2.0], "second": [-4.0, -1.0]}

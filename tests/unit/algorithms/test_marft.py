@@ -18,8 +18,8 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.learn.credit.joint_steps import chain
 from mrlm.learn.data.batch import Outputs, merge, pack
-from test_play import Echo, play
-from test_schedules import settings, watched
+from scripted_play import Echo, play
+from watched_runs import settings, watched
 
 VALUES = [[0.1, 0.2], [0.3, 0.4]]
 ADVANTAGES = [0.385453, 0.42424, 0.492, 0.6]

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from logged_rows import logged
 from mrlm import load_config, run_experiment
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sac import SAC
@@ -20,7 +21,6 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.data.batch import Outputs, merge, pack
-from test_resume import logged
 
 ALPHA, TARGET = 0.1, 1.5
 

@@ -21,7 +21,7 @@ from mrlm.play.sources.rows import Grouping
 from mrlm.serving.protocol.codec import reward_of, to_reward
 from mrlm.training.checks import warn_untrained
 from mrlm.training.metrics import credit_metrics, episode_metrics
-from test_play import play, seats
+from scripted_play import play, seats
 
 
 def turn(agent: str, step: int, reward: float = 0.0, policy: str = "p") -> Turn:

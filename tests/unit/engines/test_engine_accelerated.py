@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forking import Launcher
+from lean_engines import adapters, ask, assert_lean, assert_same, build, engines, generate, mixed
 from mrlm.core.errors import EngineError
 from mrlm.core.types import SamplingParams
 from mrlm.engines.hf import HFEngine
@@ -35,8 +36,6 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.randomness import GENERATORS
 from mrlm.play.engine import Request
 from places import IMPORTS, ROOT
-from test_engine_hf import ask
-from test_engine_lean import adapters, assert_lean, assert_same, build, engines, generate, mixed
 
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40, "mixed": 32}

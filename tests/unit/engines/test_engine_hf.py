@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from lean_engines import SIZES, ask, ids_of
 from mrlm import LLMEnvironment, Message, Role, SamplingParams
 from mrlm.core.types import Completion, Turn
 from mrlm.engines.hf import HFEngine
@@ -19,20 +20,6 @@ from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "initializer_range": 0.3,
-}
 LEARNED = {k: v for k, v in SIZES.items() if k not in ("num_key_value_heads", "head_dim")}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", SIZES),
@@ -92,10 +79,6 @@ def build(family: str) -> Any:
     return getattr(transformers, kind)(config).eval()
 
 
-def ask(prompt: list[int], seed: int = 0, **sampling: Any) -> Request:
-    return Request("policy", prompt, SamplingParams(**{"max_new_tokens": 12, **sampling}), seed)
-
-
 def ragged(**sampling: Any) -> list[Request]:
     rng = np.random.default_rng(5)
     lengths = (3, 17, 1, 9, 9, 30)
@@ -106,10 +89,6 @@ def ragged(**sampling: Any) -> list[Request]:
 
 def generate(engine: HFEngine, requests: list[Request]) -> list[Completion]:
     return asyncio.run(engine.generate(requests))
-
-
-def ids_of(completions: list[Completion]) -> list[list[int]]:
-    return [completion.token_ids for completion in completions]
 
 
 @pytest.fixture

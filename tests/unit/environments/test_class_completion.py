@@ -3,7 +3,6 @@ and that nobody is paid for turning against the tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from mrlm.core.types import Message, StepResult
 from mrlm.environments.class_completion import ClassCompletionEnvironment
 from mrlm.environments.class_completion.generator import PLANS
 from mrlm.environments.class_completion.generator import row as generated
-from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import grade_class
-from mrlm.sandbox.types import Limits, Sandbox, SandboxUnavailableError
+from mrlm.sandbox.types import Limits, Sandbox
 
 SKELETON = '''
 import math
@@ -128,14 +126,6 @@ ROW = {
     "fields": ["self.items"],
 }
 FIRST, SECOND = PUT + TOTAL, MEAN + SCALED  # by dependency: put, total / scaled, mean
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    try:
-        yield open_sandbox()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 class Player:

@@ -3,7 +3,6 @@ sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from mrlm.environments.code.formats import PROBLEM
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code_collaboration import CodeCollaborationEnvironment
 from mrlm.environments.code_collaboration.structure import binds, function, is_thin, parsed
-from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.types import Sandbox, SandboxUnavailableError
+from mrlm.sandbox.types import Sandbox
 
 TOTAL = CodeProblem(
     "Write `total(xs)`: the sum of the squares.",
@@ -30,14 +28,6 @@ SQUARE = "def aux(x):\n    return x * x"
 SUM = "def total(xs):\n    return sum(aux(x) for x in xs)"
 ALONE = "def total(xs):\n    return sum(x * x for x in xs)"
 WHOLE = "def aux(xs):\n    return sum(x * x for x in xs)"
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    try:
-        yield open_sandbox()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 class Player:

@@ -7,7 +7,7 @@ import asyncio
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.scoring import feedback, worth
 from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
 from mrlm.environments.shared.generators import unordered
-from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import GradingVerdict
-from mrlm.sandbox.types import Sandbox, SandboxError, SandboxUnavailableError
+from mrlm.sandbox.types import Sandbox, SandboxError
 from places import ROOT
 
 TEMPLATES = [(family, each) for family, group in FAMILIES.items() for each in group]
@@ -44,14 +43,6 @@ ADD = CodeProblem(
     visible=2,
     solution="def add(a, b):\n    return a + b",
 )
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    try:
-        yield open_sandbox()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 def task_of(problem: CodeProblem) -> Task:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from game_players import expert, played, says, script
 from mrlm.core.board import as_text
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
@@ -21,7 +22,6 @@ from mrlm.environments.connect_four import (
     openings,
 )
 from mrlm.environments.shared.lines import FREE, placed, turn_of, winner_of
-from test_games import expert, played, says, script
 
 
 def empty(level: int) -> str:

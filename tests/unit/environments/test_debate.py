@@ -30,7 +30,7 @@ from mrlm.environments.debate.rules import WEIGHTS, argument, sentences, stems
 from mrlm.environments.debate.topics import Arithmetic, motions
 from mrlm.workflows.debate import Debate as DebateWorkflow
 from places import ROOT
-from test_play import play
+from scripted_play import play
 
 TOPIC = Topic(
     "Cities should plant more trees.",

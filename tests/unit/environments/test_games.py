@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from game_players import Speaks, expert, played, says, script
 from mrlm.config import load_config
 from mrlm.config.normalize import merge
-from mrlm.core.environment import Environment, check_environment
+from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Role, StepResult, Task
+from mrlm.core.types import Task
 from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
 from mrlm.environments.leduc import LeducEnvironment
@@ -46,48 +47,6 @@ GAMES: dict[str, type[TwoPlayerGame]] = {
     "negotiation": NegotiationEnvironment,
     "twenty_questions": TwentyQuestionsEnvironment,
 }
-Speaks = Callable[[Environment, str, str], str]
-
-
-def says(world: Environment, text: str) -> StepResult:
-    """A step in which all who are asked say the same."""
-    result = world.step({agent: Message(text, Role.ASSISTANT) for agent in world.agents})
-    assert isinstance(result, StepResult)
-    return result
-
-
-def played(
-    world: Environment, task: Task, speaks: Speaks
-) -> tuple[dict[str, float], list[tuple[str, str]], dict[str, Counter[str]]]:
-    """What every agent earned; who was shown what; the components of rewards."""
-    world = world.spawn()
-    result = world.reset(task, task.seed)
-    paid: dict[str, float] = dict.fromkeys(world.agents, 0.0)
-    parts: dict[str, Counter[str]] = {agent: Counter() for agent in world.agents}
-    seen: list[tuple[str, str]] = []
-    for _ in range(100):
-        for agent, reward in result.rewards.items():
-            paid[agent] += reward.value
-            parts[agent].update(reward.components)
-        if result.done:
-            return paid, seen, parts
-        ((agent, observation),) = result.observations.items()
-        shown = "\n".join(message.content for message in observation.messages)
-        seen.append((agent, shown))
-        result = world.step({agent: Message(speaks(world, agent, shown), Role.ASSISTANT)})
-    raise AssertionError("the game does not end")
-
-
-def expert(world: Environment, agent: str, shown: str) -> str:
-    said = world.expert(agent, [])
-    assert said is not None
-    return said
-
-
-def script(*words: str) -> Speaks:
-    """One line after the other, whoever speaks."""
-    lines = iter(words)
-    return lambda world, agent, shown: next(lines)
 
 
 # -- what all games have in common -----------------------------------------------------------------
@@ -483,7 +442,7 @@ def test_one_policy_plays_both_hands_of_kuhn_poker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("opponent", ["agent", "expert"])
 def test_games_are_played_by_agents_under_turns(name: str, opponent: Any, tokenizer: Any) -> None:
     """What agents are asked and paid is what the world asks and pays."""
-    from test_play import play
+    from scripted_play import play
 
     world = GAMES[name](opponent=opponent, style="short")  # type: ignore[call-arg]
     source, _ = play(tokenizer, world, lambda request: "p", world.agents, group_size=1)

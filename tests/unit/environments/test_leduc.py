@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from game_players import played, script
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.environments.leduc import (
@@ -21,7 +22,6 @@ from mrlm.environments.leduc import (
 )
 from mrlm.environments.shared.poker import conversations, played_policy, read_policy
 from mrlm.environments.shared.zero_sum import GameTree, Policy, best_response, expected
-from test_games import played, script
 
 
 def uniform(ranks: int = 3, raises: int = 2) -> dict[tuple[str, str], list[float]]:
@@ -183,7 +183,7 @@ def test_a_board_hides_the_card_of_the_other_and_what_is_not_revealed() -> None:
 
 def test_strategies_are_read_from_answers_and_from_episodes(tokenizer: Any) -> None:
     from mrlm.core.sync_async import run_async
-    from test_play import play
+    from scripted_play import play
 
     env = LeducEnvironment(style="short", level=1)
     shape = uniform(2, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from any_algorithm import weights
 from chat_server import serving
 from mrlm import ExperimentConfig
 from mrlm.algorithms.router_r1 import COST
@@ -28,7 +29,6 @@ from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.runs import run_to_end
 from places import ROOT
-from test_swap import weights
 
 MODELS = {
     "qwen2.5-7b-instruct": {"agent": "qwen", "price": 0.3, "latency": 0.01, "about": "small"},

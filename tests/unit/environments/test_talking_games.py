@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from game_players import Speaks, expert, played, says, script
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.environments.negotiation import (
@@ -22,7 +23,6 @@ from mrlm.environments.twenty_questions import (
     TRUE,
     TwentyQuestionsEnvironment,
 )
-from test_games import Speaks, expert, played, says, script
 
 # -- negotiation -----------------------------------------------------------------------------------
 

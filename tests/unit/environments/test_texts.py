@@ -394,7 +394,7 @@ def test_preferences_need_two_answers() -> None:
 @pytest.mark.parametrize("name", ["single_turn", "refine", "chain", "mixture", "summarize"])
 @pytest.mark.parametrize("kind", [SummarizationEnvironment, TranslationEnvironment])
 def test_teams_write_one_text(name: str, kind: Any, tokenizer: Any) -> None:
-    from test_play import play
+    from scripted_play import play
 
     world = kind()
     said = world.task(0).answer[0]

@@ -151,18 +151,18 @@ def test_what_a_tool_does_wrong_is_told_and_what_it_stands_on_is_not() -> None:
         if how == "infra":
             raise EpisodeError("the server is gone")
         if how == "hang":
-            over.wait(60.0)
+            over.wait()
         raise KeyError("line\nline")
 
     with pytest.raises(ToolError, match=r"^fails: KeyError: 'line\\nline'$"):
         called(fails, how="bug")
     with pytest.raises(EpisodeError, match="gone"):
         called(fails, how="infra")
-    started = time.perf_counter()
-    with pytest.raises(ToolError, match=r"fails took longer than 0\.3 s"):
-        called(fails, how="hang", seconds=0.3)
-    assert time.perf_counter() - started < 30.0
-    over.set()
+    try:
+        with pytest.raises(ToolError, match=r"fails took longer than 0\.3 s"):
+            called(fails, how="hang", seconds=0.3)
+    finally:
+        over.set()
 
 
 def test_results_are_text_of_a_bounded_length() -> None:

@@ -218,13 +218,11 @@ def test_links_and_odd_files_are_not_touched(workspace: Workspace, secret: Path)
     (inside / "loop").symlink_to("loop")
     os.link(secret, inside / "hard")
     os.mkfifo(inside / "fifo")
-    started = time.perf_counter()
     odd = ("link", "dir", "dir/secret.txt", "zero", "dangling", "loop", "hard", "fifo")
     for path in odd:
         for call in (workspace.read_file, lambda p: workspace.write_file(p, "x")):
             with pytest.raises(ToolError):
                 call(path)
-    assert time.perf_counter() - started < 60.0
     assert secret.read_text() == "secret" and not (secret.parent / "new").exists()
     assert "secret" not in workspace.list_files() and workspace.files == {"a/b.txt": b"hello"}
 
@@ -546,12 +544,10 @@ def test_a_retrieval_server_is_asked(server: str) -> None:
 
 @pytest.mark.parametrize("path", ["moved", "fails", "odd", "broken", "deep", "huge", "slow"])
 def test_a_server_that_fails_ends_the_episode_and_never_pays(server: str, path: str) -> None:
-    started = time.perf_counter()
     registry = create_default_tool_registry(
         ["search"], search=RetrievalServer(f"{server}/{path}", timeout=0.5)
     )
     asked = len(Server.asked)
     with pytest.raises(EpisodeError, match=server):
         asyncio.run(registry.open().call(registry["search"], {"query": "x"}))
-    assert time.perf_counter() - started < 30.0
     assert len(Server.asked) == asked + 1  # no redirect was followed

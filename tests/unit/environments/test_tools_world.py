@@ -385,7 +385,7 @@ def test_the_default_registry_has_what_is_promised() -> None:
 
 
 def episodes_of(tokenizer: Any, made: ToolUseEnvironment, script: Callable[[Any], str]) -> Any:
-    from test_play import play
+    from scripted_play import play
 
     source, _ = play(tokenizer, made, script, ("agent",))
     seat = source.settings_of["agent"]
@@ -397,7 +397,7 @@ def episodes_of(tokenizer: Any, made: ToolUseEnvironment, script: Callable[[Any]
 def test_tool_output_is_context_and_gets_no_gradient(model: Any, tokenizer: Any) -> None:
     from mrlm.learn.data.batch import merge
     from mrlm.learn.policy.policy import Policy
-    from test_gradients import logit_gradient
+    from oracles import logit_gradient
 
     lines = ["look(key='x')", "<answer>7</answer>"]
 

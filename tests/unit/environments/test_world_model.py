@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from every_environment import settled
 from mrlm import (
     ExperimentConfig,
     LLMEnvironment,
@@ -38,7 +39,6 @@ from mrlm.learn.data.observations import is_observation, with_observations
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from recorded import episodes as recorded
 from templates import FOLDER, family
-from test_environments import settled
 
 KEEP = ["chatml", "llama3", "mistral", "mistral-text", "gemma", "gemma3", "qwen3", "lowered"]
 """Families whose templates keep what was rendered when a message comes to it."""

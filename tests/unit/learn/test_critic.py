@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from mrlm import Learner, MAPPOTrainer, Message, MessageType, Rollout
+from critics import columns, episode, policies, spoken, valued
+from mrlm import Learner, MAPPOTrainer, Message
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.maporl import MAPoRL
@@ -39,30 +40,10 @@ from mrlm.learn.data.data_parallel import rounds
 from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
-from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 
-LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 FAST = LearnerSettings(learning_rate=1e-3)
-
-
-def episode(tokenizers: dict[str, Any], rewards: tuple[float, ...] = (0.0, 1.0)) -> Episode:
-    """Agents a and b, in two joint steps; each has its own tokenizer."""
-    parts = {}
-    for name, tokenizer in tokenizers.items():
-
-        def ids(text: str, tokenizer: Any = tokenizer) -> list[int]:
-            return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-        one = Turn(name, name, ids(f"go {name}. "), ids(f"{name} one"), step=0, index=0)
-        prompt = [*one.prompt_ids, *one.completion_ids, *ids(" more ")]
-        two = Turn(name, name, prompt, ids(f"{name} two"), step=1, index=1)
-        for turn in (one, two):
-            turn.logprobs = [-1.0] * len(turn)
-        parts[name] = SubmittedCode(name, name, "t", [one, two])
-    found = Episode("e", Task("t"), parts, sum(rewards), list(rewards), "done")
-    found.states = ["dawn", None]
-    return found
 
 
 def weights(policy: Policy) -> dict[str, torch.Tensor]:
@@ -73,17 +54,6 @@ def weights(policy: Policy) -> dict[str, torch.Tensor]:
 def moved(policy: Policy, before: dict[str, torch.Tensor]) -> bool:
     now = policy.named_parameters()
     return any(not torch.equal(now[name], weight) for name, weight in before.items())
-
-
-def policies(model: Any, tokenizer: Any, lora: bool) -> tuple[Policy, Policy]:
-    """Two policies: two models, or two adapters on one base."""
-    if not lora:
-        return Policy("a", model, tokenizer), Policy("b", copy.deepcopy(model), tokenizer)
-    model = add_adapter(add_adapter(model, "first", LORA), "second", LORA)
-    return (
-        Policy("a", model, tokenizer, adapter="first"),
-        Policy("b", model, tokenizer, adapter="second"),
-    )
 
 
 # -- what a joint state says -----------------------------------------------------------------------
@@ -165,7 +135,7 @@ class Noted(Environment):
 
 
 def test_the_state_of_the_world_is_noted_where_it_is_asked_for(tokenizer: Any) -> None:
-    from test_play import play
+    from scripted_play import play
 
     source, _ = play(tokenizer, Noted(), lambda request: "hm", ("a", "b"))
     (group,) = run_async(source.take(1))
@@ -177,7 +147,7 @@ def test_the_state_of_the_world_is_noted_where_it_is_asked_for(tokenizer: Any) -
 
 
 def test_a_turn_knows_whether_somebody_had_spoken_in_its_step(tokenizer: Any) -> None:
-    from test_play import play
+    from scripted_play import play
 
     async def editing(task: Task, agents: Any, env: Any) -> None:
         await env.reset()
@@ -193,24 +163,6 @@ def test_a_turn_knows_whether_somebody_had_spoken_in_its_step(tokenizer: Any) ->
 
 
 # -- who earned what -------------------------------------------------------------------------------
-
-
-def valued(values: list[float], rewards: list[float], agents: str = "ab") -> Group:
-    """An episode in which all agents speak in every joint step, with the values of the steps."""
-    parts = {}
-    for name in agents:
-        turns = [
-            Turn(name, name, [1] * (i + 1), [2, 3], step=i, index=i) for i in range(len(values))
-        ]
-        for turn, value in zip(turns, values, strict=True):
-            turn.values, turn.logprobs = value, [-1.0, -1.0]
-        parts[name] = SubmittedCode(name, name, "t", turns)
-    return Group([Episode("e", Task("t"), parts, sum(rewards), rewards, "done")], "t")
-
-
-def columns(group: Group, name: str) -> dict[str, list[Any]]:
-    (one,) = group.episodes
-    return {a: [getattr(t, name) for t in r.turns] for a, r in one.rollouts.items()}
 
 
 @pytest.mark.parametrize(
@@ -884,11 +836,6 @@ def test_what_a_critic_learned_is_saved_bit_by_bit(
 
 
 # -- in a loop of one's own ------------------------------------------------------------------------
-
-
-def spoken(answer: str) -> Rollout:
-    question = Message("What is 2 + 3?", MessageType.MESSAGE)
-    return Rollout().add_messages(question, Message(answer, MessageType.MODEL))
 
 
 def test_a_learner_trains_a_separate_critic_in_a_loop_of_ones_own(

@@ -13,8 +13,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from foreign import GRU, REWARDS, written
 from forking import Launcher
-from mrlm import GRPO, PPO, ExperimentConfig, Generator, Learner, Message, MessageType, Rollout
+from mrlm import GRPO, PPO, ExperimentConfig, Generator, Learner, Message, Rollout
 from mrlm.build.run import build
 from mrlm.core.errors import ModelError
 from mrlm.learn.policy.loading import load_model, load_tokenizer
@@ -22,44 +23,12 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
 from ranks import World
 
-ANSWERS = ("4", "5", "four", "a long answer of many tokens")
-REWARDS = [1.0, 0.0, 0.5, 0.25]
-
-
-class GRU(nn.Module):
-    """A language model of one's own: nothing but tokens in and logits out."""
-
-    def __init__(self, form: str = "tensor", vocabulary: int = 320) -> None:
-        super().__init__()
-        self.form = form
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(vocabulary, 16)
-        self.cells = nn.GRU(16, 24, batch_first=True)
-        self.output = nn.Linear(24, vocabulary)
-
-    def forward(self, tokens: Tensor) -> Any:
-        logits = self.output(self.cells(self.embedding(tokens))[0])
-        forms = {
-            "tensor": logits,
-            "tuple": (logits, None),
-            "object": types.SimpleNamespace(logits=logits),
-            "mapping": {"logits": logits},
-        }
-        return forms[self.form]
-
 
 class Sums(GRU):
     """One that a compiler reads (it leaves recurrent cells alone)."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.output(torch.tanh(self.embedding(tokens).cumsum(1)).repeat(1, 1, 2)[..., :24])
-
-
-def written(question: str = "2+2=") -> list[Rollout]:
-    return [
-        Rollout().add_messages(Message(question), Message(text, MessageType.MODEL))
-        for text in ANSWERS
-    ]
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -259,7 +228,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from mrlm import Learner, MAPPO, TeamLearner, default_model
 from mrlm.core import registry
-from test_foreign_models import GRU, REWARDS, written, play, settings_of
+from foreign import GRU, REWARDS, written, play, settings_of
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
@@ -295,22 +264,6 @@ torch.distributed.all_gather(values, loss.detach().as_subclass(torch.Tensor))
 if rank == 0:
     json.dump(sum(map(float, values)) / size, open(f"loss-{size}.json", "w"))
 """
-
-
-def settings_of(name: str) -> dict[str, Any]:
-    return {"ppo": {"critic": "shared"}}.get(name, {})
-
-
-def play() -> list[Rollout]:
-    """Transcripts of two speakers."""
-    return [
-        Rollout().add_messages(
-            Message("2+2="),
-            Message(text, MessageType.MODEL, agent="a"),
-            Message(text[::-1], MessageType.MODEL, agent="b"),
-        )
-        for text in ANSWERS
-    ]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
-from test_lean import LORA, both_ways, compare, conversations
+from two_ways import LORA, both_ways, compare, conversations
 
 # -- what is read of a model -----------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 import yaml
 
+from critics import episode, policies, spoken
+from logged_rows import CONFIG, logged
 from mrlm import Callback, Learner, QMIXTrainer, load_config, run_experiment
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.qmix import QMIX
@@ -31,8 +33,6 @@ from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import frozen_beside
 from mrlm.learn.policy.policy import Policy
-from test_critic import episode, policies, spoken
-from test_resume import CONFIG, logged
 
 FAST = LearnerSettings(critic_learning_rate=3e-3)
 
@@ -366,9 +366,7 @@ def test_two_steps_with_every_binding_and_mode(
     algorithm: str,
     mode: dict[str, Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     settings = {"critic_epochs": 3, **mode}
     result = run_experiment(config(tmp_path, algorithm, settings, **BINDINGS[binding]))
     rows = [row for row in result.history if row["step"]]
@@ -378,8 +376,7 @@ def test_two_steps_with_every_binding_and_mode(
     assert [path.name for path in saved.iterdir()] == ["mixer.safetensors"]
 
 
-def test_mappo_may_mix_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_mappo_may_mix_too(tmp_path: Path) -> None:
     result = run_experiment(config(tmp_path, "mappo", {"critic": "mixed"}))
     assert math.isfinite(result.history[-1]["value_loss"])
     assert MAPPO(critic="mixed").spec.critic.mixing == Mixing("qmix", "vdac")
@@ -409,10 +406,9 @@ def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> Non
     ],
 )
 def test_a_stopped_run_goes_on_bit_by_bit(
-    algorithm: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Beside a whole model and an adapter with dropout."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     more = {"policies": CONFIG["policies"]}
     whole = config(tmp_path, algorithm, settings, **more)
     whole.training.num_iterations, whole.training.save_steps = 5, 1

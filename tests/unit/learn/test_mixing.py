@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from critics import columns, valued
 from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.errors import ConfigError
@@ -23,7 +24,6 @@ from mrlm.learn.critics.mixers import (
     best_of,
     counterfactuals,
 )
-from test_critic import columns, valued
 
 
 def mixer(seed: int, agents: int, layers: int, state: int = 5, embed: int = 6) -> QMIXMixer:

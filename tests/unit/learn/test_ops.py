@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +16,7 @@ from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit import groups
 from mrlm.learn.data.batch import Totals, merge, pack
+from oracles import both
 
 
 def test_logprobs_and_entropy_are_those_of_the_softmax():
@@ -411,27 +408,6 @@ def test_gae_as_it_comes_discounts_nothing_and_ends_with_nothing():
 
 
 # -- statistics of two processes -------------------------------------------------------------------
-
-
-def both(monkeypatch, job):
-    """What a job returns in two threads that exchange what processes would."""
-    ranks, meet = threading.local(), threading.Barrier(2)
-    held: list[Any] = [None, None]
-
-    def gather(value):
-        held[ranks.rank] = value
-        meet.wait(20)
-        found = copy.deepcopy(held)
-        meet.wait(20)
-        return found
-
-    def run(rank):
-        ranks.rank = rank
-        return job(rank)
-
-    monkeypatch.setattr(ops, "global_gather", gather)
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(run, range(2)))
 
 
 PARTS = [

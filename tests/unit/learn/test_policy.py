@@ -39,14 +39,9 @@ from mrlm.learn.policy.reference import renew
 from mrlm.learn.policy.saved_model import HEADS
 from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
 from mrlm.play.engine import Request
+from oracles import trained_turn as turn
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
-
-
-def turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
-    return Turn(
-        "agent", "policy", prompt, completion, [-1.0] * len(completion), advantages=advantage
-    )
 
 
 def ragged() -> list[Sample]:

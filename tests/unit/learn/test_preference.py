@@ -17,10 +17,9 @@ from mrlm.algorithms.madpo import MADPO
 from mrlm.algorithms.malt import MALT
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.config import parse_config
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.experiment import dry_run
 from mrlm.learn.bases.preference import (
     PreferencePair,
@@ -35,23 +34,8 @@ from mrlm.learn.data.batch import Outputs, pack
 from recorded import episodes as recorded
 
 
-class Sums(Environment):
-    """Every seat answers one question; what all say is added up, letter by letter, and the team
-    earns the rest of that after a division."""
-
-    blocking = False
-
-    def __init__(self, agents: tuple[str, ...] | list[str] = ("agent",)) -> None:
-        self.agents = tuple(agents)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        said = Observation([Message(f"{(seed or 0) % 5}?")])
-        return StepResult(dict.fromkeys(self.agents, said))
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        text = "".join(message.content for message in actions.values())
-        paid = Reward(sum(map(ord, text)) % 101 / 100)
-        return StepResult(rewards=dict.fromkeys(self.agents, paid), done=True)
+def said(agent: str, step: int, ids: list[int], reward: float = 0.0, node: str = "") -> Turn:
+    return Turn(agent, "p", [1], ids, [-1.0] * len(ids), reward=reward, step=step, node=node)
 
 
 def episode(
@@ -300,10 +284,6 @@ def test_every_node_of_a_tree_is_a_state() -> None:
 # -- by hand ---------------------------------------------------------------------------------------
 
 
-def said(agent: str, step: int, ids: list[int], reward: float = 0.0, node: str = "") -> Turn:
-    return Turn(agent, "p", [1], ids, [-1.0] * len(ids), reward=reward, step=step, node=node)
-
-
 def test_what_followed_an_answer_is_the_agents_own_or_the_teams() -> None:
     """From the answer's joint step on; of a team without steps, the whole."""
     rows = [said("a", 0, [2], 1.0), said("a", 1, [3], 2.0), said("a", 3, [4], 4.0)]
@@ -434,7 +414,7 @@ def config(algorithm: str, seats: list[str], folder: Path, **changes: Any) -> An
     data: dict[str, Any] = {
         "experiment_name": "preferred",
         "output_dir": str(folder),
-        "environments": [{"env_type": "test_preference:Sums", "agents": seats}],
+        "environments": [{"env_type": "small_environments:Sums", "agents": seats}],
         "training": {
             "algorithm": algorithm,
             "num_iterations": 2,

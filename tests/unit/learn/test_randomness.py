@@ -79,7 +79,7 @@ def test_recording_and_drawing_exclude_each_other() -> None:
             assert not again
         thread.start()
         assert not drawn.wait(0.05)
-    assert drawn.wait(10)
+    assert drawn.wait()
     thread.join()
     with one.recording() as free:
         assert free

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hand_groups import close, found, group
 from mrlm import ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.dr_mas import DrMAS
@@ -29,7 +30,6 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.learn.credit.running_stats import Window
 from mrlm.runs import run_to_end
-from test_group_credit import close, found, group
 
 TWO = ({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
 POOLED = {"a": [[1.470291], [-0.630125]], "b": [[-0.210042], [-0.630125]]}

@@ -89,8 +89,7 @@ class Keep(Callback):
         self.metrics = dict(metrics)
 
 
-def trained(name: str, settings: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def trained(name: str, settings: Any, folder: Path) -> Keep:
     valued = "values" in registry.load("algorithms", name)(**settings).spec.columns
     critic = f"critic_learning_rate: {RATE}, " * valued
     (folder / "c.yaml").write_text(
@@ -137,10 +136,10 @@ LIKE_THE_TRAINER: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("name", LIKE_THE_TRAINER)
 def test_the_losses_of_a_team_are_the_steps_of_its_trainer(
-    name: str, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     """Plain gradient descent over `losses` ends with the trainer's weights, critics included."""
-    keep = trained(name, LIKE_THE_TRAINER[name], tmp_path, monkeypatch)
+    keep = trained(name, LIKE_THE_TRAINER[name], tmp_path)
     team = of_the_run(keep, name, tokenizer)
     if name == "happo":
         wanted = list(keep.before).index(first_of(keep))

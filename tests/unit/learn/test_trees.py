@@ -15,18 +15,12 @@ from mrlm.core.sync_async import run_async
 from mrlm.learn.credit.tree_returns import by_state, node_returns
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
-from mrlm.play.engine import Request
 from mrlm.trainer import Trainer
 from mrlm.workflows.tree import Tree
-from test_play import Echo, play
+from scripted_play import Echo, play, spoken
 
 TURNS, SIBLINGS, BRANCHES = 3, 2, 3
 NODES = SIBLINGS * (1 + BRANCHES + BRANCHES**2)
-
-
-def spoken(request: Request) -> str:
-    """Words whose number depends on the request's own seed: what a sampler does."""
-    return "x" * (1 + request.seed % 7)
 
 
 def grown(tokenizer: Any, **more: Any) -> tuple[Group, Any]:
@@ -147,7 +141,7 @@ def test_one_branch_is_no_tree() -> None:
 
 def settings(tmp_path: Path, algorithm: str) -> dict[str, Any]:
     return {
-        "environments": [{"env_type": "test_trees:Echo"}],
+        "environments": [{"env_type": "scripted_play:Echo"}],
         "workflow": {"name": "tree", "branches": 2, "max_turns": 3},
         "training": {"algorithm": algorithm, "num_iterations": 1, "batch_size": 2},
         "generation": {"max_new_tokens": 4},
@@ -155,10 +149,9 @@ def settings(tmp_path: Path, algorithm: str) -> dict[str, Any]:
     }
 
 
-def test_a_run_over_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_trees(tmp_path: Path) -> None:
     from mrlm.config import parse_config
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     result = Trainer(config=parse_config(settings(tmp_path, "magrpo"))).train()
     assert result.history[-1]["episodes/count"] == 2 * 2 * 4
     with pytest.raises(ConfigError, match=r"workflow\.name='tree' .* such as magrpo"):

@@ -4,13 +4,13 @@ best goes on, groups that teach something, and every combination of answers."""
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO, range_normalised_variance
 from mrlm.algorithms.grpo import GRPO
@@ -35,7 +35,7 @@ from mrlm.training.metrics import episode_metrics
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from recorded import episodes as recorded
-from test_play import Echo, play
+from scripted_play import Echo, play, spoken
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 
@@ -78,11 +78,6 @@ def experiment(folder: Path, algorithm: str, **more: Any) -> ExperimentConfig:
         known = config.get(name)
         config[name] = {**known, **section} if isinstance(known, dict) else section
     return ExperimentConfig(**config)
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def resumes_exactly(tmp_path: Path, algorithm: str, **more: Any) -> list[dict[str, Any]]:
@@ -294,11 +289,6 @@ def test_greedy_episodes_are_counted_and_refused_where_nothing_is_played(tmp_pat
 # -- trees -----------------------------------------------------------------------------------------
 
 
-def spoken(request: Any) -> str:
-    """Words whose number depends on the request's own seed."""
-    return "x" * (1 + request.seed % 7)
-
-
 def grown(tokenizer: Any, world: Any, size: int = 3, **settings: Any) -> tuple[Group, Any]:
     source, engine = play(tokenizer, world, spoken, ("a", "b"), Tree(**settings), size)
     (group,) = run_async(source.take(1))
@@ -375,10 +365,7 @@ def test_at_grpo_leaves_out_what_its_filter_says(name: Any) -> None:
     assert algorithm.metrics.get("frac_filtered") == left_out
 
 
-def test_a_batch_of_which_everything_is_left_out_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_a_batch_of_which_everything_is_left_out_is_no_error(tmp_path: Path) -> None:
     config = experiment(
         tmp_path / "run",
         "at_grpo",
@@ -599,10 +586,7 @@ def test_groups_without_variance_are_not_kept() -> None:
     )
 
 
-def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(tmp_path: Path) -> None:
     steps = [row for row in resumes_exactly(tmp_path, "grpo", **dynamic("Given")) if row["step"]]
     assert len(steps) == 4
     for row in steps:
@@ -613,10 +597,7 @@ def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
     assert len(set(tasks)) == len(tasks) / 4, "no task is taken twice"
 
 
-def test_refills_end_and_a_run_goes_on_with_what_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_refills_end_and_a_run_goes_on_with_what_there_is(tmp_path: Path) -> None:
     config = experiment(tmp_path / "run", "grpo", **dynamic("Flat", max_refills=2))
     run_experiment(config)
     steps = [row for row in logged(tmp_path / "run") if row["step"]]

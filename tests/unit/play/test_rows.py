@@ -193,7 +193,6 @@ def test_the_script_of_self_play_passes_on_what_it_is_given(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
         )
 
     done = call(str(questions), default_model(), "spin.beta=0.3", "--dry-run")

@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,6 @@ PATIENT = Limits(wall=4.0)
 """For what waits in one test and has to end in another, on a busy machine too."""
 SMALL = Limits(wall=1.0, memory=256 * MIB)
 """For what tries to be slow or large."""
-KILLED = 60.0
-"""Seconds after which nothing would have been stopped."""
 NAN = float("nan")
 SUMS = [FunctionCall((1, 2), 3), FunctionCall((5, 7), 12), FunctionCall((-4, 4), 0)]
 HONEST = "def add(a, b):\n    return a + b\n"
@@ -256,10 +253,8 @@ def test_honest_code_is_paid(sandbox: Watched, name: str) -> None:
 
 @pytest.mark.parametrize("name", HACKS)
 def test_a_hack_is_not_paid(sandbox: Watched, name: str) -> None:
-    begin = time.monotonic()
     verdicts = calls(sandbox, HACKS[name], limits=SMALL)
     assert not any(verdict.passed for verdict in verdicts), verdicts
-    assert time.monotonic() - begin < KILLED
     for verdict in verdicts:
         assert (
             len(verdict.got) <= SHOWN and len(verdict.error) <= 80 and verdict.error.isprintable()
@@ -309,14 +304,12 @@ def test_a_call_that_hangs_costs_its_own_test(sandbox: Watched) -> None:
 
 
 def test_code_that_always_hangs_is_given_up(sandbox: Watched) -> None:
-    started, begin = sandbox.started, time.monotonic()
+    started = sandbox.started
     code = "def add(a, b):\n    while True:\n        try:\n            while True: pass\n"
     code += "        except BaseException: pass"
     assert set(kinds(calls(sandbox, code, SUMS * 100, limits=SHORT))) == {"timeout"}
-    assert sandbox.started - started == 4 and time.monotonic() - begin < KILLED
-    begin = time.monotonic()
+    assert sandbox.started - started == 4
     assert set(kinds(calls(sandbox, "while True: pass", SUMS * 100, limits=SHORT))) == {"timeout"}
-    assert time.monotonic() - begin < KILLED
 
 
 def test_slow_code_has_a_total() -> None:
@@ -390,7 +383,7 @@ def test_assertions_count_also_where_python_leaves_them_out() -> None:
     parts = [(here / name).read_text() for name in ("plain.py", "tests_worker.py")]
     script = "\n".join([*parts, f"for request in {requests!r}: print(answer(request), flush=True)"])
     ran = [sys.executable, "-O", "-c", script]
-    done = subprocess.run(ran, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(ran, capture_output=True, text=True)
     assert "'failed': 'AssertionError'" in done.stdout, done
 
 
@@ -576,12 +569,10 @@ def test_a_test_that_hangs_or_dies_costs_itself(sandbox: Watched) -> None:
 
 
 def test_calls_without_end_are_stopped(sandbox: Watched) -> None:
-    begin = time.monotonic()
     limits = Limits(wall=0.1)
     assert kinds(asserts(sandbox, HONEST, ["while True:\n    add(1, 2)"], limits=limits)) == [
         "timeout"
     ]
-    assert time.monotonic() - begin < KILLED
 
 
 def test_tests_that_were_given_up_do_not_come_back(sandbox: Watched) -> None:
@@ -634,9 +625,8 @@ def test_a_program_says_what_went_wrong_and_where(sandbox: Watched) -> None:
 
 
 def test_a_program_that_hangs_is_given_up(sandbox: Watched) -> None:
-    begin = time.monotonic()
     verdicts = programs(sandbox, "while True: pass", [("", "")] * 300, limits=SHORT)
-    assert set(kinds(verdicts)) == {"timeout"} and time.monotonic() - begin < KILLED
+    assert set(kinds(verdicts)) == {"timeout"}
 
 
 def test_the_same_list_arrives_as_the_same(sandbox: Any) -> None:

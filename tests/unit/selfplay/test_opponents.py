@@ -21,15 +21,15 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig, load_config, run_experiment
 from mrlm.build.run import build
 from mrlm.config import OpponentsConfig, parse_config
 from mrlm.config.normalize import merge
-from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import CheckpointError, ConfigError, ModelError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.checkpoint import verify, write_folder
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import SamplingParams
@@ -42,28 +42,13 @@ from mrlm.training.run import Run
 from places import ROOT
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-WORLD = {"env_type": "test_opponents:Higher"}
+WORLD = {"env_type": "small_environments:Higher"}
 POKER = {"env_type": "kuhn_poker", "style": "short"}
 TEAMS: dict[str, dict[str, Any]] = {
     "whole": {"policies": {"player": {}}},
     "adapter": {"policies": {"player": {"lora": {"r": 2}}}},
     "two": {"policies": {"first": {"lora": {"r": 2}}, "second": {}}},
 }
-
-
-class Higher(Environment):
-    """Both speak at once; whose first letter comes later takes 1 from the other."""
-
-    agents = ("first", "second")
-    max_turns = 1
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        return StepResult({name: Observation([Message(f"{seed}?")]) for name in self.agents})
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        first, second = (actions[name].content[:1] for name in self.agents)
-        won = float((first > second) - (first < second))
-        return StepResult({}, {"first": Reward(won), "second": Reward(-won)}, done=True)
 
 
 def config(folder: Path, team: str = "whole", **changes: Any) -> ExperimentConfig:
@@ -514,11 +499,6 @@ def test_as_many_weights_are_held_however_many_snapshots_there_are(
 # -- runs that go on -------------------------------------------------------------------------------
 
 
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
 def files(folder: Path) -> dict[str, bytes]:
     found = sorted((folder / "snapshots").rglob("*"))
     return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
@@ -664,7 +644,6 @@ def test_the_evidence_is_gathered(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "rating gained" in done.stdout

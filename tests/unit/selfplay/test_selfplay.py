@@ -4,7 +4,6 @@ killed."""
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mrlm
+from logged_rows import logged
 from mrlm import Callback, default_model, run_experiment
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.spin import SPIN
@@ -57,11 +57,6 @@ def config(algorithm: str, folder: Path, **changes: Any) -> Any:
 def spin(folder: Path, **changes: Any) -> Any:
     rounds = {"training": {"num_epochs": 3, **changes.pop("training", {})}}
     return config("spin", folder, data={"dataset": ROWS}, **rounds, **changes)
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 # -- the arithmetic --------------------------------------------------------------------------------
@@ -135,13 +130,13 @@ class Kill(Callback):
 
 OUTER: dict[str, dict[str, Any]] = {
     "sft": {
-        "environments": [{"env_type": "test_preference:Sums"}],
+        "environments": [{"env_type": "small_environments:Sums"}],
         "sft": {"collect_every": 4},
         "training": {"num_iterations": 6},
     },
     "spin": {"data": {"dataset": ROWS}, "training": {"num_epochs": 2}},
     "online_dpo": {
-        "environments": [{"env_type": "test_preference:Sums"}],
+        "environments": [{"env_type": "small_environments:Sums"}],
         "online_dpo": {"ref_update_freq": 2},
         "training": {"num_iterations": 6},
     },

@@ -66,11 +66,6 @@ class Slow(Letters):
         return super().step(actions)
 
 
-@pytest.fixture(autouse=True)
-def worlds_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 class Watch(Callback):
     """Keeps when steps begin, and what they log."""
 

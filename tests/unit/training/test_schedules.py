@@ -3,22 +3,21 @@ period goes on with whoever's turn it is."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from logged_rows import logged
 from mrlm import Callback, ExperimentConfig, run_experiment
 from mrlm.build.policies import LiveObjects, PolicyAssignment
 from mrlm.build.run import build, plan_of
 from mrlm.config import PolicyConfig, ScheduleConfig
-from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.learn.schedule import Schedule
 from mrlm.runs import run_to_end
+from watched_runs import settings, watched, weights
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 
@@ -28,63 +27,6 @@ class One:
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-
-
-def settings(algorithm: str, steps: int = 2, **changes: Any) -> ExperimentConfig:
-    """Two seats that speak at once, two policies, a few tokens."""
-    base: dict[str, Any] = {
-        "environments": [{"env_type": "played:Noise"}],
-        "policies": {"short": {}, "long": {}},
-        "training": {
-            "algorithm": algorithm,
-            "num_iterations": steps,
-            "batch_size": 2,
-            "learning_rate": 1e-3,
-            "report_to": "none",
-        },
-        "generation": {"max_new_tokens": 3},
-    }
-    return ExperimentConfig(**base).merged(changes)
-
-
-def weights(run: Any) -> dict[str, torch.Tensor]:
-    return {
-        learner.policy: torch.cat([w.detach().flatten() for w in learner.weights_of.parameters()])
-        for learner in run.learners
-    }
-
-
-class Watch(Callback):
-    """Notes which policies moved in every step, and which agent spoke with which."""
-
-    def __init__(self) -> None:
-        self.moved: list[set[str]] = []
-        self.spoke: list[dict[str, str]] = []
-        self.trained: list[set[str]] = []
-
-    def on_train_begin(self, run: Any) -> None:
-        self.log = run.log.episodes
-        run.log.episodes = self.note
-
-    def note(self, step: int, groups: Iterable[Iterable[Episode]], *more: Any) -> None:
-        turns = [turn for group in groups for episode in group for turn in episode.turns]
-        self.spoke.append({turn.agent: turn.policy for turn in turns})
-        self.trained.append({turn.agent for turn in turns if turn.advantages is not None})
-        self.log(step, groups, *more)
-
-    def on_step_begin(self, run: Any) -> None:
-        self.before = weights(run)
-
-    def on_step_end(self, run: Any, metrics: Any) -> None:
-        after = weights(run)
-        self.moved.append(
-            {name for name in after if not torch.equal(after[name], self.before[name])}
-        )
-
-
-def watched(config: ExperimentConfig) -> tuple[Watch, list[dict[str, Any]]]:
-    watch = Watch()
-    return watch, run_to_end(build(config, LiveObjects(callbacks=[watch]))).history
 
 
 # -- the schedule itself ---------------------------------------------------------------------------
@@ -255,11 +197,6 @@ def test_models_of_two_families_exchange_roles(tmp_path: Path, gpt2_path: str) -
 
 
 # -- going on in the middle of a period ------------------------------------------------------------
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -35,8 +35,8 @@ from mrlm.workflows.router import Router, names_in
 from mrlm.workflows.self_play import SelfPlay
 from mrlm.workflows.summarize import Summarize
 from mrlm.workflows.turns import Turns
-from test_play import play, seats
-from test_readme import blocks
+from scripted_play import play, seats
+from shown_commands import blocks
 
 TEAMS: dict[str, dict[str, Any]] = {
     "majority_vote": {"samples": 2},
@@ -451,7 +451,7 @@ def test_who_is_demonstrated_sits_where_it_sits(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["replace", "append"])
 def test_a_function_of_the_users_between_turns(tokenizer: Any, mode: Any) -> None:
-    from test_play import Echo
+    from scripted_play import Echo
 
     calls: list[Any] = []
 
@@ -485,7 +485,7 @@ def test_a_function_of_the_users_between_turns(tokenizer: Any, mode: Any) -> Non
     ],
 )
 def test_a_function_that_is_wrong_stops_the_run(tokenizer: Any, function: Any, said: str) -> None:
-    from test_play import Echo
+    from scripted_play import Echo
 
     with pytest.raises(ConfigError, match=said):
         acted(tokenizer, Turns(external_transition=function), {"a": ["1"], "b": ["2"]}, Echo(2))

@@ -1,0 +1,53 @@
+"""What a run has logged, what it has gained, and a run to be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CONFIG: dict[str, Any] = {
+    "experiment_name": "resumed",
+    "environments": [{"env_type": "relay"}],
+    "policies": {"first": {}, "second": {"lora": {"r": 4, "dropout": 0.1}}},
+    "training": {
+        "algorithm": "ppo",
+        "num_iterations": 8,
+        "batch_size": 4,
+        "learning_rate": 1.0e-3,
+        "lr_scheduler_type": "linear",
+        "save_steps": 1,
+        "save_total_limit": 3,
+        "report_to": "none",
+    },
+    "ppo": {"num_minibatches": 2, "update_epochs": 2, "kl_coef": 0.05, "kl_target": 0.1},
+    "generation": {"max_new_tokens": 4},
+    "evaluation": {"episodes": 8, "every": 3},
+}
+TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def gain(history: list[dict[str, Any]]) -> float:
+    """Sampled reward of the last three steps over that of the first three."""
+    rewards = [row["reward/mean"] for row in history if row.get("reward/mean") is not None]
+    return float(np.mean(rewards[-3:]) - np.mean(rewards[:3]))
+
+
+def lower_bound(gains: list[float]) -> float:
+    """Lower 95 % bound of the mean of three gains."""
+    return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+
+
+def state_of(folder: Path) -> dict[str, str]:
+    """File -> what it holds."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
