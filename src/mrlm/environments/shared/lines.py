@@ -9,7 +9,7 @@ from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import at_least, at_most, is_held_out, is_number, penalty
 from mrlm.environments.shared.text import only_word
 
@@ -23,7 +23,7 @@ Openings = tuple[tuple[str, ...], tuple[str, ...]]
 """Training and held-out positions."""
 
 
-class LineGame(TwoPlayerGame):
+class LineGame(TurnGame):
     """A board as a string of `X`, `O` and `.`, row by row.
 
     A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls

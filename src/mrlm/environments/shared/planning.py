@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from mrlm.core.board import Html, stacked
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
@@ -28,8 +28,41 @@ Levels = tuple[Mapping[str, float], ...]
 Moves = Sequence[str]
 
 
-class Puzzle(RowTasks):
-    """The part of a planning environment that a puzzle defines: its levels, texts and rules."""
+class PlanningEnvironment(RowTasks, Environment):
+    """A puzzle with one right end, which is solved in rounds by one agent or by two.
+
+    With one agent its moves are carried out. With two, the planner proposes moves, the executor
+    sees them beside the board and decides which are carried out (the roles of the planning tasks of
+    arXiv 2510.11062). Every observation is a new conversation with the current board, so that the
+    number of prompt tokens grows linearly with the rounds.
+
+    A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
+    dense reward of an answer is the change of this value, less `illegal` for every mistake: a
+    proposal is scored as if it were carried out, and the executor's answer by the difference to the
+    proposal. The team's return is thus the value of the last board less the penalties, independent
+    of the proposals, and every joint step has a score of its own, as trees of episodes need.
+
+    A puzzle sets the first attributes and implements the methods from `check` to `left`. Boards
+    are texts of `size * size` characters, row by row.
+
+    Args:
+        level: difficulty, from 1 (short prompts and answers, for models of a few 100,000 weights).
+        settings: settings that differ from those of the level. In all puzzles `size` is the number
+            of rows, `moves` the most of an answer, and `rounds` the number of rounds.
+        num_agents: 1: one agent alone; 2: planner and executor.
+        agents: names of the agents; `player`, or `planner` and `executor`.
+        reward: `dense` as above, or `sparse`: 1 when the puzzle is solved, and nothing else.
+        share: `team`: every agent gets the reward of every answer; `own`: the agent that answered.
+            The team's reward of a step, a mean over agents, is the same.
+        illegal: penalty of a mistake: an answer that cannot be read, or an impossible move.
+        teaches: answers of `expert`: the `best` ones, or `any` moves, which demonstrate the format.
+        style: `full` explains the puzzle and expects the moves in `<answer>` tags or alone; `short`
+            is the board in one line.
+        seed: another seed gives other puzzles for the same task seed.
+
+    Raises:
+        ConfigError: an unknown level or setting, or a value out of its range.
+    """
 
     levels: ClassVar[Levels]
     bounds: ClassVar[Mapping[str, tuple[float, float]]]
@@ -49,6 +82,53 @@ class Puzzle(RowTasks):
     """Number of rows and columns."""
     start: str
     """The board at the start of the episode."""
+
+    def __init__(
+        self,
+        level: int = 1,
+        settings: Mapping[str, int | float] | None = None,
+        num_agents: int = 2,
+        agents: str | Sequence[str] | None = None,
+        reward: Literal["dense", "sparse"] = "dense",
+        share: Literal["team", "own"] = "team",
+        illegal: float = 0.1,
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
+    ) -> None:
+        if num_agents not in (1, 2):
+            raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
+        one_of("reward", reward, ("dense", "sparse"))
+        one_of("share", share, ("team", "own"))
+        one_of("teaches", teaches, ("best", "any"))
+        one_of("style", style, ("full", "short"))
+        if not is_number(illegal) or illegal < 0:
+            raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
+        self.agents: tuple[str, ...] = agent_names(
+            agents or (ALONE, TEAM)[num_agents - 1], num_agents
+        )
+        self.settings: dict[str, float] = self._chosen(level, settings or {})
+        self.size = int(self.settings["size"])
+        self.moves: int = int(self.settings["moves"])
+        self.rounds: int = int(self.settings["rounds"])
+        self.check()
+        self.max_turns: int | None = self.rounds * num_agents
+        self.level = level
+        self.reward = reward
+        self.share = share
+        self.illegal: float = float(illegal)
+        self.teaches: Teaches = teaches
+        self.style: Style = style
+        self.seed = seed
+        self.start, self.board = "", ""
+        self._key, self._round, self._value, self._over = "", 0, 0.0, False
+        self._proposal: tuple[str, ...] | None = None
+        self._last: tuple[str, list[str]] | None = None
+        """The board before the last moves that were carried out, and these moves."""
+        self._failed: list[str] = []
+        self._unread = False
+
+    # -- implemented by a puzzle -------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise `ConfigError` where settings exclude each other."""
@@ -101,88 +181,6 @@ class Puzzle(RowTasks):
     def left(self) -> str:
         """Distance to the solution in words, for spectators."""
         raise NotImplementedError
-
-
-class PlanningEnvironment(Puzzle):
-    """A puzzle with one right end, which is solved in rounds by one agent or by two.
-
-    With one agent its moves are carried out. With two, the planner proposes moves, the executor
-    sees them beside the board and decides which are carried out (the roles of the planning tasks of
-    arXiv 2510.11062). Every observation is a new conversation with the current board, so that the
-    number of prompt tokens grows linearly with the rounds.
-
-    A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
-    dense reward of an answer is the change of this value, less `illegal` for every mistake: a
-    proposal is scored as if it were carried out, and the executor's answer by the difference to the
-    proposal. The team's return is thus the value of the last board less the penalties, independent
-    of the proposals, and every joint step has a score of its own, as trees of episodes need.
-
-    A subclass sets the attributes of `Puzzle` and implements its methods. Boards
-    are texts of `size * size` characters, row by row.
-
-    Args:
-        level: difficulty, from 1 (short prompts and answers, for models of a few 100,000 weights).
-        settings: settings that differ from those of the level. In all puzzles `size` is the number
-            of rows, `moves` the most of an answer, and `rounds` the number of rounds.
-        num_agents: 1: one agent alone; 2: planner and executor.
-        agents: names of the agents; `player`, or `planner` and `executor`.
-        reward: `dense` as above, or `sparse`: 1 when the puzzle is solved, and nothing else.
-        share: `team`: every agent gets the reward of every answer; `own`: the agent that answered.
-            The team's reward of a step, a mean over agents, is the same.
-        illegal: penalty of a mistake: an answer that cannot be read, or an impossible move.
-        teaches: answers of `expert`: the `best` ones, or `any` moves, which demonstrate the format.
-        style: `full` explains the puzzle and expects the moves in `<answer>` tags or alone; `short`
-            is the board in one line.
-        seed: another seed gives other puzzles for the same task seed.
-
-    Raises:
-        ConfigError: an unknown level or setting, or a value out of its range.
-    """
-
-    def __init__(
-        self,
-        level: int = 1,
-        settings: Mapping[str, int | float] | None = None,
-        num_agents: int = 2,
-        agents: str | Sequence[str] | None = None,
-        reward: Literal["dense", "sparse"] = "dense",
-        share: Literal["team", "own"] = "team",
-        illegal: float = 0.1,
-        teaches: Teaches = "best",
-        style: Style = "full",
-        seed: int = 0,
-    ) -> None:
-        if num_agents not in (1, 2):
-            raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
-        one_of("reward", reward, ("dense", "sparse"))
-        one_of("share", share, ("team", "own"))
-        one_of("teaches", teaches, ("best", "any"))
-        one_of("style", style, ("full", "short"))
-        if not is_number(illegal) or illegal < 0:
-            raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
-        self.agents: tuple[str, ...] = agent_names(
-            agents or (ALONE, TEAM)[num_agents - 1], num_agents
-        )
-        self.settings: dict[str, float] = self._chosen(level, settings or {})
-        self.size = int(self.settings["size"])
-        self.moves: int = int(self.settings["moves"])
-        self.rounds: int = int(self.settings["rounds"])
-        self.check()
-        self.max_turns: int | None = self.rounds * num_agents
-        self.level = level
-        self.reward = reward
-        self.share = share
-        self.illegal: float = float(illegal)
-        self.teaches: Teaches = teaches
-        self.style: Style = style
-        self.seed = seed
-        self.start, self.board = "", ""
-        self._key, self._round, self._value, self._over = "", 0, 0.0, False
-        self._proposal: tuple[str, ...] | None = None
-        self._last: tuple[str, list[str]] | None = None
-        """The board before the last moves that were carried out, and these moves."""
-        self._failed: list[str] = []
-        self._unread = False
 
     # -- tasks -------------------------------------------------------------------------------------
 

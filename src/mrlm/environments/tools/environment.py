@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, written
@@ -58,7 +58,7 @@ MAX_SECONDS = 30.0
 a message to the model instead of a failed step."""
 
 
-class ToolUseEnvironment(RowTasks):
+class ToolUseEnvironment(RowTasks, Environment):
     """An environment of questions that are answered with tools. A message either calls tools, whose
     results are shown, or states the answer, which ends the episode.
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from mrlm.core.board import Cell, Html, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -35,7 +35,7 @@ MAX_TEXT = 20_000
 _POST = re.compile(r"\bPOST:\s*(.*?)\s*(?:\bTL;DR:?\s*)?\Z", re.DOTALL)
 
 
-class WritingEnvironment(RowTasks):
+class WritingEnvironment(RowTasks, Environment):
     """An environment in which several agents write one text each, at once, and are rewarded for how
     their texts fit together.
 
