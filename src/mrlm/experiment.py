@@ -61,8 +61,8 @@ def run_experiment(
     """
     if not isinstance(config, ExperimentConfig):
         raise ConfigError(
-            f"run_experiment: config is a {type(config).__name__}; give an ExperimentConfig, such as "
-            "mrlm.load_config of a file, or mrlm.ExperimentConfig(**settings)"
+            f"run_experiment: config is a {type(config).__name__}; give an ExperimentConfig, such "
+            "as mrlm.load_config of a file, or mrlm.ExperimentConfig(**settings)"
         )
     callbacks = adapted(callbacks)
     peers = join(config.distributed)

@@ -31,7 +31,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.bases.steps import GroupFilter
@@ -57,14 +57,10 @@ def _scale(value: object) -> object:
 
 
 @settings
-class GRPO(PolicyGradient, GroupFilter):
-    """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
-    section 4.1), the same for every token; then a clipped surrogate. Groups whose rewards are all
-    equal, or that have one member left, get exactly 0.
-
-    `scale_rewards="none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv 2503.20783), which does not
-    amplify groups with nearly equal rewards; `"batch"` divides by the standard deviation over all
-    tasks. No reference is kept unless `kl_coef` is set; its KL is then part of the loss.
+class GroupRelative(Algorithm, GroupFilter):
+    """Base of algorithms that compare the rollouts of one task with one another, and leave the loss
+    to a second base. A refinement gives other scores (`score`) or another comparison
+    (`credit_group`).
 
     Args:
         scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.
@@ -139,6 +135,7 @@ class GRPO(PolicyGradient, GroupFilter):
         return replace(super().spec, sampling=sampling, leaves_out=masked)
 
     def keeps(self, group: Group) -> bool:
+        assert isinstance(self, PolicyGradient)
         clear([group])
         with self.reshaped([group]):
             self.credit_group(group)
@@ -190,6 +187,18 @@ class GRPO(PolicyGradient, GroupFilter):
                     because(turn, "/ batch deviation {} = {:+}", scale, turn.advantages)
                 if self.mask_truncated and turn.finish_reason == "length":
                     turn.advantages = None
+
+
+@settings
+class GRPO(GroupRelative, PolicyGradient):
+    """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
+    section 4.1), the same for every token; then a clipped surrogate. Groups whose rewards are all
+    equal, or that have one member left, get exactly 0.
+
+    `scale_rewards="none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv 2503.20783), which does not
+    amplify groups with nearly equal rewards; `"batch"` divides by the standard deviation over all
+    tasks. No reference is kept unless `kl_coef` is set; its KL is then part of the loss.
+    """
 
 
 PLUGIN = GRPO

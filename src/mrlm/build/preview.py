@@ -17,7 +17,7 @@ from mrlm.config import ExperimentConfig, normalize, yaml
 from mrlm.config.base import Section
 from mrlm.core import registry
 from mrlm.core.chat import Chat
-from mrlm.core.errors import ConfigError, EndpointError, MRLMError
+from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.matters import judged
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion
@@ -104,7 +104,7 @@ _Shown = tuple[str, Any, Sequence[int], Sequence[int], bool]
 """Agent, its tokenizer, ids of a prompt and of its completion, and whether it is trained."""
 
 
-class _Seen(EndpointError):
+class _Seen(ConfigError):
     """No further answer: every agent's first prompt is known."""
 
 

@@ -21,11 +21,8 @@ IDLE = 40
 """Intervals without a rendering after which the thread ends."""
 
 
-class _TooLongError(ChatTemplateError):
+class _TooLongError(Exception):
     """Raised in the thread of a rendering that takes too long."""
-
-    def __str__(self) -> str:
-        return f"the chat template did not end within {SECONDS:g} s; its loops grow too fast"
 
 
 def _clock(thread: int) -> float:
@@ -125,6 +122,9 @@ class Rendering:
         if isinstance(error, TemplateError):
             if error.message:
                 error.args = (escaped(error.message), *error.args[1:])
+        elif isinstance(error, _TooLongError):
+            what = f"the chat template did not end within {SECONDS:g} s; its loops grow too fast"
+            raise ChatTemplateError(what) from None
         elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
             text = escaped(f"{type(error).__name__}: {error}")
             raise TemplateError(text[:500]) from error

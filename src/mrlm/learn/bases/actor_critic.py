@@ -1,4 +1,4 @@
-"""Base of policy gradients with learned values: critic, value loss, normalisation, warm-up."""
+"""Base of algorithms with learned values: critic, value loss, normalisation, warm-up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.owners import owners_of
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import CriticPlan, Spec, Topology
 from mrlm.learn.credit.running_stats import RunningStats
 from mrlm.learn.data.batch import Batch
@@ -25,9 +24,9 @@ Level = Literal["token", "turn"]
 
 
 @settings
-class ActorCritic(PolicyGradient):
+class ActorCritic(Algorithm):
     """Base of algorithms whose advantages are generalised advantage estimates (arXiv 1506.02438).
-    A subclass gives `credit_batch`.
+    A subclass gives `credit_batch`; a second base, such as `PolicyGradient`, gives the loss.
 
     Args:
         level: `turn`: one value per turn, read before its first token, and one advantage for all
