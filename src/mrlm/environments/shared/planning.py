@@ -19,6 +19,10 @@ from mrlm.environments.shared.rows import RowTasks, agent_names, is_number, one_
 from mrlm.environments.shared.text import tagged
 
 ALONE, TEAM = ("player",), ("planner", "executor")
+ROLES = (
+    "You are the planner: you propose moves, and the executor decides.",
+    "You are the executor: you check the planner's proposal and decide.",
+)
 MAX_TEXT = 2_000
 """Characters of an answer (of its `<answer>` tag, if it has one) that are read."""
 NOTHING = "-"
@@ -107,7 +111,7 @@ class PlanningEnvironment(RowTasks, Environment):
         self.agents: tuple[str, ...] = agent_names(
             agents or (ALONE, TEAM)[num_agents - 1], num_agents
         )
-        self.settings: dict[str, float] = self._chosen(level, settings or {})
+        self.settings: dict[str, float] = _chosen(type(self), level, settings or {})
         self.size = int(self.settings["size"])
         self.moves: int = int(self.settings["moves"])
         self.rounds: int = int(self.settings["rounds"])
@@ -290,16 +294,10 @@ class PlanningEnvironment(RowTasks, Environment):
         if self.style == "short":
             text = f"{board}?" if proposal is None else f"{board} {self._written(proposal)}?"
         else:
-            text = "\n".join(filter(None, (self.rules, self._role(), board, *self._terms())))
+            role = "" if len(self.agents) == 1 else ROLES[self.acting]
+            text = "\n".join(filter(None, (self.rules, role, board, *self._terms())))
         agent = self.agents[self.acting]
         return {agent: Observation([Message(text)], info={"new_conversation": True})}
-
-    def _role(self) -> str:
-        if len(self.agents) == 1:
-            return ""
-        if self._proposal is None:
-            return "You are the planner: you propose moves, and the executor decides."
-        return "You are the executor: you check the planner's proposal and decide."
 
     def _terms(self) -> list[str]:
         """Last outcome, proposal, budget and format."""
@@ -315,21 +313,24 @@ class PlanningEnvironment(RowTasks, Environment):
         lines.append(f"End with your answer in this form: <answer>{self.example}</answer>")
         return lines
 
-    def _chosen(self, level: int, settings: Mapping[str, float]) -> dict[str, float]:
-        """The settings of the level, with those of the user."""
-        if not isinstance(level, int) or not 1 <= level <= len(self.levels):
+
+def _chosen(
+    puzzle: type[PlanningEnvironment], level: int, settings: Mapping[str, float]
+) -> dict[str, float]:
+    """The settings of the level, with those of the user."""
+    if not isinstance(level, int) or not 1 <= level <= len(puzzle.levels):
+        raise ConfigError(
+            f"level must be a whole number from 1 to {len(puzzle.levels)}, not {level!r}"
+        )
+    for name, value in settings.items():
+        if name not in puzzle.bounds:
+            raise ConfigError(unknown(str(name), list(puzzle.bounds), "settings"))
+        least, most = puzzle.bounds[name]
+        kind = int if isinstance(least, int) else float
+        right = is_number(value) and (kind is float or isinstance(value, int))
+        if not right or not least <= value <= most:
+            word = "a whole number" if kind is int else "a number"
             raise ConfigError(
-                f"level must be a whole number from 1 to {len(self.levels)}, not {level!r}"
+                f"settings.{name} must be {word} from {least:g} to {most:g}, not {value!r}"
             )
-        for name, value in settings.items():
-            if name not in self.bounds:
-                raise ConfigError(unknown(str(name), list(self.bounds), "settings"))
-            least, most = self.bounds[name]
-            kind = int if isinstance(least, int) else float
-            right = is_number(value) and (kind is float or isinstance(value, int))
-            if not right or not least <= value <= most:
-                word = "a whole number" if kind is int else "a number"
-                raise ConfigError(
-                    f"settings.{name} must be {word} from {least:g} to {most:g}, not {value!r}"
-                )
-        return {**self.levels[level - 1], **settings}
+    return {**puzzle.levels[level - 1], **settings}
