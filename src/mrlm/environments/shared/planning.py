@@ -19,10 +19,6 @@ from mrlm.environments.shared.rows import RowTasks, agent_names, is_number, one_
 from mrlm.environments.shared.text import tagged
 
 ALONE, TEAM = ("player",), ("planner", "executor")
-ROLES = (
-    "You are the planner: you propose moves, and the executor decides.",
-    "You are the executor: you check the planner's proposal and decide.",
-)
 MAX_TEXT = 2_000
 """Characters of an answer (of its `<answer>` tag, if it has one) that are read."""
 NOTHING = "-"
@@ -32,41 +28,8 @@ Levels = tuple[Mapping[str, float], ...]
 Moves = Sequence[str]
 
 
-class PlanningEnvironment(RowTasks, Environment):
-    """A puzzle with one right end, which is solved in rounds by one agent or by two.
-
-    With one agent its moves are carried out. With two, the planner proposes moves, the executor
-    sees them beside the board and decides which are carried out (the roles of the planning tasks of
-    arXiv 2510.11062). Every observation is a new conversation with the current board, so that the
-    number of prompt tokens grows linearly with the rounds.
-
-    A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
-    dense reward of an answer is the change of this value, less `illegal` for every mistake: a
-    proposal is scored as if it were carried out, and the executor's answer by the difference to the
-    proposal. The team's return is thus the value of the last board less the penalties, independent
-    of the proposals, and every joint step has a score of its own, as trees of episodes need.
-
-    A puzzle sets the first attributes and implements the methods from `check` to `left`. Boards
-    are texts of `size * size` characters, row by row.
-
-    Args:
-        level: difficulty, from 1 (short prompts and answers, for models of a few 100,000 weights).
-        settings: settings that differ from those of the level. In all puzzles `size` is the number
-            of rows, `moves` the most of an answer, and `rounds` the number of rounds.
-        num_agents: 1: one agent alone; 2: planner and executor.
-        agents: names of the agents; `player`, or `planner` and `executor`.
-        reward: `dense` as above, or `sparse`: 1 when the puzzle is solved, and nothing else.
-        share: `team`: every agent gets the reward of every answer; `own`: the agent that answered.
-            The team's reward of a step, a mean over agents, is the same.
-        illegal: penalty of a mistake: an answer that cannot be read, or an impossible move.
-        teaches: answers of `expert`: the `best` ones, or `any` moves, which demonstrate the format.
-        style: `full` explains the puzzle and expects the moves in `<answer>` tags or alone; `short`
-            is the board in one line.
-        seed: another seed gives other puzzles for the same task seed.
-
-    Raises:
-        ConfigError: an unknown level or setting, or a value out of its range.
-    """
+class Puzzle:
+    """The part of a planning environment that a puzzle defines: its levels, texts and rules."""
 
     levels: ClassVar[Levels]
     bounds: ClassVar[Mapping[str, tuple[float, float]]]
@@ -86,53 +49,6 @@ class PlanningEnvironment(RowTasks, Environment):
     """Number of rows and columns."""
     start: str
     """The board at the start of the episode."""
-
-    def __init__(
-        self,
-        level: int = 1,
-        settings: Mapping[str, int | float] | None = None,
-        num_agents: int = 2,
-        agents: str | Sequence[str] | None = None,
-        reward: Literal["dense", "sparse"] = "dense",
-        share: Literal["team", "own"] = "team",
-        illegal: float = 0.1,
-        teaches: Teaches = "best",
-        style: Style = "full",
-        seed: int = 0,
-    ) -> None:
-        if num_agents not in (1, 2):
-            raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
-        one_of("reward", reward, ("dense", "sparse"))
-        one_of("share", share, ("team", "own"))
-        one_of("teaches", teaches, ("best", "any"))
-        one_of("style", style, ("full", "short"))
-        if not is_number(illegal) or illegal < 0:
-            raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
-        self.agents: tuple[str, ...] = agent_names(
-            agents or (ALONE, TEAM)[num_agents - 1], num_agents
-        )
-        self.settings: dict[str, float] = _chosen(type(self), level, settings or {})
-        self.size = int(self.settings["size"])
-        self.moves: int = int(self.settings["moves"])
-        self.rounds: int = int(self.settings["rounds"])
-        self.check()
-        self.max_turns: int | None = self.rounds * num_agents
-        self.level = level
-        self.reward = reward
-        self.share = share
-        self.illegal: float = float(illegal)
-        self.teaches: Teaches = teaches
-        self.style: Style = style
-        self.seed = seed
-        self.start, self.board = "", ""
-        self._key, self._round, self._value, self._over = "", 0, 0.0, False
-        self._proposal: tuple[str, ...] | None = None
-        self._last: tuple[str, list[str]] | None = None
-        """The board before the last moves that were carried out, and these moves."""
-        self._failed: list[str] = []
-        self._unread = False
-
-    # -- implemented by a puzzle -------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise `ConfigError` where settings exclude each other."""
@@ -185,6 +101,88 @@ class PlanningEnvironment(RowTasks, Environment):
     def left(self) -> str:
         """Distance to the solution in words, for spectators."""
         raise NotImplementedError
+
+
+class PlanningEnvironment(Puzzle, RowTasks, Environment):
+    """A puzzle with one right end, which is solved in rounds by one agent or by two.
+
+    With one agent its moves are carried out. With two, the planner proposes moves, the executor
+    sees them beside the board and decides which are carried out (the roles of the planning tasks of
+    arXiv 2510.11062). Every observation is a new conversation with the current board, so that the
+    number of prompt tokens grows linearly with the rounds.
+
+    A board has a value from -1 to 1, which is 0 at the start and 1 where the puzzle is solved. The
+    dense reward of an answer is the change of this value, less `illegal` for every mistake: a
+    proposal is scored as if it were carried out, and the executor's answer by the difference to the
+    proposal. The team's return is thus the value of the last board less the penalties, independent
+    of the proposals, and every joint step has a score of its own, as trees of episodes need.
+
+    A subclass sets the attributes of `Puzzle` and implements its methods. Boards
+    are texts of `size * size` characters, row by row.
+
+    Args:
+        level: difficulty, from 1 (short prompts and answers, for models of a few 100,000 weights).
+        settings: settings that differ from those of the level. In all puzzles `size` is the number
+            of rows, `moves` the most of an answer, and `rounds` the number of rounds.
+        num_agents: 1: one agent alone; 2: planner and executor.
+        agents: names of the agents; `player`, or `planner` and `executor`.
+        reward: `dense` as above, or `sparse`: 1 when the puzzle is solved, and nothing else.
+        share: `team`: every agent gets the reward of every answer; `own`: the agent that answered.
+            The team's reward of a step, a mean over agents, is the same.
+        illegal: penalty of a mistake: an answer that cannot be read, or an impossible move.
+        teaches: answers of `expert`: the `best` ones, or `any` moves, which demonstrate the format.
+        style: `full` explains the puzzle and expects the moves in `<answer>` tags or alone; `short`
+            is the board in one line.
+        seed: another seed gives other puzzles for the same task seed.
+
+    Raises:
+        ConfigError: an unknown level or setting, or a value out of its range.
+    """
+
+    def __init__(
+        self,
+        level: int = 1,
+        settings: Mapping[str, int | float] | None = None,
+        num_agents: int = 2,
+        agents: str | Sequence[str] | None = None,
+        reward: Literal["dense", "sparse"] = "dense",
+        share: Literal["team", "own"] = "team",
+        illegal: float = 0.1,
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
+    ) -> None:
+        if num_agents not in (1, 2):
+            raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
+        one_of("reward", reward, ("dense", "sparse"))
+        one_of("share", share, ("team", "own"))
+        one_of("teaches", teaches, ("best", "any"))
+        one_of("style", style, ("full", "short"))
+        if not is_number(illegal) or illegal < 0:
+            raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
+        self.agents: tuple[str, ...] = agent_names(
+            agents or (ALONE, TEAM)[num_agents - 1], num_agents
+        )
+        self.settings: dict[str, float] = self._chosen(level, settings or {})
+        self.size = int(self.settings["size"])
+        self.moves: int = int(self.settings["moves"])
+        self.rounds: int = int(self.settings["rounds"])
+        self.check()
+        self.max_turns: int | None = self.rounds * num_agents
+        self.level = level
+        self.reward = reward
+        self.share = share
+        self.illegal: float = float(illegal)
+        self.teaches: Teaches = teaches
+        self.style: Style = style
+        self.seed = seed
+        self.start, self.board = "", ""
+        self._key, self._round, self._value, self._over = "", 0, 0.0, False
+        self._proposal: tuple[str, ...] | None = None
+        self._last: tuple[str, list[str]] | None = None
+        """The board before the last moves that were carried out, and these moves."""
+        self._failed: list[str] = []
+        self._unread = False
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -294,10 +292,16 @@ class PlanningEnvironment(RowTasks, Environment):
         if self.style == "short":
             text = f"{board}?" if proposal is None else f"{board} {self._written(proposal)}?"
         else:
-            role = "" if len(self.agents) == 1 else ROLES[self.acting]
-            text = "\n".join(filter(None, (self.rules, role, board, *self._terms())))
+            text = "\n".join(filter(None, (self.rules, self._role(), board, *self._terms())))
         agent = self.agents[self.acting]
         return {agent: Observation([Message(text)], info={"new_conversation": True})}
+
+    def _role(self) -> str:
+        if len(self.agents) == 1:
+            return ""
+        if self._proposal is None:
+            return "You are the planner: you propose moves, and the executor decides."
+        return "You are the executor: you check the planner's proposal and decide."
 
     def _terms(self) -> list[str]:
         """Last outcome, proposal, budget and format."""
@@ -313,24 +317,21 @@ class PlanningEnvironment(RowTasks, Environment):
         lines.append(f"End with your answer in this form: <answer>{self.example}</answer>")
         return lines
 
-
-def _chosen(
-    puzzle: type[PlanningEnvironment], level: int, settings: Mapping[str, float]
-) -> dict[str, float]:
-    """The settings of the level, with those of the user."""
-    if not isinstance(level, int) or not 1 <= level <= len(puzzle.levels):
-        raise ConfigError(
-            f"level must be a whole number from 1 to {len(puzzle.levels)}, not {level!r}"
-        )
-    for name, value in settings.items():
-        if name not in puzzle.bounds:
-            raise ConfigError(unknown(str(name), list(puzzle.bounds), "settings"))
-        least, most = puzzle.bounds[name]
-        kind = int if isinstance(least, int) else float
-        right = is_number(value) and (kind is float or isinstance(value, int))
-        if not right or not least <= value <= most:
-            word = "a whole number" if kind is int else "a number"
+    def _chosen(self, level: int, settings: Mapping[str, float]) -> dict[str, float]:
+        """The settings of the level, with those of the user."""
+        if not isinstance(level, int) or not 1 <= level <= len(self.levels):
             raise ConfigError(
-                f"settings.{name} must be {word} from {least:g} to {most:g}, not {value!r}"
+                f"level must be a whole number from 1 to {len(self.levels)}, not {level!r}"
             )
-    return {**puzzle.levels[level - 1], **settings}
+        for name, value in settings.items():
+            if name not in self.bounds:
+                raise ConfigError(unknown(str(name), list(self.bounds), "settings"))
+            least, most = self.bounds[name]
+            kind = int if isinstance(least, int) else float
+            right = is_number(value) and (kind is float or isinstance(value, int))
+            if not right or not least <= value <= most:
+                word = "a whole number" if kind is int else "a number"
+                raise ConfigError(
+                    f"settings.{name} must be {word} from {least:g} to {most:g}, not {value!r}"
+                )
+        return {**self.levels[level - 1], **settings}
