@@ -9,7 +9,7 @@ split into micro-batches, mini-batches and ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +17,14 @@ import torch
 from torch import Tensor
 
 from mrlm.core.owners import agent_label
-from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample, Totals, pack
+from mrlm.learn.data.samples import effective
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
+from mrlm.learn.mismatch import FEW, FirstLook
+from mrlm.learn.policy.policy import Policy
 
 BY_AGENT = "by_agent:"
 """Prefix of entries in the metrics of an update; a name and an agent follow."""
@@ -170,3 +174,40 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
             value = sum(value * tokens for _, value, tokens in parts) / max(1.0, weight)
         numbers[f"{name}/{label}"] = value
     return numbers
+
+
+def read_skipped(
+    policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, look: FirstLook, main: bool
+) -> dict[str, float]:
+    """The metrics of agents without a gradient, from a pass over a few of their samples before the
+    update. Every rank reads the same ones; empty if each agent has a gradient.
+
+    Args:
+        policy: the policy.
+        samples: all samples of the update.
+        algorithm: its loss gives the numbers.
+        look: gets their log-probs on the main rank, unless it is done.
+        main: whether this is the main rank.
+    """
+    with_gradient = effective(samples, algorithm.spec.ignores_zero)
+    if len(with_gradient) == len(samples):
+        return {}
+    read = Totals.of(with_gradient).tokens_by_agent
+    few: dict[str, list[Sample]] = {}
+    for sample in samples:
+        agent = sample.turns[0].agent
+        if agent not in read and len(few.setdefault(agent, [])) < FEW:
+            few[agent].append(sample)
+    chosen = [sample for agent_samples in few.values() for sample in agent_samples]
+    if not chosen:
+        return {}
+    numbers = AgentNumbers()
+    with policy.scoring():
+        batch = pack(chosen, None, policy.pad_id, policy.device)
+        outputs = policy.forward(batch)
+        loss = numbers.at(algorithm.loss)(batch, outputs)
+    if main and not look.done:
+        look.add(batch, outputs.logprobs)
+    table = numbers.table()
+    metrics = {name: float(value) for name, value in loss.metrics.items()}
+    return metrics | policy_peaks(table) | agent_means(table, 1)

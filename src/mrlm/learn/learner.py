@@ -15,7 +15,14 @@ from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.timing import count, span
-from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, policy_peaks
+from mrlm.learn.agent_numbers import (
+    BY_AGENT,
+    TOKENS,
+    AgentNumbers,
+    agent_means,
+    policy_peaks,
+    read_skipped,
+)
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
@@ -38,7 +45,6 @@ from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy, random_forward
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
-from mrlm.learn.skipped import read_skipped
 from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")

@@ -26,23 +26,21 @@ from mrlm.environments.shared.rows import (
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
-from mrlm.environments.tools.prompts import (
-    CALL_FORMATS,
-    CallFormat,
-    instructions,
-    same_answer,
-    stated,
-)
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
 from mrlm.environments.tools.tasks import (
     ANSWERS,
+    CALL_FORMATS,
     GROUPS,
+    CallFormat,
     accepted_of,
     generated,
     generator_of,
+    instructions,
     problem_of,
     required_of,
     rows_of,
+    same_answer,
+    stated,
 )
 from mrlm.environments.tools.tool import ToolError, sayable
 
