@@ -39,6 +39,7 @@ from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
+    Member,
     all_members,
     assign,
     centred,
@@ -161,15 +162,15 @@ class GroupRelative(Algorithm, GroupFilter):
 
     def credit_group(self, group: Group) -> None:
         for side_members in sides(members(group), self.key).values():
-            scores = [self.score(*member) for member in side_members]
-            advantages = (
-                self.compared(scores) if several(side_members) else np.zeros(len(side_members))
-            )
-            for (_, rollout), score, advantage in zip(
-                side_members, scores, advantages, strict=True
-            ):
-                assign(rollout, advantage)
-                against(trained_turns(rollout), score, scores, advantage)
+            self.credit_side(side_members)
+
+    def credit_side(self, side: Sequence[Member]) -> None:
+        """Credit of rollouts that are compared with one another."""
+        scores = [self.score(*member) for member in side]
+        advantages = self.compared(scores) if several(side) else np.zeros(len(side))
+        for (_, rollout), score, advantage in zip(side, scores, advantages, strict=True):
+            assign(rollout, advantage)
+            against(trained_turns(rollout), score, scores, advantage)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         everyone = sides(all_members(groups), self.key)

@@ -29,7 +29,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import check_agent, settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.explain import against, because
-from mrlm.learn.credit.groups import Member, assign, members, several, trained_turns
+from mrlm.learn.credit.groups import Member, members, several, trained_turns
 
 
 @settings
@@ -69,17 +69,7 @@ class MGRPO(GroupRelative, PolicyGradient):
         planner = self.planner or group.agents[0]
         for agent, agent_members in members(group).items():
             if agent == planner:
-                scores = [self.score(*member) for member in agent_members]
-                advantages = (
-                    self.compared(scores)
-                    if several(agent_members)
-                    else np.zeros(len(agent_members))
-                )
-                for (_, rollout), score, advantage in zip(
-                    agent_members, scores, advantages, strict=True
-                ):
-                    assign(rollout, advantage)
-                    against(trained_turns(rollout), score, scores, advantage)
+                self.credit_side(agent_members)
             else:
                 self._credit_calls(agent_members, planner)
 

@@ -50,16 +50,16 @@ class LineGame(TurnGame):
 
     def __init__(
         self,
-        agents: str | Sequence[str] | None,
-        opening: int,
-        illegal: float,
-        forgiven: int,
-        draw: float,
-        opponent: Opponent,
-        seat: str,
-        teaches: Teaches,
-        style: Style,
-        seed: int,
+        agents: str | Sequence[str] | None = None,
+        opening: int = 0,
+        illegal: float = 0.5,
+        forgiven: int = 0,
+        draw: float = 0.0,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
     ) -> None:
         super().__init__(agents, opponent, seat, teaches, style)
         at_least("opening", opening, 0, whole=True)
