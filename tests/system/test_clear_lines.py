@@ -123,6 +123,9 @@ def test_wandb_without_a_login_is_refused_before_anything_is_written(
     monkeypatch.setattr(fake, "login", lambda prompt=True, verify=True: False, raising=False)
     command = ["train", "--config", write(PLAY), "training.report_to=[wandb]"]
     short(refused(mrlm, command, "training.report_to", "`wandb login`", "{mode: offline}"))
+    code, _, err = mrlm(*command, "training.wandb={mode: offline}")
+    assert code == 0, err  # a whole run: its log asks the tracker once more
+    assert [call[1]["mode"] for call in fake.calls if call[0] == "init"] == ["offline"]
     monkeypatch.setenv("WANDB_MODE", "offline")
     code, _, err = mrlm(*command, "--dry-run")
     assert code == 0, err

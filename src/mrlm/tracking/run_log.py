@@ -148,7 +148,7 @@ class RunLog:
         self,
         folder: Path,
         run_name: str,
-        config: Mapping[str, object],
+        config: Mapping[str, Any],
         total_steps: int,
         trackers: Sequence[str] = (),
         *,
@@ -166,7 +166,7 @@ class RunLog:
         self.record: RecordPlan = record or RecordPlan()
         self._every = every
         self._secrets = secrets()
-        check_trackers(trackers)
+        check_trackers(trackers, config.get("training"))
         self._names: list[str] = list(trackers)
         self._about: tuple[str, Any] = (run_name, redacted(config, self._secrets))
         self._trackers: dict[str, Tracker] = {}
