@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from mrlm.core.errors import ChatTemplateError
+from mrlm.core.errors import ChatTemplateError, ConfigError
 
 SECONDS = 5.0
 """CPU time that one rendering may take; templates take milliseconds, loops in loops for ever."""
@@ -21,8 +21,11 @@ IDLE = 40
 """Intervals without a rendering after which the thread ends."""
 
 
-class _TooLongError(Exception):
+class _TooLongError(ConfigError):
     """Raised in the thread of a rendering that takes too long."""
+
+    def __str__(self) -> str:
+        return f"the chat template did not end within {SECONDS:g} s; its loops grow too fast"
 
 
 def _clock(thread: int) -> float:
@@ -123,8 +126,7 @@ class Rendering:
             if error.message:
                 error.args = (escaped(error.message), *error.args[1:])
         elif isinstance(error, _TooLongError):
-            what = f"the chat template did not end within {SECONDS:g} s; its loops grow too fast"
-            raise ChatTemplateError(what) from None
+            raise ChatTemplateError(str(error)) from None
         elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
             text = escaped(f"{type(error).__name__}: {error}")
             raise TemplateError(text[:500]) from error

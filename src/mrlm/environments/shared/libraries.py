@@ -190,8 +190,8 @@ class LibraryEnvironment(Environment):
         return called(self._where, lambda: str(function(*arguments)))
 
     def close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
+        if self.replayed and self._env is not None:
+            env, self._env = self._env, None
             env.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
