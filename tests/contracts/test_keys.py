@@ -62,6 +62,7 @@ ANSWERS = {
     "parameters",
     "changes",
     "stage_configs",
+    "_made_stages",
     "algorithm_settings",
     "of_server",
     "lora_of",

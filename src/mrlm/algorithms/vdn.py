@@ -30,11 +30,15 @@ from pydantic import Field
 from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.algorithms.mappo import credit_joint_steps, trainable_steps
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.actor_critic import ActorCritic, Level
+from mrlm.learn.bases.actor_critic import (
+    ActorCritic,
+    Level,
+    credit_joint_steps,
+    trainable_steps,
+)
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
