@@ -62,7 +62,6 @@ ANSWERS = {
     "parameters",
     "changes",
     "stage_configs",
-    "_made_stages",
     "algorithm_settings",
     "of_server",
     "lora_of",
