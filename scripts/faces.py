@@ -15,7 +15,7 @@ from pathlib import Path
 import mrlm
 import mrlm.config
 import mrlm.core
-from mrlm.config.other_libraries import read_table
+from mrlm.config.aliases import rows
 from mrlm.core.faces import Face, faces
 
 HERE = Path(mrlm.__file__).parent
@@ -32,8 +32,7 @@ def config_classes(every: Iterable[Face]) -> str:
     """The config classes, and the words they share; a name of another library is a config of the
     algorithm it means."""
     head = "from typing import Any\n\nfrom pydantic.dataclasses import dataclass\n\n"
-    rows = read_table("aliases.yaml").items()
-    words = [f"    {name}: {kind} | None = None\n" for name, (_, kind, *_) in rows]
+    words = [f"    {name}: {kind} | None = None\n" for name, (_, kind, *_) in rows().items()]
     mixin = f"@dataclass(kw_only=True)\nclass FlatWords:\n{''.join(words)}\n"
     configs = [face for face in every if face.kind == "config"]
     classes = {face.algorithm: face.name for face in faces().values() if face.kind == "algorithm"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrlm.core.environment import Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.relay import RelayEnvironment
+from mrlm.environments.relay import RelayEnvironment, Style
 
 
 class Alone(RelayEnvironment):
@@ -12,13 +12,13 @@ class Alone(RelayEnvironment):
 
     Args:
         max_number: the numbers are 0 to this one.
-        seed: as for `relay`.
+        seed, style: as for `relay`.
     """
 
     max_turns: int | None = 1
 
-    def __init__(self, max_number: int = 9, seed: int = 0) -> None:
-        super().__init__(("first", "second"), max_number, seed)
+    def __init__(self, max_number: int = 9, seed: int = 0, style: Style = "short") -> None:
+        super().__init__(("first", "second"), max_number, seed, style=style)
         self.agents = ("alone",)
 
     def task(self, seed: int, split: Split = "train") -> Task:
@@ -31,8 +31,9 @@ class Alone(RelayEnvironment):
         return StepResult({"alone": Observation([Message(self._sum(self._task))])})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        said = actions["alone"].content.strip() if "alone" in actions else ""
-        return StepResult(rewards={"alone": Reward(float(said == self._task.answer))}, done=True)
+        text = actions["alone"].content if "alone" in actions else ""
+        right = float(self._answer(text) == self._task.answer)
+        return StepResult(rewards={"alone": Reward(right, {"correct": right})}, done=True)
 
     def state(self) -> str:
         return self._sum(self._task)
@@ -43,6 +44,5 @@ class Alone(RelayEnvironment):
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         return str(self._task.answer)
 
-    @staticmethod
-    def _sum(task: Task) -> str:
-        return f"{task.info['a']}+{task.info['b']}+{task.info['c']}="
+    def _sum(self, task: Task) -> str:
+        return self._asked(0, [task.info[name] for name in "abc"], "")

@@ -8,8 +8,9 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
+from mrlm.core.types import Message, Role, Rollout, Turn
 from mrlm.learn.mismatch import content_version
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.play.agent import seed_of
@@ -22,32 +23,25 @@ class Generator:
     Args:
         model: a causal language model, a PEFT model or a `Policy`.
         tokenizer: its tokenizer.
-        max_new_tokens, temperature, top_p, top_k, min_p, stop: of sampling; temperature 0 is
-            greedy.
         seed: of the random numbers of all calls, together with the number of messages generated
             before.
         batch_size: rows decoded at once.
+        **sampling: fields of `SamplingParams`; temperature 0 is greedy.
     """
 
+    @takes_sampling
     def __init__(
         self,
         model: Any,
         tokenizer: Any = None,
         *,
-        max_new_tokens: int = 128,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        stop: Sequence[str] = (),
         seed: int = 0,
         batch_size: int = 256,
+        **sampling: Any,
     ) -> None:
         policy = as_policy("policy", model, tokenizer)
         self.policy: Policy = policy
-        self.sampling: SamplingParams = SamplingParams(
-            max_new_tokens, temperature, top_p, top_k, min_p, tuple(stop)
-        )
+        self.sampling: SamplingParams = SamplingParams(**sampling)
         self.seed = seed
         self.generated: int = 0
         engine = registry.load("engines", "lean")

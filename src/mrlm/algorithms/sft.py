@@ -179,10 +179,7 @@ class SFT(Algorithm):
         return Loss(total, metrics, {PART: parts.detach(), "entropy": entropy})
 
 
-@lru_cache(maxsize=64)
-def _plain(sampling: SamplingParams) -> SamplingParams:
-    """Sampling parameters without a temperature and a truncation."""
-    return replace(sampling, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
+_plain = lru_cache(maxsize=64)(SamplingParams.untruncated)
 
 
 PLUGIN = SFT

@@ -68,6 +68,11 @@ from mrlm.algorithms.vdn import VDN as VDN
 
 @dataclass(kw_only=True)
 class FlatWords:
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     num_iterations: int | None = None
     max_steps: int | None = None
     num_epochs: int | None = None
@@ -156,16 +161,11 @@ class FlatWords:
     mask_truncated_completions: bool | None = None
     use_bias_correction_kl: bool | None = None
     advantage_mode: str | None = None
-    max_new_tokens: int | None = None
     max_completion_length: int | None = None
     response_length: int | None = None
     max_tokens: int | None = None
     max_prompt_length: int | None = None
     max_prompt_len: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     use_vllm: bool | None = None
     vllm_server_base_url: str | None = None
     vllm_server_timeout: float | None = None

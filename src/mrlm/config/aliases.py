@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.other_libraries import OFF, Refused, read_table
 from mrlm.core.faces import Face
+from mrlm.core.sampling import FIELDS
 
 UNSET: Any = object()
 """Result of a conversion for a value that is equivalent to an unset one."""
@@ -114,9 +115,14 @@ def _word(path: str, kind: str, how: Mapping[str, Any]) -> Word:
     )
 
 
+def rows() -> dict[str, list[Any]]:
+    """The rows of `aliases.yaml`, and one for every sampling parameter that is a number."""
+    usual = {n: [f"generation.{n}", e.kind.__name__] for n, e in FIELDS.items() if n != "stop"}
+    return usual | read_table("aliases.yaml")
+
+
 WORDS: dict[str, Word] = {
-    name: _word(path, kind, how[0] if how else {})
-    for name, (path, kind, *how) in read_table("aliases.yaml").items()
+    name: _word(path, kind, how[0] if how else {}) for name, (path, kind, *how) in rows().items()
 }
 """word -> its target. A field of the run's algorithm is a word too, and wins over this table."""
 

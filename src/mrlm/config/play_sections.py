@@ -6,11 +6,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from math import isinf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mrlm.config.base import (
+    MOST,
     Count,
     FileName,
     NotNegative,
@@ -26,29 +30,32 @@ from mrlm.config.paths import LENT
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters, each_of
-from mrlm.core.types import EnvironmentMode, SamplingParams
+from mrlm.core.sampling import FIELDS, OFF, SamplingField, SamplingParams
+from mrlm.core.types import EnvironmentMode
 
 
-class GenerationConfig(Section):
-    """The sampling parameters."""
+def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
+    """Type and default of a sampling parameter in a section."""
+    if entry.kind is tuple:
+        return Annotated[list[str], BeforeValidator(listed)], Field(default_factory=list)
+    high = MOST if entry.kind is int else None if isinf(entry.high) else entry.high
+    limits = {"gt" if entry.above else "ge": entry.low, "le": high}
+    return Annotated[entry.kind, Field(**limits)], entry.default
 
-    max_new_tokens: Count = 128
-    temperature: NotNegative = 1.0
-    """0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """1 is off."""
-    top_k: Whole = 0
-    """0 is off."""
-    min_p: Share = 0.0
-    """0 is off."""
-    stop: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
-    """Strings that end a completion."""
+
+_fields: Any = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
+_Sampling: Any = pydantic.create_model("_Sampling", __base__=Section, **_fields)
+
+
+class GenerationConfig(_Sampling):
+    """The sampling parameters (`SamplingParams`), and the limit of prompts."""
+
     max_prompt_tokens: Count | None = None
     """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         **each_of(
-            "top_p top_k min_p",
+            " ".join(OFF),
             lambda s, run: (
                 s.temperature > 0
                 or any(agent.generation.get("temperature") for agent in run.config.agents.values())
@@ -64,14 +71,7 @@ class GenerationConfig(Section):
             ConfigError: an override is unknown or out of range.
         """
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
-        return SamplingParams(
-            max_new_tokens=merged.max_new_tokens,
-            temperature=merged.temperature,
-            top_p=merged.top_p,
-            top_k=merged.top_k,
-            min_p=merged.min_p,
-            stop=tuple(merged.stop),
-        )
+        return SamplingParams(*attrgetter(*FIELDS)(merged))
 
 
 class AgentConfig(Section):

@@ -91,9 +91,8 @@ def _rollout_of(record: dict[str, Any]) -> Rollout:
     turns = []
     messages = [read_message(message, "a record") for message in record["messages"]]
     for fields in record["turns"]:
-        sampling = fields["sampling"] | {"stop": tuple(fields["sampling"]["stop"])}
-        fields_known = {name: fields[name] for name in _TURN}
-        turn = Turn(**fields_known, sampling=SamplingParams(**sampling))
+        sampling = SamplingParams(**fields["sampling"])
+        turn = Turn(**{name: fields[name] for name in _TURN}, sampling=sampling)
         turn.message = Message(fields["text"], Role.ASSISTANT, agent=turn.agent, turn=turn)
         index = fields.get("message")  # not in records of earlier versions
         if index is not None:

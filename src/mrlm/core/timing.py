@@ -11,16 +11,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from mrlm.core.types import ANNOTATED
+
 PHASES: dict[str, int] = {
     "play": 0,
     "prompts": 1,
     "sampling": 1,
     "environment": 1,
     "annotate": 0,
-    "values": 1,
-    "ref_logprobs": 1,
-    "old_logprobs": 1,
-    "full_kl": 1,
+    **dict.fromkeys(ANNOTATED, 1),
     "credit": 0,
     "checks": 0,
     "update": 0,

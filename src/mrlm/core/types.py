@@ -6,8 +6,8 @@ a *group* contains the episodes that start from one state and are compared with 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mrlm.core.errors import EpisodeError
+from mrlm.core.sampling import SamplingParams as SamplingParams
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
@@ -198,37 +199,6 @@ class StepResult:
         return float(sum(reward.value for reward in self.rewards.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """The sampling parameters.
-
-    Args:
-        max_new_tokens: limit of a completion, in tokens.
-        temperature: divisor of the logits; 0 is greedy.
-        top_p: sample from the fewest tokens with at least this probability together; 1 is off.
-        top_k: sample from this many of the most probable tokens; 0 is off.
-        min_p: sample from tokens with at least this fraction of the highest probability; 0 is off.
-        stop: texts after which a completion ends.
-    """
-
-    max_new_tokens: int = 128
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    stop: tuple[str, ...] = ()
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
-        return self.temperature == 0.0
-
-    @property
-    def truncates(self) -> bool:
-        """Whether the sampling distribution is truncated, so that log-probs are not the model's."""
-        return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
-
-
 @dataclass(slots=True)
 class Completion:
     """A completion of an engine.
@@ -282,20 +252,20 @@ class Turn:
         fed: a replay's turn that was not sampled: it is as in the episode that is replayed, or a
             given text.
 
-    The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
-    `ref_logprobs`, `old_logprobs`, `new_logprobs`, `full_kl` and `entropies`, each one number per
-    completion token (or one for all of them). `old_logprobs` are the training engine's log-probs at
-    the start of the update; without them, `logprobs` are used. `new_logprobs` are those after the
-    update of the turn's policy, for policies that are updated later. `full_kl` is the divergence
-    from the reference over the whole vocabulary at each token, and `entropies` (in nats) are those
-    of the sampling distributions.
+    A column (`COLUMNS`) has one number per completion token (or one for all of them). It says `by`
+    whom it is written: the `sampler`; before credit the `policy` or its `reference`; `credit`; or
+    the `update`. `old_logprobs` are the training engine's log-probs at the start of the update;
+    without them, `logprobs` are used. `new_logprobs` are those after the update of the turn's
+    policy, for policies that are updated later. `full_kl` is the divergence from the reference over
+    the whole vocabulary at each token, and `entropies` (in nats) are those of the sampling
+    distributions.
     """
 
     agent: str
     policy: str
     prompt_ids: list[int]
     completion_ids: list[int]
-    logprobs: list[float] | None = None
+    logprobs: list[float] | None = field(default=None, metadata={"by": "sampler", "recorded": True})
     message: Message | None = None
     reward: float = 0.0
     step: int = 0
@@ -311,14 +281,16 @@ class Turn:
     read: str = ""
     fed: bool = False
     components: dict[str, float] = field(default_factory=dict)
-    advantages: Column | None = None
-    returns: Column | None = None
-    values: Column | None = None
-    ref_logprobs: Column | None = None
-    old_logprobs: Column | None = None
-    new_logprobs: Column | None = None
-    full_kl: Column | None = None
-    entropies: Column | None = None
+    old_logprobs: Column | None = field(default=None, metadata={"by": "policy", "recorded": True})
+    ref_logprobs: Column | None = field(
+        default=None, metadata={"by": "reference", "recorded": True}
+    )
+    values: Column | None = field(default=None, metadata={"by": "policy", "recorded": True})
+    returns: Column | None = field(default=None, metadata={"by": "credit", "recorded": True})
+    advantages: Column | None = field(default=None, metadata={"by": "credit", "recorded": True})
+    entropies: Column | None = field(default=None, metadata={"by": "policy", "recorded": True})
+    new_logprobs: Column | None = field(default=None, metadata={"by": "update", "recorded": False})
+    full_kl: Column | None = field(default=None, metadata={"by": "reference", "recorded": False})
     why: str | None = None
     """The computation of its advantage in words, if it is traced."""
     trace: dict[str, Column] | None = None
@@ -333,6 +305,15 @@ class Turn:
         """Number of forks between the first state and the one it was sampled from."""
         return self.node.count("/") + 1 if self.node else 0
 
+
+COLUMNS: dict[str, Mapping[str, Any]] = {
+    f.name: f.metadata for f in fields(Turn) if f.metadata or str(f.type) == "Column | None"
+}
+"""Column of a turn -> `by` whom it is written, and whether it is `recorded`."""
+ANNOTATED = tuple(name for name, of in COLUMNS.items() if of["by"] in ("policy", "reference"))
+"""Those that are written before credit assignment."""
+COMPUTED = tuple(name for name, of in COLUMNS.items() if of["by"] != "sampler")
+"""Those that algorithms, learners and critics write."""
 
 _reward_of = attrgetter("reward")
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.retries import Passing, Retries, one_line, retry_after
+from mrlm.core.sampling import FIELDS, SamplingParams
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.core.types import Completion, Message, Role
 from mrlm.engines.shared.calls import (
     FINAL,
     FINAL_CODES,
@@ -24,6 +25,7 @@ from mrlm.engines.shared.calls import (
     LoopClients,
     RequestPace,
     TokenUsage,
+    body_of,
     secret,
 )
 from mrlm.engines.shared.chat_messages import answer_of, as_sent
@@ -168,17 +170,12 @@ class OpenAIEngine:
         fields: dict[str, Any] = {
             "model": self.model,
             "messages": self._spoken(request.messages),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
             "seed": request.seed % (1 << 31),
         }
-        if sampling.stop:
-            fields["stop"] = list(sampling.stop)
-        more: dict[str, Any] = {self.token_limit: sampling.max_new_tokens}
-        if sampling.top_k:
-            more["top_k"] = sampling.top_k
-        if sampling.min_p:
-            more["min_p"] = sampling.min_p
+        more = body_of(sampling, self._title) | {self.token_limit: sampling.max_new_tokens}
+        for name, entry in FIELDS.items():
+            if entry.body == "set" and getattr(sampling, name) == entry.default:
+                del more[name]
         return fields | {"extra_body": more | dict(self.body)}
 
     def _spoken(self, messages: Sequence[Message]) -> list[dict[str, Any]]:

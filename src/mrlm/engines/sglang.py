@@ -42,7 +42,7 @@ class SglangEngine(ServerEngine):
             "sampling_params": {
                 "max_new_tokens": request.sampling.max_new_tokens,
                 "sampling_seed": signed(request.seed),
-                **sampling_fields(request.sampling, every_token=-1),
+                **sampling_fields(request.sampling, self.kind, every_token=-1),
             },
             "return_logprob": True,
         }

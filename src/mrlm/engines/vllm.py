@@ -65,7 +65,7 @@ class VllmEngine(ServerEngine):
             "seed": signed(request.seed),
             "logprobs": 1,
             "return_token_ids": True,
-            **sampling_fields(request.sampling, every_token=0),
+            **sampling_fields(request.sampling, self.kind, every_token=0),
         }
 
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:

@@ -12,8 +12,9 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
+from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
-from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
 from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
@@ -44,7 +45,7 @@ class WorldModelEnvironment(RowTasks, Environment):
         reward_func: one function, a list whose values are added, or `module:name`, called after
             every turn as in the environment `reward`; columns are those of the row, and
             `observation`, the model's text, and `done`. Without it there is no reward.
-        max_new_tokens, temperature, top_p, top_k, min_p, stop: sampling of observations.
+        **sampling: fields of `SamplingParams`, for observations.
         dtype, device: dtype and device of a loaded model.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.
@@ -52,6 +53,7 @@ class WorldModelEnvironment(RowTasks, Environment):
 
     reward_range: tuple[float, float] | None = (0.0, 0.0)
 
+    @takes_sampling
     def __init__(
         self,
         model: Any = None,
@@ -67,30 +69,23 @@ class WorldModelEnvironment(RowTasks, Environment):
         done_text: str | None = None,
         done_func: Any = None,
         reward_func: Any = None,
-        max_new_tokens: int = 128,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        stop: Sequence[str] = (),
         dtype: str = "float32",
         device: str = "auto",
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
+        **sampling: Any,
     ) -> None:
         _check_model(model)
         at_least("max_turns", max_turns, 1, whole=True)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = RowTable(dataset, *settings, convert=_asked)
-        drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
         path = os.fspath(model) if isinstance(model, os.PathLike) else model
         engine = registry.load("engines", "world_model")
-        self._model = engine(path, tokenizer, drawn, dtype, device)
+        self._model = engine(path, tokenizer, SamplingParams(**sampling), dtype, device)
         self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
         self._done_text = done_text
         self._done_func = user_function(done_func, "done_func")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +17,9 @@ from torch import Tensor
 
 from mrlm.core.owners import agent_label
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample, Totals, pack
+from mrlm.learn.data.batch import PART, Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.samples import effective
 from mrlm.learn.fast.double import double
-from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.mismatch import FEW, FirstLook
 from mrlm.learn.policy.policy import Policy
@@ -41,16 +39,6 @@ class AgentNumbers:
     def __init__(self) -> None:
         self._sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
         self._peaks: dict[tuple[str, tuple[str, ...]], Tensor] = {}
-
-    def at(self, loss_of: LossOf) -> LossOf:
-        """Wraps a loss function so that its per-token numbers are summed."""
-
-        def watched(batch: Batch, outputs: Outputs) -> Loss:
-            loss = loss_of(batch, outputs)
-            self.add(batch, loss)
-            return loss
-
-        return watched
 
     @torch.no_grad()
     def add(self, batch: Batch, loss: Loss) -> None:
@@ -89,34 +77,25 @@ class AgentNumbers:
         return totals
 
 
-class _Entry(NamedTuple):
-    """A name, an agent and a number."""
-
-    name: str
-    agent: str
-    value: float
-
-
-def _entries(table: Mapping[str, float]) -> list[_Entry]:
-    entries = []
-    for key, value in table.items():
-        if key.startswith(BY_AGENT):
-            name, _, agent = key.removeprefix(BY_AGENT).partition(":")
-            entries.append(_Entry(name, agent, value))
-    return entries
+def _entries(table: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Names, agents and numbers."""
+    rows = [(*key.split(":", 2), value) for key, value in table.items() if key.startswith(BY_AGENT)]
+    return [(name, agent, value) for _, name, agent, value in rows]
 
 
 def agent_means(table: Mapping[str, float], steps: int) -> dict[str, float]:
     """The numbers of each agent from the sums of `AgentNumbers.table` over all ranks: means over
-    its tokens, maxima, and its part of the loss (the mean over optimiser steps)."""
+    its tokens, maxima, and its part of the loss (the mean over optimiser steps); and the maxima of
+    the policy."""
     entries = _entries(table)
-    share = {entry.agent: entry.value for entry in entries if entry.name == _SHARE}
+    share = {agent: value for name, agent, value in entries if name == _SHARE}
     means: dict[str, float] = {}
     for name, agent, value in entries:
         name, _, rank = name.partition("@")
         key = f"{BY_AGENT}{name}:{agent}"
         if rank:
             value = max(value, means.get(key, value))
+            means[name] = max(value, means.get(name, value))
         elif name == PART:
             value /= steps
         elif share[agent]:
@@ -124,16 +103,6 @@ def agent_means(table: Mapping[str, float], steps: int) -> dict[str, float]:
         if name != _SHARE and math.isfinite(value):
             means[key] = value
     return means
-
-
-def policy_peaks(table: Mapping[str, float]) -> dict[str, float]:
-    """The policy's maxima from the same sums."""
-    peaks: dict[str, float] = {}
-    for name, _, value in _entries(table):
-        name, _, rank = name.partition("@")
-        if rank:
-            peaks[name] = max(value, peaks.get(name, value))
-    return peaks
 
 
 def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -148,9 +117,9 @@ def taken_by_agent(updates: Mapping[str, dict[str, float]]) -> dict[str, float]:
     agents: dict[str, set[str]] = {}
     for policy, metrics in updates.items():
         entries = _entries(metrics)
-        for entry in entries:
-            del metrics[f"{BY_AGENT}{entry.name}:{entry.agent}"]
-        tokens = {entry.agent: entry.value for entry in entries if entry.name == TOKENS}
+        for name, agent, _ in entries:
+            del metrics[f"{BY_AGENT}{name}:{agent}"]
+        tokens = {agent: value for name, agent, value in entries if name == TOKENS}
         agents[policy] = set(tokens)
         for name, agent, value in entries:
             if name != TOKENS:
@@ -205,9 +174,9 @@ def read_skipped(
     with policy.scoring():
         batch = pack(chosen, None, policy.pad_id, policy.device)
         outputs = policy.forward(batch)
-        loss = numbers.at(algorithm.loss)(batch, outputs)
+        loss = algorithm.loss(batch, outputs)
+        numbers.add(batch, loss)
     if main and not look.done:
         look.add(batch, outputs.logprobs)
-    table = numbers.table()
     metrics = {name: float(value) for name, value in loss.metrics.items()}
-    return metrics | policy_peaks(table) | agent_means(table, 1)
+    return metrics | agent_means(numbers.table(), 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
-from mrlm.core.types import Turn
+from mrlm.core.types import COLUMNS, Turn
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import column
 from mrlm.learn.data.batch import Batch, Sample
@@ -17,7 +17,7 @@ from mrlm.learn.data.samples import openings, samples_of
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 
-OWN = ("old_logprobs", "values", "entropies")
+OWN = [name for name in COLUMNS if COLUMNS[name]["by"] == "policy"]
 """Columns from the policy's own forward, all computed in one pass."""
 
 
@@ -101,9 +101,9 @@ def fill_own(
         if first == "values" and not others:
             return {first: policy.values(batch)}
         outputs = policy.forward(batch)
-        tensors = (outputs.logprobs, outputs.logprobs, outputs.values, outputs.entropy)
-        pairs = zip(("new_logprobs", *OWN), tensors, strict=True)
-        return {name: column for name, column in pairs if name in names and column is not None}
+        tensors = {"values": outputs.values, "entropies": outputs.entropy}
+        tensors |= dict.fromkeys(("new_logprobs", "old_logprobs"), outputs.logprobs)
+        return {name: x for name in names if (x := tensors[name]) is not None}
 
     fill_columns(policy, settings, samples, compute, names, policy.name)
 

@@ -15,14 +15,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.timing import count, span
-from mrlm.learn.agent_numbers import (
-    BY_AGENT,
-    TOKENS,
-    AgentNumbers,
-    agent_means,
-    policy_peaks,
-    read_skipped,
-)
+from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, read_skipped
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
@@ -32,7 +25,7 @@ from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
 from mrlm.learn.data.samples import effective, minibatches
-from mrlm.learn.data.trace import Trace
+from mrlm.learn.data.trace import Trace, watched
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, tried, update_together
@@ -238,7 +231,7 @@ class Learner(Trainee):
         return groups, samples
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
-        """Writes the columns in `needs` (see `ColumnName`) on this policy's turns."""
+        """Writes the columns in `needs` (of `ANNOTATED`) on this policy's turns."""
         annotate(self.weights_of, self.settings, self.spec, groups, frozenset(needs))
 
     async def rescore(self, groups: Sequence[Group]) -> None:
@@ -286,9 +279,8 @@ class Learner(Trainee):
                 if split:
                     metrics |= yield from self._gradient_parts(split, *work, reseed)
                     split = []
-                loss_of = algorithm.loss if look.done else look.at(algorithm.loss)
-                loss_of = trace.at(numbers.at(loss_of))
                 records = look, numbers, trace
+                loss_of = watched(algorithm.loss, *records)
                 history.append((yield from self._optimizer_step(*work, loss_of, records)))
                 look.done = True
             trace.write()
@@ -304,7 +296,7 @@ class Learner(Trainee):
         sums = yield StepSums(self.policy, [], rank_numbers)
         metrics |= _mean([row for row in history if row is not SKIPPED])
         metrics |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
-        metrics |= agent_means(sums, len(history)) | policy_peaks(sums) | raw(sums) | relative(sums)
+        metrics |= agent_means(sums, len(history)) | raw(sums) | relative(sums)
         metrics |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
         return metrics | {"learning_rate": rate, "optimizer_steps": float(len(history))}
 

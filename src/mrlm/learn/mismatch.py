@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
-from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.policy import Policy, random_forward
@@ -48,15 +47,6 @@ class FirstLook:
         self.done = False
         """Whether it has seen all it needs."""
         self._sums: dict[str, Tensor | float] = {}
-
-    def at(self, loss_of: LossOf) -> LossOf:
-        """Wraps a loss function so that its inputs are recorded."""
-
-        def watched(batch: Batch, outputs: Outputs) -> Loss:
-            self.add(batch, outputs.logprobs)
-            return loss_of(batch, outputs)
-
-        return watched
 
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:

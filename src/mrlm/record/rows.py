@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, cast
 
@@ -19,21 +19,13 @@ from mrlm.core.episodes import Episode
 from mrlm.core.messages import write_message
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.records import task_record
-from mrlm.core.types import Rollout, SamplingParams, Turn
+from mrlm.core.sampling import FIELDS
+from mrlm.core.types import COLUMNS, Rollout, SamplingParams, Turn
 from mrlm.record.packing import pack_column, pack_ids
 
 SCHEMA = 2
 
-COLUMNS: Mapping[str, str] = {
-    "logprobs": "logprobs",
-    "old_logprobs": "old_logprobs",
-    "ref_logprobs": "ref_logprobs",
-    "values": "values",
-    "returns": "returns",
-    "advantages": "advantages",
-    "entropies": "entropies",
-}
-"""Column of a row -> attribute of `Turn`."""
+RECORDED = [name for name, about in COLUMNS.items() if about["recorded"]]
 
 
 def episode_row(
@@ -173,7 +165,7 @@ def _turn(turn: Turn, number: int | None, previous: list[int] | None) -> dict[st
     if previous is None or not ids:
         return row
     shared = shared_prefix(previous, turn.prompt_ids)
-    columns = {name: getattr(turn, attribute) for name, attribute in COLUMNS.items()}
+    columns = {name: getattr(turn, name) for name in RECORDED}
     columns |= turn.trace or {}
     packed = {name: pack_column(column, len(ids)) for name, column in columns.items()}
     return row | {
@@ -191,18 +183,11 @@ def mean_of(column: Any) -> float | None:
     return finite(sum(numbers) / len(numbers)) if numbers else None
 
 
-_DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
-
-
 @lru_cache(maxsize=64)
 def _sampling(sampling: SamplingParams) -> Mapping[str, Any]:
     """The sampling settings that are not the default ones; not to be changed."""
-    chosen = {name: getattr(sampling, name) for name in _DEFAULTS}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in chosen.items()
-        if value != _DEFAULTS[name]
-    }
+    chosen = {n: x for n, e in FIELDS.items() if (x := getattr(sampling, n)) != e.default}
+    return chosen | ({"stop": list(sampling.stop)} if sampling.stop else {})
 
 
 def _hidden(turn: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,10 +134,10 @@ class Report:
         """The phases that took time, each with its seconds a step and its share."""
         spent = {phase: sum(table.get(phase, {}).values()) for phase in (*PHASES, OTHER)}
         whole = sum(sum(by.values()) for by in table.values()) or 1.0
+        rows = [(phase, t, about.get(phase, phase)) for phase, t in spent.items() if t]
         return [
-            (phase, f"{phase:<13}{t / self.steps:>9.3f} s {t / whole:>6.1%}  {about[phase]}")
-            for phase, t in spent.items()
-            if t
+            (phase, f"{phase:<13}{t / self.steps:>9.3f} s {t / whole:>6.1%}  {text}")
+            for phase, t, text in rows
         ]
 
     def _seconds(self, *phases: str) -> float:

@@ -21,7 +21,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
-from mrlm.learn.data.trace import Trace
+from mrlm.learn.data.trace import Trace, watched
 from mrlm.learn.fast import attention
 from mrlm.learn.fast.repeatable import repeatable, strictly
 from mrlm.learn.fast.varlen_attention import (
@@ -96,8 +96,7 @@ def step(owners: Sequence[Policy], rows: list[Sample], device: Any, way: str) ->
         loss = losses(batch, owners[0].forward(batch)).total
         loss.backward()
         return loss
-    look, trace, numbers = FirstLook(0), Trace(rows), AgentNumbers()
-    loss_of = trace.at(numbers.at(look.at(losses)))
+    loss_of = watched(losses, FirstLook(0), AgentNumbers(), Trace(rows))
     works = [
         Work(owner, pack(rows, None, 0, device), loss_of, lambda loss: loss.backward())
         for owner in owners

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Turn
-
-COLUMNS = (
-    "advantages", "returns", "values", "ref_logprobs", "old_logprobs", "new_logprobs", "full_kl",
-    "entropies",
-)  # fmt: skip
-"""The columns that learners and critics write on turns."""
+from mrlm.core.types import COMPUTED, Turn
 
 Packed = dict[str, tuple[str, tuple[int, ...], np.ndarray]]
 """Name -> type, shape and bytes of a tensor, which the object store shares without a copy."""
@@ -114,13 +108,13 @@ def turns_of(groups: Sequence[Group]) -> Iterator[Turn]:
 def written(groups: Sequence[Group], write: Callable[[], object]) -> Written:
     """The columns that `write` sets on the turns of some groups."""
     turns = list(turns_of(groups))
-    before = [[getattr(turn, name) for name in COLUMNS] for turn in turns]
+    before = [[getattr(turn, name) for name in COMPUTED] for turn in turns]
     write()
     changes: Written = []
     for number, (turn, values) in enumerate(zip(turns, before, strict=True)):
         new = {
             name: getattr(turn, name)
-            for name, old in zip(COLUMNS, values, strict=True)
+            for name, old in zip(COMPUTED, values, strict=True)
             if getattr(turn, name) is not old
         }
         if new:

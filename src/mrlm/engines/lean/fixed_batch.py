@@ -233,8 +233,7 @@ class FixedBatch(DecodingBatch):
             *(len(self.who), len(self.names), self.columns.plain, self.columns.truncates),
             *(self.columns.greedy is None, self.adapters is None),
         )
-        for name in ("temperature", "top_p", "top_k", "min_p", "greedy"):
-            setattr(self.columns, name, self._lasting(name, getattr(self.columns, name)))
+        self.columns.keep(self._lasting)
         if isinstance(self.adapters, Tensor):  # a mask, on all accelerators
             self._sampling += (self.adapters.shape[1],)
             self.adapters = self._lasting("adapters", self.adapters)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.retries import Passing, one_line, retry_after
-from mrlm.core.types import SamplingParams
+from mrlm.core.sampling import FIELDS, SamplingParams
 
 PASSING = {408, 409, 425, 429}
 """Status codes after which a retry may succeed, besides all from 500 on."""
@@ -134,16 +134,20 @@ def finished(reason: object) -> str:
     return str(reason)
 
 
-def sampling_fields(sampling: SamplingParams, every_token: int) -> dict[str, Any]:
+def body_of(sampling: SamplingParams, door: str) -> dict[str, Any]:
+    """The sampling parameters in a body of OpenAI's protocol, but for the length, whose name
+    depends on the server. Raises `ConfigError`: one that it does not have is set."""
+    names = [name for name, entry in FIELDS.items() if entry.body != "no"]
+    values = sampling.carried([*names, "max_new_tokens"], door)
+    return {name: values[name] for name in names} | {"stop": list(sampling.stop)}
+
+
+def sampling_fields(sampling: SamplingParams, door: str, every_token: int) -> dict[str, Any]:
     """Every sampling parameter but length and seed: a server may have model-specific defaults
     for missing ones. `every_token` is the server's `top_k` for no limit."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+    return body_of(sampling, door) | {
         "top_k": sampling.top_k or every_token,
-        "min_p": sampling.min_p,
         "repetition_penalty": 1.0,
-        "stop": list(sampling.stop),
         "skip_special_tokens": False,
     }
 

@@ -4,14 +4,17 @@ stop conditions. Independent of models."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrlm.core.types import Completion, SamplingParams
+from mrlm.core.sampling import OFF, SamplingParams
+from mrlm.core.types import Completion
 from mrlm.engines.shared.calls import cut
 from mrlm.learn.fast.double import double, double_dtype
 from mrlm.learn.policy.policy import Policy
@@ -81,18 +84,23 @@ class Columns:
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
         self.plain: bool = all(params.greedy or params.temperature == 1.0 for params in sampling)
         self.truncates: bool = any(params.truncates for params in sampling)
-        self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
-        self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
-        self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
+        values = [s.carried(DONE, HERE) | (OFF if s.greedy else {}) for s in sampling]
+        self.cuts: dict[str, Tensor] = {name: column([v[name] for v in values]) for name in CUTS}
         self.greedy: Tensor | None = None
         if any(greedy):
             self.greedy = torch.tensor(greedy, device=device)[rows]
+
+    def keep(self, copy: Callable[[str, Tensor | None], Any]) -> None:
+        """Replace every column by a copy, made from its name and numbers."""
+        self.temperature = copy("temperature", self.temperature)
+        self.greedy = copy("greedy", self.greedy)
+        self.cuts = {name: copy(name, numbers) for name, numbers in self.cuts.items()}
 
     def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Sample tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
         scaled = logits if self.plain else logits / self.temperature[:, None]
         if self.truncates:
-            scaled = truncated(scaled.float(), self.top_p, self.top_k, self.min_p)
+            scaled = truncated(scaled.float(), **self.cuts)
         if logits.device.type == "cpu":
             return sample(scaled.float(), uniforms, self.greedy)
         return sample_in_blocks(scaled, uniforms, self.greedy)
@@ -165,3 +173,9 @@ def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Te
     cut |= probs < min_p[:, None] * probs[:, :1]
     cut[:, 0] = False
     return logits.masked_fill(torch.zeros_like(cut).scatter(1, order, cut), -torch.inf)
+
+
+CUTS: tuple[str, ...] = tuple(signature(truncated).parameters)[1:]
+"""The truncations that are done here."""
+HERE = "an engine in this process"
+DONE = {"max_new_tokens", "temperature", "stop", *CUTS}

@@ -108,7 +108,7 @@ def _anchored(lines: Sequence[str]) -> list[tuple[int, str]]:
 
 def _last_of(lines: Sequence[str], index: int) -> bool:
     """Whether an announcement is final. "####" is; "the answer is" is one unless the last answer of
-    later lines stands alone; another one may be a step, and is one if numbers follow."""
+    later lines is a line of its own; another one may be a step, and is one if numbers follow."""
     if "####" in lines[index]:
         return True
     later = next((line for line in reversed(lines[index + 1 :]) if _answer_in(line)), None)

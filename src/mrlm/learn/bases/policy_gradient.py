@@ -16,7 +16,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
-from mrlm.learn.bases.spec import ROUNDED, ColumnName, Spec
+from mrlm.learn.bases.spec import ROUNDED, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
 from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
@@ -202,7 +202,7 @@ class PolicyGradient(Algorithm):
     @property
     def spec(self) -> Spec:
         weighted = self.importance not in ("auto", "none") and self.loss_type != "reinforce"
-        columns: dict[ColumnName, bool] = {
+        columns: dict[str, bool] = {
             "ref_logprobs": bool(self.kl_coef),
             "old_logprobs": weighted or self.recompute_old,
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.replayed import Replays
 from mrlm.core.rounds import Rounds
+from mrlm.core.types import ANNOTATED
 from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.schedule import Order
 
-ColumnName = Literal["values", "ref_logprobs", "old_logprobs", "full_kl", "entropies"]
-"""A column of numbers computed for every turn before credit assignment."""
 Topology = Literal["shared", "separate", "central", "mixed"]
 """Estimator of values. `shared`: a head on the policy. `separate`: a network per policy with the
 policy's input. `central`: one network for the team, which reads the conversations of all agents as
@@ -110,7 +110,7 @@ class Spec:
 
     Args:
         sampling: the episodes to train on.
-        columns: computed before credit.
+        columns: names of `ANNOTATED` columns, computed before credit.
         critic: estimator of values.
         scalar_head: every policy gets a scalar head, regardless of `columns`.
         unit: samples that micro-batches never split.
@@ -133,7 +133,7 @@ class Spec:
     """
 
     sampling: SamplingPlan = SamplingPlan()
-    columns: frozenset[ColumnName] = frozenset()
+    columns: frozenset[str] = frozenset()
     critic: CriticPlan = CriticPlan()
     scalar_head: bool = False
     unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
@@ -148,6 +148,10 @@ class Spec:
     leaves_out: Literal["cut", "truncated"] | None = None
     trains_answers: bool = True
     ignores_zero: bool = False
+
+    def __post_init__(self) -> None:
+        for name in {*self.columns} - {*ANNOTATED}:
+            raise ConfigError(f"Spec.columns: {name} is none of {', '.join(ANNOTATED)}")
 
     def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
         """True if the reference is set to the policy before iteration `step` (from 0), which takes

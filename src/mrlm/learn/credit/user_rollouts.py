@@ -14,7 +14,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group, team_rewards
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Role, Rollout, Task, Turn
+from mrlm.core.types import COMPUTED, Role, Rollout, Task, Turn
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.policy.policy import Policy
 
@@ -28,17 +28,6 @@ TeamReward = float | None | Mapping[str, float | None]
 is their mean, in the last joint step. `None` is a missing reward."""
 Sources = list[tuple[Rollout, list[Turn]]]
 """User rollouts, each with the turns read from it."""
-COMPUTED = (
-    "advantages",
-    "returns",
-    "values",
-    "ref_logprobs",
-    "old_logprobs",
-    "new_logprobs",
-    "full_kl",
-    "entropies",
-)
-"""Columns of a turn that are recomputed."""
 
 
 class PlayReader:

@@ -8,7 +8,7 @@ one entry per trained token of the micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from types import NoneType
@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from mrlm.core.prefixes import shared_prefix
-from mrlm.core.types import Column, Turn
+from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
 
@@ -323,7 +323,7 @@ def pack(
         "behaviour_logprobs": [t.old_logprobs if t.logprobs is None else t.logprobs for t in turns],
         "old_logprobs": [t.logprobs if t.old_logprobs is None else t.old_logprobs for t in turns],
     }
-    columns |= {name: [getattr(turn, name) for turn in turns] for name in _CREDIT[2:]}
+    columns |= {n: [getattr(t, n) for t in turns] for n in COLUMNS if n in _FLOATS[3:]}
     flat = {name: np.repeat(np.asarray(column), counts) for name, column in per_turn.items()}
     flat |= {name: joined(column, counts) for name, column in columns.items()}
     flat["place"] = ranges(starts, counts)
@@ -342,12 +342,8 @@ def pack(
     )
 
 
-_CREDIT = (
-    *("behaviour_logprobs", "old_logprobs"),
-    *("advantages", "returns", "values", "ref_logprobs"),
-)
-_FLOATS = ("temperature", *_CREDIT)
-_COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
+_COLUMNS = tuple(f.name for f in fields(Batch) if f.type == "Tensor")
+_FLOATS = _COLUMNS[_COLUMNS.index("temperature") :]
 HOST = ("sequence", "turn", "rollout", "unit", "agent", "place", "temperature")
 
 

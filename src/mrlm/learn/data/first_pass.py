@@ -6,10 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mrlm.core.types import Rollout, Turn
-
-COLUMNS = ("old_logprobs", "values", "ref_logprobs", "full_kl", "entropies")
-"""Columns that a learner or a critic writes to turns before credit assignment."""
+from mrlm.core.types import ANNOTATED, Rollout, Turn
 
 
 class FirstPass:
@@ -58,8 +55,7 @@ class FirstPass:
             self._known[key] = (forget, {})
         _, columns = self._known[key]
         for turn in turns:
-            values = {name: getattr(turn, name) for name in COLUMNS}
-            columns.setdefault(_key(turn), values)
+            columns.setdefault(_key(turn), {name: getattr(turn, name) for name in ANNOTATED})
 
     def forget(self) -> None:
         """Clears the cache: the next loss starts a new update."""

@@ -10,9 +10,25 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
+from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.fast.prefix_tree import to_device
+from mrlm.learn.mismatch import FirstLook
+
+
+def watched(loss_of: LossOf, look: FirstLook, numbers: AgentNumbers, trace: Trace) -> LossOf:
+    """A loss whose inputs and numbers are noted."""
+
+    def noted(batch: Batch, outputs: Outputs) -> Loss:
+        trace.add(batch, outputs)
+        if not look.done:
+            look.add(batch, outputs.logprobs)
+        loss = loss_of(batch, outputs)
+        numbers.add(batch, loss)
+        return loss
+
+    return noted
 
 
 class Trace:
@@ -23,19 +39,11 @@ class Trace:
         self._turns: dict[int, Turn] = {id(t): t for t in turns if t.trace is not None}
         self._seen: list[tuple[list[Turn], Tensor]] = []
 
-    def at(self, loss_of: LossOf) -> LossOf:
-        """Wraps a loss function so that its inputs are traced; the loss itself if nothing is."""
-        if not self._turns:
-            return loss_of
-
-        def traced(batch: Batch, outputs: Outputs) -> Loss:
-            self._add(batch, outputs)
-            return loss_of(batch, outputs)
-
-        return traced
-
     @torch.no_grad()
-    def _add(self, batch: Batch, outputs: Outputs) -> None:
+    def add(self, batch: Batch, outputs: Outputs) -> None:
+        """Adds a batch."""
+        if not self._turns:
+            return
         traced = np.array([id(turn) in self._turns for turn in batch.turns])
         (indices,) = np.nonzero(traced[batch.host["turn"]])
         if len(indices):

@@ -89,17 +89,11 @@ class PolicyClient:
         return [completion for part in answers for completion in part]
 
     async def _generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
+        names = pb.Sampling.DESCRIPTOR.fields_by_name
         prompts = [
             pb.Prompt(
                 token_ids=entry.prompt_ids,
-                sampling=pb.Sampling(
-                    max_new_tokens=entry.sampling.max_new_tokens,
-                    temperature=entry.sampling.temperature,
-                    top_p=entry.sampling.top_p,
-                    top_k=entry.sampling.top_k,
-                    min_p=entry.sampling.min_p,
-                    stop=entry.sampling.stop,
-                ),
+                sampling=pb.Sampling(**entry.sampling.carried(names, self._title)),
                 seed=entry.seed % (1 << 64),
             )
             for entry in requests

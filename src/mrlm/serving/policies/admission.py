@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal
 
 from mrlm.core.errors import MRLMError
-from mrlm.core.types import SamplingParams
+from mrlm.core.sampling import FIELDS, SamplingParams
 
 CHARACTERS_PER_TOKEN = 16
 """Most characters per prompt token, on average; a text longer than that times the context length is
 rejected before it is tokenised."""
-
+HIGHEST = {"temperature": 100}
+"""Bounds of a server for sampling parameters that have none."""
 
 Kind = Literal[
     "unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden",
@@ -100,19 +102,16 @@ def check_size(characters: int, max_context: int) -> None:
 
 def checked_sampling(sampling: SamplingParams) -> SamplingParams:
     """Check sampling parameters for use by an engine. Raises `Refusal`: one is out of range."""
-    ranges: list[tuple[str, bool, str]] = [
-        ("max_new_tokens", sampling.max_new_tokens >= 1, "at least 1"),
-        ("temperature", 0 <= sampling.temperature <= 100, "from 0 to 100"),
-        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
-        ("top_k", sampling.top_k >= 0, "at least 0, which is off"),
-        ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
-        (
-            "stop",
-            len(sampling.stop) <= 16 and all(0 < len(text) <= 1000 for text in sampling.stop),
-            "at most 16 texts of 1 to 1000 characters",
-        ),
-    ]
-    for name, good, allowed in ranges:
+    for name, entry in FIELDS.items():
+        value = getattr(sampling, name)
+        if entry.kind is tuple:
+            good = len(value) <= 16 and all(0 < len(text) <= 1000 for text in value)
+            allowed = "at most 16 texts of 1 to 1000 characters"
+        else:
+            low, high = entry.low, HIGHEST.get(name, entry.high)
+            good = (low < value if entry.above else low <= value) and value <= high
+            allowed = f"at least {low:g}" if isinf(high) else f"from {low:g} to {high:g}"
+            allowed = f"above {low:g} and at most {high:g}" if entry.above else allowed
         if not good:
             raise Refusal("bad", f"{name} must be {allowed}", name)
     return sampling

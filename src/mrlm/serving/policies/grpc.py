@@ -16,8 +16,10 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from mrlm.core.types import Completion, SamplingParams
+from mrlm.core.sampling import OFF, SamplingParams
+from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.policies.admission import Refusal, checked_sampling, count_repeated
@@ -164,21 +166,13 @@ def _info(served: ServedPolicy) -> Any:
 
 def _request(policy: str, prompt: Any) -> Request:
     sent = prompt.sampling
-    return Request(
-        policy,
-        list(prompt.token_ids),
-        checked_sampling(
-            SamplingParams(
-                max_new_tokens=sent.max_new_tokens,
-                temperature=sent.temperature,
-                top_p=sent.top_p or 1.0,  # 0: not set by an old client
-                top_k=sent.top_k,
-                min_p=sent.min_p,
-                stop=tuple(sent.stop),
-            )
-        ),
-        prompt.seed,
-    )
+    if len(UnknownFieldSet(sent)):
+        text = "the client has a sampling parameter that this server does not know"
+        raise Refusal("bad", text, "sampling")
+    values: dict[str, Any] = {name: getattr(sent, name) for name in sent.DESCRIPTOR.fields_by_name}
+    values |= {name: off for name, off in OFF.items() if not values.get(name)}  # by old clients
+    sampling = checked_sampling(SamplingParams(**values))
+    return Request(policy, list(prompt.token_ids), sampling, prompt.seed)
 
 
 @asynccontextmanager

@@ -14,9 +14,10 @@ from typing import Any
 from mrlm.core.chat import Chat
 from mrlm.core.errors import DataError
 from mrlm.core.messages import read_message
+from mrlm.core.sampling import FIELDS, SamplingParams
 from mrlm.core.thoughts import without_thoughts
 from mrlm.core.tool_calls import ToolCall, blocks_in
-from mrlm.core.types import Completion, Message, SamplingParams
+from mrlm.core.types import Completion, Message
 from mrlm.record.vocabulary import token_bytes
 from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
@@ -24,8 +25,8 @@ JSON = dict[str, Any]
 DONE: frozenset[str] = frozenset(
     (
         "model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options",
-        "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p",
-        "top_k", "min_p", "stop", "return_token_ids",
+        "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "return_token_ids",
+        *(FIELDS.keys() - {"max_new_tokens"}),
     )
 )  # fmt: skip
 """Fields that are carried out."""
@@ -141,17 +142,15 @@ class Fields:
         return value % (1 << 64)
 
     def sampling(self, max_new_tokens: int) -> SamplingParams:
-        """Sampling parameters. `top_k` may be 0 or -1 for off."""
-        return checked_sampling(
-            SamplingParams(
-                max_new_tokens=max_new_tokens,
-                temperature=self.number("temperature", 1.0),
-                top_p=self.number("top_p", 1.0),
-                top_k=max(0, self.whole("top_k", 0, -1, 1 << 31)),
-                min_p=self.number("min_p", 0.0),
-                stop=self.texts("stop"),
-            )
-        )
+        """Sampling parameters. Whole numbers (`top_k`) may be 0 or -1 for off."""
+        read: dict[type, Callable[..., Any]] = {
+            int: lambda name, off: max(0, self.whole(name, off, -1, 1 << 31)),
+            float: self.number,
+            tuple: lambda name, _: self.texts(name),
+        }
+        names = [name for name in FIELDS if name != "max_new_tokens"]
+        values = {name: read[FIELDS[name].kind](name, FIELDS[name].default) for name in names}
+        return checked_sampling(SamplingParams(max_new_tokens, **values))
 
     def wants_usage(self) -> bool:
         """Whether a streamed answer ends with the token counts."""

@@ -34,11 +34,13 @@ export function boundsOf(config) {
   return found
 }
 
+const PLAIN = ["max_new_tokens", "temperature", "stop"]
+/** A record has the sampling parameters that are not off. */
 const truncates = ({ sampling = {}, lag }, ratio) =>
   lag > 0 ||
   (ratio &&
-    sampling.greedy !== true &&
-    (sampling.top_p < 1 || sampling.top_k > 0 || sampling.min_p > 0))
+    sampling.temperature !== 0 &&
+    Object.keys(sampling).some((name) => !PLAIN.includes(name)))
 
 /**
  * What the loss clips of a turn: for each token nothing or a reason. The ratio is that of the last
