@@ -17,7 +17,8 @@ from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
-from mrlm.build.run import arithmetic_of, build, plan_of
+from mrlm.build.run import arithmetic_of, build, plan_of, run_of
+from mrlm.build.run_plan import RunPlan
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.core.errors import ConfigError
@@ -61,8 +62,8 @@ def run_experiment(
     """
     if not isinstance(config, ExperimentConfig):
         raise ConfigError(
-            f"run_experiment: config is a {type(config).__name__}; give an ExperimentConfig, such as "
-            "mrlm.load_config of a file, or mrlm.ExperimentConfig(**settings)"
+            f"run_experiment: config is a {type(config).__name__}; give an ExperimentConfig, such "
+            "as mrlm.load_config of a file, or mrlm.ExperimentConfig(**settings)"
         )
     callbacks = adapted(callbacks)
     peers = join(config.distributed)
@@ -72,10 +73,11 @@ def run_experiment(
         checkpoint = Path(resume).expanduser() if resume else None
         return closed(build(config, LiveObjects(callbacks=callbacks), checkpoint))
     folder = run_folder(config)
-    refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
+    checked = [_checked(name, stage, peers) for name, stage in stages]
+    refuse_idle(*(reasons for _, reasons in checked))
     peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
     try:
-        return _run_stages(config, folder, resume, callbacks, peers)
+        return _run_stages(config, [plan for plan, _ in checked], folder, resume, callbacks, peers)
     finally:
         if peers.main:
             unlock(folder)
@@ -83,12 +85,14 @@ def run_experiment(
 
 def _run_stages(
     config: ExperimentConfig,
+    plans: list[RunPlan],
     folder: Path,
     resume: str | os.PathLike[str] | None,
     callbacks: Sequence[Callback],
     peers: Peers,
 ) -> TrainResult:
-    """Run the stages of an experiment that are not finished, in its folder."""
+    """Run the stages of an experiment that are not finished, in its folder. Each of the `plans` is
+    left to its run."""
     stages = config.stage_configs()
     results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
@@ -96,11 +100,11 @@ def _run_stages(
     for index, (name, stage) in enumerate(stages):
         stage_folder = folder / f"{index + 1}-{name}"
         title = f"{config.experiment_name}-{name}"
-        stage = stage.merged(
-            {"output_dir": str(stage_folder), "experiment_name": title, "stages": []}
-        )
-        stage = _with_stages(stage, folder, [label for label, _ in stages[:index]])
+        plan = plans.pop(0)
         parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
+        placed = _with_stages(stage, folder, [label for label, _ in stages[:index]])
+        again = placed is not stage or _lends(stage, parts)
+        stage = _titled(placed, title, stage_folder)
         if resume is not None and peers.first(
             partial(_finished, stage_folder, stage, index == len(stages) - 1)
         ):
@@ -111,11 +115,16 @@ def _run_stages(
             )
             if unfinished:
                 _check_resumable(stage, stage_folder)
-            run = build(stage, parts, stage_folder if unfinished else None, checked=False)
+            joined = join(stage.distributed)
+            if again:  # an environment has a model of an earlier stage
+                plan = plan_of(stage, parts, joined)
+            else:
+                plan.config, plan.parts, plan.peers = with_precision(stage), parts, joined
+            run = run_of(plan, stage, stage_folder if unfinished else None)
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
-        if stage.algorithm_settings().spec.scalar_head:
+        if plan.spec.scalar_head:
             continue  # it trained a scorer: the next stage starts from the policies before it
         trained = model_folders(stage_folder / "final") or {"policy": str(stage_folder / "final")}
         before = {label for label, section in stage.policies.items() if section.trainable}
@@ -212,17 +221,30 @@ def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
     return TrainResult(latest(rows), rows, folder)
 
 
-def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
-    """Check, before anything is trained or moved, that a stage can run; returns its settings."""
+def _checked(name: str, stage: ExperimentConfig, peers: Peers) -> tuple[RunPlan, Verdicts]:
+    """The plan of a stage, checked before anything is trained or moved, and its settings."""
     try:
-        plan = plan_of(stage, LiveObjects())
+        plan = plan_of(stage, LiveObjects(), peers)
         for section in plan.assignment.policies.values():
             if section.endpoint is not None:
                 continue
             load_tokenizer(section.model or stage.model.model_name_or_path)
-        return verdicts(plan)
+        return plan, verdicts(plan)
     except ConfigError as error:
         raise type(error)(f"stage {name}: {error}") from error
+
+
+def _lends(stage: ExperimentConfig, parts: LiveObjects) -> bool:
+    """Whether an environment of a stage has one of the models with which it begins."""
+    sections = [*stage.environments, *stage.evaluation.environments]
+    return any(section.lent_policy in parts.models for section in sections)
+
+
+def _titled(stage: ExperimentConfig, title: str, folder: Path) -> ExperimentConfig:
+    """A stage as an experiment of its own, in its folder."""
+    stage = stage.model_copy()
+    stage.experiment_name, stage.output_dir = title, str(folder)
+    return stage
 
 
 def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
@@ -299,10 +321,12 @@ def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -
         return str(folder / f"{before.index(name) + 1}-{name}/final")
 
     sections = stage.given()
-    changes: dict[str, Any] = {"environments": list(map(place, sections.get("environments", [])))}
-    if watched := sections.get("evaluation", {}).get("environments"):
-        changes["evaluation"] = {"environments": list(map(place, watched))}
-    return stage.merged(changes)
+    trained_on = sections.get("environments", [])
+    watched = sections.get("evaluation", {}).get("environments", [])
+    placed, watched_placed = [*map(place, trained_on)], [*map(place, watched)]
+    if (placed, watched_placed) == (trained_on, watched):
+        return stage
+    return stage.merged({"environments": placed, "evaluation": {"environments": watched_placed}})
 
 
 def _link_final(folder: Path, last: Path) -> None:

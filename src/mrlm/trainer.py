@@ -226,7 +226,7 @@ class Trainer:
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
         if fields or overrides or words:
-            config = config.joined(overrides | words, fields)
+            config = config.merged(overrides | words, fields, replacing=False)
         settings = config.algorithm_settings()
         explicit |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
         if self.args_class is not None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import RunFacts, judged
-from mrlm.learn.bases.agent_critic import AgentCritic
 from places import FIXTURES
 
 TABLE = FIXTURES / "algorithm_settings.yaml"
@@ -164,7 +164,7 @@ def test_a_setting_changes_something_where_it_says_so(algorithm: str, setting: s
             assert (judged(settings, [setting], known)[setting] is None) is matters, run
 
 
-BASES = {"ppo": (AgentCritic,)}
+BASES = {"grpo": (GroupRelative,)}
 """Base classes whose settings an algorithm was the first to have."""
 
 

@@ -402,13 +402,29 @@ def test_a_circle_is_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_a_class_name_means_one_thing() -> None:
+def test_a_class_name_means_one_thing_and_has_few_levels() -> None:
     places: dict[str, list[str]] = defaultdict(list)
+    bases: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and "mrlm_pb2" not in path.name:
                 places[node.name].append(path.relative_to(ROOT).as_posix())
+                texts = [ast.unparse(base).split("[")[0] for base in node.bases]
+                bases[node.name] = [text.rpartition(".")[2] for text in texts]
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+    deep = {name: levels(bases, name) for name in bases}
+    assert [name for name, number in deep.items() if number > 4] == []
+    assert len([name for name, number in deep.items() if number == 4]) <= 20
+
+
+def levels(bases: dict[str, list[str]], name: str) -> int:
+    """Classes of our own in the longest line from a class to a base without one, both counted."""
+    return 1 + max((levels(bases, base) for base in bases[name] if base in bases), default=0)
+
+
+def test_levels_are_counted_along_the_longest_line() -> None:
+    bases = {"A": ["Exception"], "B": ["A"], "Part": [], "C": ["Part", "B"]}
+    assert [levels(bases, name) for name in bases] == [1, 2, 1, 3]
 
 
 def private(source: str) -> set[str]:

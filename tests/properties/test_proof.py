@@ -17,7 +17,7 @@ from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
 from mrlm.core.sync_async import run_async
-from mrlm.engines.lean.changes import Changes
+from mrlm.engines.lean.copies import Changes
 from mrlm.learn.policy.digest import CHUNK, digests
 from mrlm.train import iterate, train
 from mrlm.training.run import Run

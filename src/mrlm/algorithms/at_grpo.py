@@ -19,12 +19,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.explain import against
 from mrlm.learn.credit.groups import members, trained_turns
@@ -32,7 +33,7 @@ from mrlm.learn.credit.tree_returns import Node, by_state
 
 
 @settings
-class ATGRPO(GRPO):
+class ATGRPO(GroupRelative, PolicyGradient):
     """`A = (R - mean) / (std + 1e-6)` over the K answers that one agent gave to one state, with `R
     = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's surrogate.
 

@@ -22,11 +22,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.replayed import Replays
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import Member, assign, members, several, trained_turns
@@ -37,7 +38,7 @@ Without = Mapping[frozenset[str], float]
 
 
 @settings
-class CCPO(GRPO):
+class CCPO(GroupRelative, PolicyGradient):
     """`A = (C - mean) / (std + 1e-6)` with `C = team_coef R + credit_coef (R - R_without)` over an
     agent's rollouts of one task (arXiv 2603.21563): the marginal contribution of the agent to the
     outcome of the episode. Then GRPO's surrogate. A rollout without a successful replay is left

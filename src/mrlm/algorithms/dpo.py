@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -23,17 +23,26 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.preference import Preferences, margins, pair_parts
+from mrlm.learn.bases.algorithm import Algorithm, settings
+from mrlm.learn.bases.preference import (
+    PAIRS,
+    PreferencePair,
+    credit_pairs,
+    margins,
+    pair_parts,
+    pair_samples,
+    row_pairs,
+)
 from mrlm.learn.bases.spec import Spec
-from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample
 
 
 @settings
-class DPO(Preferences):
+class DPO(Algorithm):
     """Raise the chosen answer over the rejected one, relative to a frozen reference (arXiv
     2305.18290, eq. 7).
 
@@ -64,6 +73,7 @@ class DPO(Preferences):
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     normalize_lengths: bool = True
     ref_update_freq: int = Field(default=0, ge=0)
+    group_size: int = Field(default=2, ge=2)
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "label_smoothing": Matters(
@@ -77,6 +87,7 @@ class DPO(Preferences):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.pairs: list[PreferencePair] = []
         if self.label_smoothing and self.loss_type not in ("sigmoid", "robust"):
             raise ConfigError(
                 f"label_smoothing={self.label_smoothing:g} is not used by "
@@ -87,7 +98,19 @@ class DPO(Preferences):
     @property
     def spec(self) -> Spec:
         columns = frozenset({"ref_logprobs"})
-        return replace(super().spec, columns=columns, renew_reference=self.ref_update_freq)
+        return replace(PAIRS, columns=columns, renew_reference=self.ref_update_freq)
+
+    # -- credit -----------------------------------------------------------------------------------
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.pairs, self.metrics = credit_pairs(groups, self.pairs_of)
+
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
+        """The number of possible pairs of a group, and its usable pairs."""
+        return len(group.agents), row_pairs(group)
+
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        return pair_samples(self.pairs, policy)
 
     # -- loss --------------------------------------------------------------------------------------
 

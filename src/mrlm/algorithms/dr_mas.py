@@ -17,11 +17,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.baselines import compare, exact_mean
 from mrlm.learn.credit.groups import Member, members, sides, trained_turns
 
@@ -30,7 +31,7 @@ VALID = ("valid", "legal")
 
 
 @settings
-class DrMAS(GRPO):
+class DrMAS(GroupRelative, PolicyGradient):
     """`A = (R - mean_k) / (std_k + 1e-6)` over all turns of one agent in all episodes of one task
     (arXiv 2602.08847), so that agents of different reward scales or numbers of turns do not disturb
     each other's gradients.

@@ -31,7 +31,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.bases.steps import GroupFilter
@@ -39,6 +39,7 @@ from mrlm.learn.credit.explain import against, because
 from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
+    Member,
     all_members,
     assign,
     centred,
@@ -57,14 +58,10 @@ def _scale(value: object) -> object:
 
 
 @settings
-class GRPO(PolicyGradient, GroupFilter):
-    """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
-    section 4.1), the same for every token; then a clipped surrogate. Groups whose rewards are all
-    equal, or that have one member left, get exactly 0.
-
-    `scale_rewards="none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv 2503.20783), which does not
-    amplify groups with nearly equal rewards; `"batch"` divides by the standard deviation over all
-    tasks. No reference is kept unless `kl_coef` is set; its KL is then part of the loss.
+class GroupRelative(Algorithm, GroupFilter):
+    """Base of algorithms that compare the rollouts of one task with one another, and leave the loss
+    to a second base. A refinement gives other scores (`score`) or another comparison
+    (`credit_group`).
 
     Args:
         scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.
@@ -139,6 +136,7 @@ class GRPO(PolicyGradient, GroupFilter):
         return replace(super().spec, sampling=sampling, leaves_out=masked)
 
     def keeps(self, group: Group) -> bool:
+        assert isinstance(self, PolicyGradient)
         clear([group])
         with self.reshaped([group]):
             self.credit_group(group)
@@ -164,15 +162,15 @@ class GRPO(PolicyGradient, GroupFilter):
 
     def credit_group(self, group: Group) -> None:
         for side_members in sides(members(group), self.key).values():
-            scores = [self.score(*member) for member in side_members]
-            advantages = (
-                self.compared(scores) if several(side_members) else np.zeros(len(side_members))
-            )
-            for (_, rollout), score, advantage in zip(
-                side_members, scores, advantages, strict=True
-            ):
-                assign(rollout, advantage)
-                against(trained_turns(rollout), score, scores, advantage)
+            self.credit_side(side_members)
+
+    def credit_side(self, side: Sequence[Member]) -> None:
+        """Credit of rollouts that are compared with one another."""
+        scores = [self.score(*member) for member in side]
+        advantages = self.compared(scores) if several(side) else np.zeros(len(side))
+        for (_, rollout), score, advantage in zip(side, scores, advantages, strict=True):
+            assign(rollout, advantage)
+            against(trained_turns(rollout), score, scores, advantage)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         everyone = sides(all_members(groups), self.key)
@@ -190,6 +188,18 @@ class GRPO(PolicyGradient, GroupFilter):
                     because(turn, "/ batch deviation {} = {:+}", scale, turn.advantages)
                 if self.mask_truncated and turn.finish_reason == "length":
                     turn.advantages = None
+
+
+@settings
+class GRPO(GroupRelative, PolicyGradient):
+    """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
+    section 4.1), the same for every token; then a clipped surrogate. Groups whose rewards are all
+    equal, or that have one member left, get exactly 0.
+
+    `scale_rewards="none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv 2503.20783), which does not
+    amplify groups with nearly equal rewards; `"batch"` divides by the standard deviation over all
+    tasks. No reference is kept unless `kl_coef` is set; its KL is then part of the loss.
+    """
 
 
 PLUGIN = GRPO

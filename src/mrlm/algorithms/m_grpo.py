@@ -22,17 +22,18 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Group
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import check_agent, settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.explain import against, because
-from mrlm.learn.credit.groups import Member, assign, members, several, trained_turns
+from mrlm.learn.credit.groups import Member, members, several, trained_turns
 
 
 @settings
-class MGRPO(GRPO):
+class MGRPO(GroupRelative, PolicyGradient):
     """`A = (R - mean) / (std + 1e-6)` in two levels (arXiv 2511.13288): the planner's rewards over
     the episodes of a task; and for each sub-agent the scores of all its calls in these episodes,
     `planner_coef R + (1 - planner_coef) r` with the planner's reward of the episode and the
@@ -68,17 +69,7 @@ class MGRPO(GRPO):
         planner = self.planner or group.agents[0]
         for agent, agent_members in members(group).items():
             if agent == planner:
-                scores = [self.score(*member) for member in agent_members]
-                advantages = (
-                    self.compared(scores)
-                    if several(agent_members)
-                    else np.zeros(len(agent_members))
-                )
-                for (_, rollout), score, advantage in zip(
-                    agent_members, scores, advantages, strict=True
-                ):
-                    assign(rollout, advantage)
-                    against(trained_turns(rollout), score, scores, advantage)
+                self.credit_side(agent_members)
             else:
                 self._credit_calls(agent_members, planner)
 

@@ -16,25 +16,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
-from mrlm.core.episodes import Episode, Group
-from mrlm.learn import ops
-from mrlm.learn.bases.actor_critic import ActorCritic, Level
+from mrlm.core.episodes import Group
+from mrlm.learn.bases.actor_critic import (
+    ActorCritic,
+    Level,
+    credit_joint_steps,
+    trainable_steps,
+)
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import Topology
-from mrlm.learn.credit.explain import explain_estimate
-from mrlm.learn.credit.groups import state_value
-from mrlm.learn.credit.joint_steps import JointStep, joint_steps
-from mrlm.learn.critics.critic import TEAM
 
 
 @settings
-class MAPPO(ActorCritic):
+class MAPPO(ActorCritic, PolicyGradient):
     """Generalised advantage estimates over the joint steps of an episode, from the team's rewards
     and the values of a central critic; every agent that acted in a joint step gets the same
     advantage, for each of its tokens (arXiv 2103.01955; a central critic of language models in
@@ -56,45 +55,7 @@ class MAPPO(ActorCritic):
     also: ClassVar[Mapping[str, Mapping[str, Any]]] = {"MAAC": {"loss_type": "reinforce"}}
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]
-        played = [(episode, steps) for episode, steps in played if steps]
-        steps = [step for _, episode_steps in played for step in episode_steps]
-        mean, std = self.units_of(TEAM)
-        values = np.array([state_value(step.turns[0]) for step in steps]) * std + mean
-        lengths = [len(episode_steps) for _, episode_steps in played]
-        after = values[np.cumsum(lengths, dtype=np.int64) - 1]  # the last value of each episode
-        goes_on = [episode.status == "truncated" for episode, _ in played]
-        advantages = ops.gae(
-            np.array([step.reward for step in steps]),
-            values,
-            lengths,
-            np.array([step.discount for step in steps]),
-            self.gae_lambda,
-            after * goes_on if self.bootstrap_on_truncation else 0.0,
-        )
-        returns = advantages + values
-        self.observe_returns({TEAM: returns})
-        self.explain({TEAM: returns}, {TEAM: advantages})
-        scaled = self._scaled(advantages, steps)
-        for step, advantage, target, value in zip(steps, scaled, returns, values, strict=True):
-            for turn in step.turns:
-                turn.returns = float(target)
-            for turn in step.trained:
-                turn.advantages = float(advantage)
-                explain_estimate(turn, target, value)
-
-    def _steps(self, episode: Episode) -> list[JointStep]:
-        """The joint steps of an episode; empty if it cannot be trained on."""
-        steps = joint_steps(episode, self.gamma)
-        finite = all(math.isfinite(step.reward) for step in steps)
-        return steps if finite and any(step.trained for step in steps) else []
-
-    def _scaled(self, advantages: np.ndarray, steps: Sequence[JointStep]) -> np.ndarray:
-        if not self.whiten_advantages:
-            return advantages
-        acted = np.array([bool(step.trained) for step in steps], dtype=bool)
-        moments = ops.global_moments({"team": advantages[acted]})
-        return ops.whiten(advantages, moments=moments["team"]) if steps else advantages
+        credit_joint_steps(self, groups, partial(trainable_steps, gamma=self.gamma))
 
 
 PLUGIN = MAPPO

@@ -20,16 +20,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.baselines import compare
 from mrlm.learn.credit.groups import discounted, members, sides, team_rewards, trained_turns
 
 
 @settings
-class MARSHAL(GRPO):
+class MARSHAL(GroupRelative, PolicyGradient):
     """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` the agent's return from its turn `t` to the
     end of the episode, and mean and standard deviation over the turns of that role in the episodes
     of the task (arXiv 2510.15414), so that an intermediate reward counts for the turns before it

@@ -18,16 +18,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Group
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.learn.bases.algorithm import check_agent, settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.explain import against
 from mrlm.learn.credit.groups import assign, trained_turns
 
 
 @settings
-class MATPO(GRPO):
+class MATPO(GroupRelative, PolicyGradient):
     """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every worker rollout
     in the same episode gets the same advantage (arXiv 2510.04678), whatever its own rewards. Losses
     are averaged over all tokens of planner and workers. Separate policies and a frozen planner are

@@ -18,16 +18,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.policy_gradient import LossType
+from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.ops import Aggregation
 
 
 @settings
-class ReMA(GRPO):
+class ReMA(GroupRelative, PolicyGradient):
     """GRPO's advantage on the team's reward in a surrogate over turns (arXiv 2503.09501): the ratio
     is `exp(mean(l - o))` over the tokens of a turn, with the exponent at most 3, clipped on both
     sides; a negative advantage costs at most 3 times itself (`dual_clip`). A single token of a long

@@ -26,13 +26,15 @@ from torch.nn.functional import logsigmoid
 
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.preference import (
+    PAIRS,
     PreferencePair,
-    Preferences,
+    credit_pairs,
     margins,
     pair_parts,
     pair_samples,
+    row_pairs,
     scored,
 )
 from mrlm.learn.bases.spec import Spec
@@ -40,7 +42,7 @@ from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample
 
 
 @settings
-class BradleyTerry(Preferences):
+class BradleyTerry(Algorithm):
     """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, the output of a head
     on the policy at the last token of a conversation, minimise
 
@@ -55,6 +57,7 @@ class BradleyTerry(Preferences):
     """
 
     center_rewards_coefficient: float = Field(default=0.0, ge=0)
+    group_size: int = Field(default=2, ge=2)
 
     default_learning_rate: ClassVar[float] = 1e-5
 
@@ -62,7 +65,12 @@ class BradleyTerry(Preferences):
 
     @property
     def spec(self) -> Spec:
-        return replace(super().spec, scalar_head=True)
+        return replace(PAIRS, scalar_head=True)
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.pairs, self.metrics = credit_pairs(
+            groups, lambda group: (len(group.agents), row_pairs(group))
+        )
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
         ends = [

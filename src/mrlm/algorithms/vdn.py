@@ -30,11 +30,17 @@ from pydantic import Field
 from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.algorithms.mappo import MAPPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
+from mrlm.learn.bases.actor_critic import (
+    ActorCritic,
+    Level,
+    credit_joint_steps,
+    trainable_steps,
+)
 from mrlm.learn.bases.algorithm import settings
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import Refinement
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
@@ -46,7 +52,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
 @settings
-class VDN(MAPPO, Refinement):
+class VDN(ActorCritic, PolicyGradient, Refinement):
     """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
     1706.05296), fitted to the team's rewards alone, gives each agent credit for its own messages.
     There is no table of action values to maximise over: values are predicted from text, `v_i` from
@@ -94,6 +100,7 @@ class VDN(MAPPO, Refinement):
     critic_epochs: int | None = Field(default=32, ge=1)
 
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
+    levels: ClassVar[tuple[Level, ...]] = ("turn",)
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "improve": Matters(
@@ -161,8 +168,11 @@ class VDN(MAPPO, Refinement):
 
     # -- credit -----------------------------------------------------------------------------------
 
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        credit_joint_steps(self, groups, self._steps)
+
     def _steps(self, episode: Episode) -> list[JointStep]:
-        steps = super()._steps(episode)
+        steps = trainable_steps(episode, self.gamma)
         return steps if self.mode == "vdac" else [as_one(part) for part in in_rounds(steps)]
 
     def explain(

@@ -35,7 +35,8 @@ def with_parts(
         changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
         config = config.merged({"training": changes})
     if isinstance(external_transition, str):
-        return config.joined({"workflow.external_transition": external_transition})
+        transition = {"workflow.external_transition": external_transition}
+        return config.merged(transition, replacing=False)
     parts.external_transition = external_transition
     return config
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,10 +103,6 @@ _Shown = tuple[str, Any, Sequence[int], Sequence[int], bool]
 """Agent, its tokenizer, ids of a prompt and of its completion, and whether it is trained."""
 
 
-class _Seen(EndpointError):
-    """No further answer: every agent's first prompt is known."""
-
-
 @dataclass
 class _Tokenized:
     """A policy without its weights."""
@@ -130,7 +125,7 @@ class _Prompts:
         for request, answer in zip(requests, answers, strict=True):
             self.found.setdefault(str(request.key[-2]), (request, answer))
         if all(agent in self.found for agent in self.agents):
-            raise _Seen("")
+            raise EndpointError("the first prompts of all agents are known")
         return answers
 
     @property
@@ -224,8 +219,11 @@ def _first_turns(plan: RunPlan, rows: int = 1) -> Iterator[_Shown]:
     if plan.rows is not None:
         yield from _of_rows(plan, settings_of, engines, rows)
         return
-    with suppress(_Seen):
+    try:
         run_async(play_of(plan, settings_of, engines).take(1))
+    except EndpointError:
+        if not all(agent in exchanges for agent in agents):
+            raise
     for agent, (request, answer) in exchanges.items():
         tokenizer = policies[request.policy].chat.tokenizer
         trained = settings_of[agent].trained and plan.spec.trains_answers

@@ -86,11 +86,22 @@ def build(
         ConfigError: something requested does not exist or does not fit; nothing has been written
             then.
     """
-    peers = join(config.distributed)
-    plan = plan_of(config, parts or LiveObjects(), peers)
-    peers.first(lambda: check_free(run_folder(config)))
+    plan = plan_of(config, parts or LiveObjects(), join(config.distributed))
     if checked and resume is None:
         refuse_idle({k: why for k, why in verdicts(plan).items() if k not in plan.parts.usual})
+    return run_of(plan, config, resume)
+
+
+def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
+    """Builds the run of a plan.
+
+    Args:
+        plan: of the run.
+        config: the config of which it was made.
+        resume: a run folder or checkpoint to continue from.
+    """
+    peers = plan.peers
+    peers.first(lambda: check_free(run_folder(config)))
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if not (config.distributed.enabled and config.distributed.strategy == "ray"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from mrlm.config import comparison, normalize, paths, yaml
 from mrlm.config.base import FileName, Section
@@ -73,6 +73,10 @@ class ExperimentConfig(Section):
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the previous weights."""
+    _stage_configs: tuple[list[Any], list[tuple[str, ExperimentConfig]]] = PrivateAttr(
+        default_factory=lambda: ([], [])
+    )
+    """The configs of the stages, after the set values of which they were made, and their own."""
 
     if TYPE_CHECKING:
 
@@ -119,39 +123,33 @@ class ExperimentConfig(Section):
                 values[key] = changed
         return values
 
-    def merged(self, changes: Mapping[str, Any]) -> ExperimentConfig:
+    def merged(
+        self,
+        changes: Mapping[str, Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        replacing: bool = True,
+    ) -> ExperimentConfig:
         """A copy of this config with changes.
 
         Args:
             changes: nested mappings, dotted paths (`{"training.seed": 1}`) and flat words, in any
                 combination; mappings are merged, lists are replaced.
+            fields: settings of the run's algorithm.
+            replacing: whether set values may change; else a second value is an error that shows
+                both.
 
         Raises:
             ConfigError: the changes or the result are invalid.
         """
         base = self.given()
-        return ExperimentConfig(
-            **normalize.merge(base, normalize.normalise(_nested(changes), base=base))
-        )
-
-    def joined(
-        self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
-    ) -> ExperimentConfig:
-        """A copy of this config with changes that must not contradict set values.
-
-        Args:
-            changes: as for `merged`.
-            fields: settings of the run's algorithm.
-
-        Raises:
-            ConfigError: a setting with two values (both are shown), or an invalid one.
-        """
-        base = self.given()
-        tree = normalize.NestedSettings(base)
-        section = normalize.section_key(self.training.algorithm)
-        below = normalize.merge(base, {section: dict(fields or {})})
+        settings = {normalize.section_key(self.training.algorithm): dict(fields)} if fields else {}
+        below = normalize.merge(base, settings)
         changed = normalize.normalise(_nested(changes), base=below)
-        for part in (changed, {section: dict(fields or {})}):
+        if replacing:
+            return ExperimentConfig(**normalize.merge(below, changed))
+        tree = normalize.NestedSettings(base)
+        for part in (changed, settings):
             for path, value in normalize.leaves(part):
                 tree.put(path, value, "given beside the config")
         return ExperimentConfig(**tree.data)
@@ -165,7 +163,18 @@ class ExperimentConfig(Section):
         """
         if not self.stages:
             return [("", self)]
-        base = {key: value for key, value in self.given().items() if key != "stages"}
+        whole = self.given()
+        made, stages = self._stage_configs
+        if made != [whole, *(stage.given() for _, stage in stages)]:  # first, or assigned to since
+            stages = self._made_stages(whole)
+            self._stage_configs = [whole, *(stage.given() for _, stage in stages)], stages
+        runs: list[tuple[str, ExperimentConfig]] = []
+        for section, (_, stage) in zip(self.stages, stages, strict=True):
+            runs.append((section.name, stage))
+        return runs
+
+    def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, ExperimentConfig]]:
+        base = {key: value for key, value in values.items() if key != "stages"}
         runs: list[tuple[str, ExperimentConfig]] = []
         used: set[str] = {normalize.section_key(self.training.algorithm)}
         for index, stage in enumerate(self.stages):
@@ -319,8 +328,9 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
 
 def _contradictions(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     """Settings that contradict others, as key and message."""
-    algorithm = config.algorithm_settings()
-    training, spec = config.training, algorithm.spec
+    training = config.training
+    algorithm = (config.__pydantic_extra__ or {})[normalize.section_key(training.algorithm)]
+    spec = algorithm.spec
     parts = algorithm.num_minibatches * training.gradient_accumulation_steps
     if training.batch_size % parts:
         lower = training.batch_size // parts * parts

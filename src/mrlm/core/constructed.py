@@ -18,13 +18,8 @@ class Arguments:
         return self
 
 
-class Constructed:
-    """Keeps the arguments that its constructor was called with."""
-
-    constructed_with: Arguments
-
-    def __new__(cls, *args: Any, **named: Any) -> Any:
-        self = super().__new__(cls)
-        if args or named:  # a copy or an unpickled object is made without, and has its own
-            self.constructed_with = Arguments(args, named)
-        return self
+def constructed(new: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A new object, which keeps the arguments of its constructor as `constructed_with`."""
+    if args or named:  # a copy or an unpickled object is made without, and has its own
+        new.constructed_with = Arguments(args, named)
+    return new

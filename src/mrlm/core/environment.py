@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import zip_longest
 from typing import Any, Literal
 
-from mrlm.core.constructed import Constructed
+from mrlm.core.constructed import constructed
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.stepping import by_hand, is_pending
@@ -28,7 +28,7 @@ TURN_SETTINGS: dict[str, Any] = {
 """Workflow settings that an environment without its own rules for them adopts, with defaults."""
 
 
-class Environment(Constructed):
+class Environment:
     """An environment with one or more agents.
 
     Subclasses set `agents` and implement `reset` and `step`. One instance is used for one episode;
@@ -54,6 +54,9 @@ class Environment(Constructed):
     then run in a thread with a deadline. Fast environments set it to `False`."""
     isolation: str | Mapping[str, object] | None = None
     """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        return constructed(super().__new__(cls), args, named)
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:
@@ -133,7 +136,7 @@ class Environment(Constructed):
 BaseEnvironment = Environment
 
 
-class SimulatedEnvironment(Constructed):
+class SimulatedEnvironment:
     """An environment with one agent.
 
     `reset(...)` returns an `Observation`, `step(message)` an `(Observation, Reward)`. `reset` may
@@ -145,6 +148,9 @@ class SimulatedEnvironment(Constructed):
     """Maximum number of answers in an episode, if limited."""
     reward_range: tuple[float, float] | None = None
     """Minimum and maximum return of an episode with the default arguments, if known."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        return constructed(super().__new__(cls), args, named)
 
     def reset(self, *args: Any, **kwargs: Any) -> Observation:
         """Start an episode."""

@@ -42,7 +42,7 @@ class TrainedMessage:
     completion: list[int]
 
 
-class Rewritten(ChatTemplateError):
+class Rewritten(Exception):
     """The template renders a message differently when others follow it."""
 
 
@@ -88,7 +88,10 @@ def transcript(
     Raises:
         ChatTemplateError: the template neither marks generations nor keeps its prefixes.
     """
-    return _spans(chat, *chat.acceptable(messages, trained, generate=False), trained)
+    try:
+        return _spans(chat, *chat.acceptable(messages, trained, generate=False), trained)
+    except Rewritten as error:
+        raise ChatTemplateError(str(error)) from None
 
 
 def _spans(

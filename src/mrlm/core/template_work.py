@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from mrlm.core.errors import ChatTemplateError
+from mrlm.core.errors import ChatTemplateError, ConfigError
 
 SECONDS = 5.0
 """CPU time that one rendering may take; templates take milliseconds, loops in loops for ever."""
@@ -21,7 +21,7 @@ IDLE = 40
 """Intervals without a rendering after which the thread ends."""
 
 
-class _TooLongError(ChatTemplateError):
+class _TooLongError(ConfigError):
     """Raised in the thread of a rendering that takes too long."""
 
     def __str__(self) -> str:
@@ -125,6 +125,8 @@ class Rendering:
         if isinstance(error, TemplateError):
             if error.message:
                 error.args = (escaped(error.message), *error.args[1:])
+        elif isinstance(error, _TooLongError):
+            raise ChatTemplateError(str(error)) from None
         elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
             text = escaped(f"{type(error).__name__}: {error}")
             raise TemplateError(text[:500]) from error

@@ -11,7 +11,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
-from mrlm.environments.shared.libraries import ReplayedEnvironment, by_prefix, finite, said
+from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, finite, said
 from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
@@ -32,7 +32,7 @@ _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _CODES = re.compile(r"\x1b\[[\d;]*m")
 
 
-class GymnasiumEnvironment(ReplayedEnvironment):
+class GymnasiumEnvironment(LibraryEnvironment):
     """A Gymnasium environment with one agent. The reward of a step is that of the environment.
 
     An answer that names no action costs `illegal`, the agent is notified, and a random action from

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from mrlm.core.board import Html, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -18,7 +18,7 @@ BEST = (2.0, 3.0)
 MIDDLE = 2.5
 
 
-class LengthEnvironment(RowTasks):
+class LengthEnvironment(RowTasks, Environment):
     """A cooperative environment in which two agents write about one word, the first briefly and the
     second at length. With r the ratio of the second's number of words to the first's, the reward of
     both is the smaller of their fractions of lexicon words, times 1 for 2 <= r <= 3, else

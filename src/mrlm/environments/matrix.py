@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from typing import Any, Literal, get_args
 
 from mrlm.core.board import Html, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -26,7 +26,7 @@ MOST_DRAWN = 32
 """Joint actions of a board, if they are not two players'."""
 
 
-class MatrixEnvironment(RowTasks):
+class MatrixEnvironment(RowTasks, Environment):
     """A cooperative matrix game: every agent answers with one word, its action, without seeing the
     others' answers, and all agents receive the table's reward of the joint action.
 

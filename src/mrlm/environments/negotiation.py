@@ -13,7 +13,7 @@ from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import at_least, is_held_out, one_of, penalty
 
 NAMES = ("books", "hats", "balls", "pens")
@@ -29,7 +29,7 @@ _VERB = re.compile(r"\b(propose|accept|reject)\b", re.IGNORECASE)
 _NEGATIVE = re.compile(r"(?<!\S)-[0-9]")
 
 
-class NegotiationEnvironment(TwoPlayerGame):
+class NegotiationEnvironment(TurnGame):
     """A game in which two agents divide items (Lewis et al. 2017). There are one to four items of
     each kind; their values differ for the two agents, and neither sees the other's values. The
     total value of all items is 10 points for each.

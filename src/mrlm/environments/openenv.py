@@ -12,7 +12,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.libraries import ReplayedEnvironment, called, finite, said
+from mrlm.environments.shared.libraries import LibraryEnvironment, called, finite, said
 from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import shown
 
@@ -24,7 +24,7 @@ MOST_BYTES = 16 << 20
 """Maximum size of a message of the server, in bytes."""
 
 
-class OpenEnvEnvironment(ReplayedEnvironment):
+class OpenEnvEnvironment(LibraryEnvironment):
     """An environment of an OpenEnv server with one agent. The reward of a step is that of the
     observation.
 

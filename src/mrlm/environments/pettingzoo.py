@@ -14,7 +14,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
-from mrlm.environments.shared.libraries import ReplayedEnvironment, by_prefix, called, finite, said
+from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, called, finite, said
 from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
@@ -35,7 +35,7 @@ LEGENDS = {
 }
 
 
-class PettingZooEnvironment(ReplayedEnvironment):
+class PettingZooEnvironment(LibraryEnvironment):
     """A PettingZoo environment with all its agents. The reward of each agent for a step is that of
     the environment.
 

@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from typing import Literal, get_args
 
 from mrlm.core.board import Html, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -23,7 +23,7 @@ Parts = Sequence[Sequence[int]]
 """The numbers of every agent."""
 
 
-class RelayEnvironment(RowTasks):
+class RelayEnvironment(RowTasks, Environment):
     """An environment in which agents add numbers one after the other. The first agent sees `a+b=`,
     the next one the message before it and its own number, `...+c=`; it sees nothing else. The
     shared reward at the end is 1.0 if the last message is exactly the total (ignoring surrounding

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from mrlm.core.environment import Split, accepted_parameters, validated_reward
+from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.matters import Matters
 from mrlm.core.prompt_template import PromptTemplate, by_agent
@@ -25,7 +25,7 @@ REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """`module:name`."""
 
 
-class RewardEnvironment(RowTasks):
+class RewardEnvironment(RowTasks, Environment):
     """An environment in which every agent answers a prompt made from the row, concurrently, and all
     of them receive the same reward. With `max_turns` they answer several times: the reward function
     is called after every turn with the answers of that turn, and `external_transition` writes the

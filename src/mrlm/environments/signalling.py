@@ -10,7 +10,7 @@ from string import ascii_uppercase
 from typing import get_args
 
 from mrlm.core.board import Html, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -19,7 +19,7 @@ from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_o
 from mrlm.environments.shared.text import only_word
 
 
-class SignallingEnvironment(RowTasks):
+class SignallingEnvironment(RowTasks, Environment):
     """A signalling game (Lewis 1969, Convention): the sender sees the state, one of N with equal
     probability, and sends one of M signals; the receiver sees nothing but the signal and names a
     state. Both are rewarded with 1 for the right one. Signals have no meaning before training: it

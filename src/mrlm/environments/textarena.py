@@ -56,6 +56,7 @@ class TextArenaEnvironment(LibraryEnvironment):
     """
 
     library = "textarena"
+    replayed = False
 
     def __init__(
         self,

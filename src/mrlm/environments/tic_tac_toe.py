@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
-from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.lines import (
     FREE,
     MARKS,
@@ -63,23 +61,6 @@ class TicTacToeEnvironment(LineGame):
     choices = CELLS
     rules = RULES
     numbers = True
-
-    def __init__(
-        self,
-        agents: str | Sequence[str] | None = None,
-        opening: int = 0,
-        illegal: float = 0.5,
-        forgiven: int = 0,
-        draw: float = 0.0,
-        opponent: Opponent = "agent",
-        seat: str = "either",
-        teaches: Teaches = "best",
-        style: Style = "full",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            agents, opening, illegal, forgiven, draw, opponent, seat, teaches, style, seed
-        )
 
     @property
     def kind(self) -> str:

@@ -11,7 +11,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.shared.content import content
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import at_least, is_held_out, is_number, one_of, penalty
 from mrlm.environments.shared.text import only_word
 
@@ -30,7 +30,7 @@ SHORT = {word: code for code, word in CODES.items()}
 ASKER, ANSWERER = 0, 1
 
 
-class TwentyQuestionsEnvironment(TwoPlayerGame):
+class TwentyQuestionsEnvironment(TurnGame):
     """A game in which the asker has to find one of 86 things, each described by 26 binary
     attributes. The asker names an attribute and learns whether the thing has it, or names a thing
     as its guess. A right guess ends the game, as does the last of `max_questions` messages:

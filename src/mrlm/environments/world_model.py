@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core import registry
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
@@ -20,7 +20,7 @@ from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_le
 from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
-class WorldModelEnvironment(RowTasks):
+class WorldModelEnvironment(RowTasks, Environment):
     """An environment simulated by a language model: after every message of the agent it writes the
     next observation, as a user turn in its chat template. Its input is identical, token for token,
     to the training input of `sft` in mode `world_model`. It is not trained here.

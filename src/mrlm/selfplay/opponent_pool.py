@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-from mrlm.selfplay.cycles import cycle_share
 from mrlm.selfplay.matchmaking import (
     MatchResult,
     drawn,
@@ -44,6 +44,8 @@ from mrlm.selfplay.matchmaking import (
 from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report, shown_players
 from mrlm.selfplay.snapshots import PastPlayer, SnapshotFolder, members_of, thinned
 
+SURE = 2.0
+"""Standard errors from even by which one of two players is the better one."""
 RATINGS = "ratings.json"
 MEMORY = 0.99
 """Decay per game of the weight of older games in the fraction lost (AlphaStar's)."""
@@ -347,3 +349,26 @@ async def _send(engines: Mapping[str, Engine], loaded: Sequence[Frozen]) -> None
 def _by_age(name: str) -> tuple[str, int]:
     policy, _, step = name.rpartition("@")
     return policy, int(step) if step.isdigit() else -1
+
+
+def cycle_share(results: Results, players: Sequence[str]) -> float | None:
+    """Share of cycles among the triples of players of which each is better or worse than each
+    other, beyond chance. It is 0 where a rating explains all results, and 1/4 where results are
+    arbitrary; `None` without such a triple.
+
+    Args:
+        results: of any number of players.
+        players: those that count.
+    """
+    wins: dict[tuple[str, str], bool] = {}
+    for one, other in combinations(players, 2):
+        met = results.between(one, other)
+        if met.games and abs(met.mean_score - 0.5) * 2 * met.games**0.5 > SURE:
+            wins[one, other] = met.mean_score > 0.5
+            wins[other, one] = not wins[one, other]
+    cycles = [
+        wins[a, b] == wins[b, c] == wins[c, a]
+        for a, b, c in combinations(players, 3)
+        if (a, b) in wins and (b, c) in wins and (c, a) in wins
+    ]
+    return sum(cycles) / len(cycles) if cycles else None

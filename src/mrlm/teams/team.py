@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,19 @@ from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies, ma
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.trust import check
+from mrlm.core.environment import Environment, Split
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Task
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.data.tasks import row_messages
 from mrlm.learn.policy.loading import run_model
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask
-from mrlm.teams.conversation import Conversation
 from mrlm.teams.hub import download
 from mrlm.teams.packing import pack
 from mrlm.teams.saving import TEAM, absolute_team
@@ -232,3 +233,41 @@ def _plan(config: ExperimentConfig, environment: Any, reading: Mapping[str, Any]
     environments = make_environments(config, parts)
     assignment = assign(config, environments, parts)
     return PlayPlan(config=config, parts=parts, environments=environments, assignment=assignment)
+
+
+class Conversation(Environment):
+    """An environment in which every agent reads the prompt of the task and answers once. Its
+    rewards are missing.
+
+    Args:
+        agents: names of the agents.
+        formatters: agent -> what it reads of a row with the text as its `prompt`.
+    """
+
+    name: str = "conversation"
+    blocking: bool = False
+
+    def __init__(
+        self, agents: tuple[str, ...], formatters: Mapping[str, Callable[[Any], Any]]
+    ) -> None:
+        self.agents = agents
+        self._formatters = formatters
+
+    def num_tasks(self, split: Split = "train") -> int:
+        return 0
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        prompt = list(task.prompt) if task is not None else []
+        return StepResult({agent: Observation(self._read(agent, prompt)) for agent in self.agents})
+
+    def _read(self, agent: str, prompt: list[Message]) -> list[Message]:
+        """The messages of the task for an agent."""
+        formatter = self._formatters.get(agent)
+        if formatter is None or not prompt:
+            return list(prompt)
+        made = formatter({"prompt": prompt[-1].content})
+        return [*prompt[:-1], *row_messages(made, f"formatter of agent {agent!r}")]
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        rewards = {agent: Reward(0.0, known=False) for agent in self.agents}
+        return StepResult(rewards=rewards, done=True)

@@ -24,7 +24,7 @@ from mrlm.environments.leduc import LeducEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
-from mrlm.environments.shared.games import TwoPlayerGame
+from mrlm.environments.shared.games import TurnGame
 from mrlm.environments.shared.lines import placed, turn_of
 from mrlm.environments.tic_tac_toe import (
     LINES,
@@ -39,7 +39,7 @@ from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
 from mrlm.experiment import run_experiment
 from places import ROOT
 
-GAMES: dict[str, type[TwoPlayerGame]] = {
+GAMES: dict[str, type[TurnGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
     "leduc": LeducEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,

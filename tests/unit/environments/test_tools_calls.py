@@ -20,7 +20,7 @@ from mrlm.core.tool_calls import (
     written,
 )
 from mrlm.environments.tools import ToolError, ToolRegistry
-from mrlm.environments.tools.prompts import same_answer
+from mrlm.environments.tools.tasks import same_answer
 from mrlm.environments.tools.tool import tool_of
 
 

@@ -13,7 +13,7 @@ from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.writing import PRESETS, LengthSpan, WritingEnvironment
-from mrlm.environments.writing.gates import gates, transition_score
+from mrlm.environments.writing.environment import gates, transition_score
 from mrlm.environments.writing.quality import quality
 from mrlm.environments.writing.words import TRANSITIONS, categories, unique_words
 from places import ROOT

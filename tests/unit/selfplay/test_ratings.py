@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mrlm.core.statistics import Z
-from mrlm.selfplay.cycles import cycle_share
 from mrlm.selfplay.matchmaking import drawn, match_number
+from mrlm.selfplay.opponent_pool import cycle_share
 from mrlm.selfplay.ratings import (
     ANCHOR,
     SCALE,

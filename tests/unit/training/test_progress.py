@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 import mrlm
 from mrlm import ExperimentConfig, run_experiment
+from mrlm.build.run_plan import RunPlan
+from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.tracking.run_log import RunLog
 
 GAME = {"env_type": "matrix", "game": "xor", "normalized": True}
@@ -25,6 +28,17 @@ def config(folder: Path, **more: Any) -> ExperimentConfig:
         evaluation={"episodes": 3, "every": 1},
         **more,
     )
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, made: Counter[str], *kinds: type[Any]) -> None:
+    """Count the calls of constructors by the names of their classes."""
+    for kind in kinds:
+
+        def init(self: Any, *args: Any, real: Any = kind.__init__, **named: Any) -> None:
+            made[type(self).__name__] += 1
+            real(self, *args, **named)
+
+        monkeypatch.setattr(kind, "__init__", init)
 
 
 def test_every_part_of_a_step_ends_with_all_of_its_units(
@@ -48,11 +62,17 @@ def test_every_part_of_a_step_ends_with_all_of_its_units(
     assert seen["episodes"][-1] == (4, 4) and seen["evaluation"][-1] == (3, 3)
 
 
-def test_stages_and_trainers_say_their_size(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_stages_are_planned_once_and_stages_and_trainers_say_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    made: Counter[str] = Counter()
+    counted(monkeypatch, made, ExperimentConfig, RunPlan, MatrixEnvironment)
     stages = [{"name": name, "training": TRAINING} for name in ("one", "two")]
-    run_experiment(config(tmp_path / "stages", stages=stages))
+    experiment = config(tmp_path / "stages", stages=stages)
+    assert made == {"ExperimentConfig": 3}
+    run_experiment(experiment)
+    # two more configs are read to check the saved teams, one holds the models of the second stage
+    assert made == {"ExperimentConfig": 6, "RunPlan": 2, "MatrixEnvironment": 2}
     assert capsys.readouterr().out.count(SIZE) == 2
     mrlm.GRPOTrainer(
         train_dataset=[{"prompt": "Say A."}] * 4,

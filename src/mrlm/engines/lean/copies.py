@@ -1,4 +1,5 @@
-"""Copies of the weights of a model: fused linear maps and the multipliers of norms."""
+"""Copies of the weights of a model: fused linear maps, the multipliers of norms, and which weights
+changed since they were made."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.learn.fast import matmul
+from mrlm.learn.policy.digest import digests
 
 
 @dataclass(slots=True)
@@ -61,3 +63,32 @@ def multiplier(unit_offset: bool, scaled: bool, module: nn.Module | None) -> Ten
 def same(one: Tensor | None, two: Tensor | None) -> bool:
     """Whether two tensors are equal, or there are none."""
     return two is None if one is None else two is not None and one.equal(two)
+
+
+class Changes:
+    """Tracks which tensors changed since the previous call: those named by `mark`, or, if weights
+    may be written without notice, those with different values (`compared`)."""
+
+    def __init__(self, compared: bool) -> None:
+        self.compared = compared
+        self._marked = True
+        self._digests: list[int] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether a tensor may have changed since the previous `take`."""
+        return self.compared or self._marked
+
+    def mark(self) -> None:
+        """Mark all tensors as possibly changed."""
+        self._marked = True
+
+    def take(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Return which tensors have changed since the previous call."""
+        marked, self._marked = self._marked, False
+        if not self.compared:
+            return [marked] * len(tensors)
+        before, self._digests = self._digests, digests(tensors)
+        if marked or len(before) != len(tensors):
+            return [True] * len(tensors)
+        return [one != two for one, two in zip(before, self._digests, strict=True)]

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import LANES, Attention
-from mrlm.engines.lean.changes import Changes
-from mrlm.engines.lean.copies import Product, joined_bias, multiplier, same
+from mrlm.engines.lean.copies import Changes, Product, joined_bias, multiplier, same
 from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.llama_modules import PRODUCTS, Anatomy, Lora, linear_of, loras_of

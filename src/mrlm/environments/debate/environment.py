@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal, get_args
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.registry import unknown
@@ -50,7 +50,7 @@ MOST_DRAWN, LONGEST_DRAWN = 12, 300
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
 
 
-class DebateEnvironment(RowTasks):
+class DebateEnvironment(RowTasks, Environment):
     """An environment in which two or more debaters speak for and against a topic, and judges decide
     which side was better.
 

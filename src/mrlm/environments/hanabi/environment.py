@@ -100,7 +100,7 @@ class HanabiEnvironment(TurnGame):
         at_least("players", players, 2, whole=True)
         at_most("players", players, len(NAMES))
         self.roles: tuple[str, ...] = NAMES[:players]
-        super().__init__(agents, teaches, style)
+        super().__init__(agents, teaches=teaches, style=style)
         values = level_settings(
             LEVELS, level, colours=colours, ranks=ranks, hand=hand, tokens=tokens, lives=lives
         )

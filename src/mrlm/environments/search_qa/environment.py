@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -53,7 +53,7 @@ MAX_OBSERVATION = 2400
 """Maximum number of characters of returned information: about 600 tokens of English."""
 
 
-class SearchQAEnvironment(RowTasks):
+class SearchQAEnvironment(RowTasks, Environment):
     """An environment of questions answered with queries (Router-R1, arXiv 2506.09033, and
     Search-R1, arXiv 2503.09516). In each turn the router thinks and then sends a query,
     `<search>name: question</search>` (without models: `<search>a few words</search>`), or states

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -16,7 +17,7 @@ Teaches = Literal["best", "any"]
 Style = Literal["full", "short"]
 
 
-class TurnGame(RowTasks):
+class TurnGame(RowTasks, Environment):
     """A game whose players, the roles 0, 1, ..., are asked one at a time.
 
     A game sets `roles` and implements `begin` (sets up the game; role 0 moves first), `question`
@@ -28,7 +29,11 @@ class TurnGame(RowTasks):
     copy, or a repeated call of the expert, gives the same result.
 
     Args:
-        agents: names of the agents; by default the names of the roles.
+        agents: names of the agents; by default the names of the roles (`player` if the others are
+            scripted).
+        opponent: player of the other roles: an `agent` each, or a script that plays at `random` or
+            like the `expert`; then the environment has one agent.
+        seat: the agent's role against a script: its name, or `either`, determined by the task.
         teaches: behaviour of `expert`: the `best` answer, or `any` legal one, which demonstrates
             only the answer format.
         style: `full` explains the game; `short` is terse, for small models.
@@ -42,12 +47,25 @@ class TurnGame(RowTasks):
     def __init__(
         self,
         agents: str | Sequence[str] | None = None,
+        opponent: Opponent = "agent",
+        seat: str = "either",
         teaches: Teaches = "best",
         style: Style = "full",
     ) -> None:
+        one_of("opponent", opponent, ("agent", "random", "expert"))
+        one_of("seat", seat, ("either", *self.roles))
+        scripted = opponent != "agent"
+        if not scripted and seat != "either":
+            raise ConfigError(
+                f"seat={seat!r} is the agent's role against a script; with opponent='agent' all "
+                "roles are agents, so remove it"
+            )
         one_of("teaches", teaches, ("best", "any"))
         one_of("style", style, ("full", "short"))
-        self.agents: tuple[str, ...] = agent_names(agents or self.roles, len(self.roles))
+        roles = ("player",) if scripted else self.roles
+        self.agents: tuple[str, ...] = agent_names(agents or roles, len(roles))
+        self.opponent: Opponent = opponent
+        self.seat: str = seat
         self.teaches: Teaches = teaches
         self.style: Style = style
         self.mover: int | None = None
@@ -103,11 +121,15 @@ class TurnGame(RowTasks):
 
     def players(self) -> tuple[str | None, ...]:
         """The agent of each role; `None` is a script."""
-        return self.agents
+        if self.opponent == "agent":
+            return self.agents
+        role = random.Random(f"{self._key}/seat").randrange(len(self.roles))
+        mine = role if self.seat == "either" else self.roles.index(self.seat)
+        return tuple(self.agents[0] if role == mine else None for role in range(len(self.roles)))
 
     def scripted(self, role: int) -> str:
         """The answer of a script in a role."""
-        return self.anything(role)
+        return self.best(role) if self.opponent == "expert" else self.anything(role)
 
     # -- the environment ---------------------------------------------------------------------------
 
@@ -151,53 +173,3 @@ class TurnGame(RowTasks):
         text = ("\n" if self.style == "full" else " ").join([*notices, self.question(self.mover)])
         notices.clear()
         return StepResult({name: Observation([Message(text)])}, rewards)
-
-
-class TwoPlayerGame(TurnGame):
-    """A game of two roles, either of which may be played by a script.
-
-    Args:
-        agents: names of the agents; by default the names of the roles (`player` if the opponent is
-            scripted).
-        opponent: player of the other role: an `agent`, or a script that plays at `random` or like
-            the `expert`; then the environment has one agent.
-        seat: the agent's role against a scripted opponent: its name, or `either`, determined by the
-            task.
-        teaches, style: as for every game.
-
-    Raises:
-        ConfigError: a setting that is not one of these.
-    """
-
-    def __init__(
-        self,
-        agents: str | Sequence[str] | None = None,
-        opponent: Opponent = "agent",
-        seat: str = "either",
-        teaches: Teaches = "best",
-        style: Style = "full",
-    ) -> None:
-        one_of("opponent", opponent, ("agent", "random", "expert"))
-        one_of("seat", seat, ("either", *self.roles))
-        scripted = opponent != "agent"
-        if not scripted and seat != "either":
-            raise ConfigError(
-                f"seat={seat!r} is the agent's role against a script; with opponent='agent' both "
-                "roles are agents, so remove it"
-            )
-        default: Any = "player" if scripted else self.roles
-        names = agent_names(agents or default, 1 if scripted else 2)
-        super().__init__(None, teaches, style)
-        self.agents: tuple[str, ...] = names
-        self.opponent: Opponent = opponent
-        self.seat: str = seat
-
-    def players(self) -> tuple[str | None, ...]:
-        if self.opponent == "agent":
-            return self.agents
-        role = random.Random(f"{self._key}/seat").randrange(2)
-        mine = role if self.seat == "either" else self.roles.index(self.seat)
-        return (self.agents[0], None) if mine == 0 else (None, self.agents[0])
-
-    def scripted(self, role: int) -> str:
-        return self.best(role) if self.opponent == "expert" else self.anything(role)

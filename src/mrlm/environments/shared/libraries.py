@@ -128,11 +128,15 @@ def by_prefix(table: Mapping[str, str], name: str) -> str:
 class LibraryEnvironment(Environment):
     """An environment around one of another library, which is `_env` during an episode. Its random
     draws are determined by the task: training tasks have even seeds, held-out ones odd seeds.
-    Raises `ConfigError` if the library is not installed."""
+    Copies replay its actions (`_done`), as many environments do not copy their state. Raises
+    `ConfigError` if the library is not installed."""
 
     library: ClassVar[str]
+    replayed: ClassVar[bool] = True
+    """Whether copies replay actions; else they copy everything."""
     opening: str = ""
     """Prompt of every task."""
+    _drawing: str | Callable[..., str] | None = None
 
     def __init__(self, id: str, options: Mapping[str, Any] | None, seed: int) -> None:
         needed(self.library)
@@ -166,13 +170,6 @@ class LibraryEnvironment(Environment):
     def _out_of_time(self) -> bool:
         return self._steps >= (self.max_turns or 0)
 
-
-class ReplayedEnvironment(LibraryEnvironment):
-    """A `LibraryEnvironment` whose copies replay its actions (`_done`), as many environments do not
-    copy their state."""
-
-    _drawing: str | Callable[..., str] | None = None
-
     def _made(self) -> Any:
         """A new environment of the library."""
         raise NotImplementedError
@@ -193,13 +190,16 @@ class ReplayedEnvironment(LibraryEnvironment):
         return called(self._where, lambda: str(function(*arguments)))
 
     def close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
+        if self.replayed and self._env is not None:
+            env, self._env = self._env, None
             env.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = copy.copy(self)
-        if self._env is not None:
+        if not self.replayed:
+            memo[id(self)] = twin
+            twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        elif self._env is not None:
             twin._draws, twin._done = copy.deepcopy(self._draws), list(self._done)
             twin._env, twin._chance = self._made(), Chance(self._key)
             with twin._held():

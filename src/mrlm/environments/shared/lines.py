@@ -9,7 +9,7 @@ from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import at_least, at_most, is_held_out, is_number, penalty
 from mrlm.environments.shared.text import only_word
 
@@ -23,7 +23,7 @@ Openings = tuple[tuple[str, ...], tuple[str, ...]]
 """Training and held-out positions."""
 
 
-class LineGame(TwoPlayerGame):
+class LineGame(TurnGame):
     """A board as a string of `X`, `O` and `.`, row by row.
 
     A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls
@@ -50,16 +50,16 @@ class LineGame(TwoPlayerGame):
 
     def __init__(
         self,
-        agents: str | Sequence[str] | None,
-        opening: int,
-        illegal: float,
-        forgiven: int,
-        draw: float,
-        opponent: Opponent,
-        seat: str,
-        teaches: Teaches,
-        style: Style,
-        seed: int,
+        agents: str | Sequence[str] | None = None,
+        opening: int = 0,
+        illegal: float = 0.5,
+        forgiven: int = 0,
+        draw: float = 0.0,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
     ) -> None:
         super().__init__(agents, opponent, seat, teaches, style)
         at_least("opening", opening, 0, whole=True)

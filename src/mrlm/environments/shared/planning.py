@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from mrlm.core.board import Html, stacked
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
@@ -28,7 +28,7 @@ Levels = tuple[Mapping[str, float], ...]
 Moves = Sequence[str]
 
 
-class Puzzle(RowTasks):
+class Puzzle:
     """The part of a planning environment that a puzzle defines: its levels, texts and rules."""
 
     levels: ClassVar[Levels]
@@ -103,7 +103,7 @@ class Puzzle(RowTasks):
         raise NotImplementedError
 
 
-class PlanningEnvironment(Puzzle):
+class PlanningEnvironment(Puzzle, RowTasks, Environment):
     """A puzzle with one right end, which is solved in rounds by one agent or by two.
 
     With one agent its moves are carried out. With two, the planner proposes moves, the executor

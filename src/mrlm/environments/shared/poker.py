@@ -11,7 +11,7 @@ from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Role, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import at_least, penalty
 from mrlm.environments.shared.text import only_word
 from mrlm.environments.shared.zero_sum import CardGame, GameTree, Policy, Seen
@@ -19,7 +19,7 @@ from mrlm.environments.shared.zero_sum import CardGame, GameTree, Policy, Seen
 Chances = dict[Seen, tuple[float, ...]]
 
 
-class PokerGame(TwoPlayerGame):
+class PokerGame(TurnGame):
     """Hands of a card game for chips. An illegal answer folds the hand and costs `illegal`.
 
     A game sets `game` (its rules for the solver) before it calls `super().__init__`, and implements

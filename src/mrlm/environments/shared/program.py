@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -63,7 +64,7 @@ def grade_of(passed: int, number: int) -> str:
     return few if share < 0.5 else "Most tests pass."
 
 
-class Writers(RowTasks, Generic[S]):
+class Writers(RowTasks, Environment, Generic[S]):
     """An environment in which several agents write one program. The reward of a turn is the change
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.

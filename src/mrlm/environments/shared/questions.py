@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
@@ -128,7 +128,7 @@ def _of_verl(row: Row) -> Row:
     return row | {"answer": truth.get("ground_truth")}
 
 
-class QuestionEnvironment(RowTasks):
+class QuestionEnvironment(RowTasks, Environment):
     """An environment in which one agent answers a question, in one or several attempts. A subclass
     implements `task` and `step`, and may check its tasks in `begin`."""
 

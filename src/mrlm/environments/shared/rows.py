@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.data.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
@@ -150,9 +150,9 @@ class RowTable(SharedByCopies):
         return index, self._rows[split][index]
 
 
-class RowTasks(Environment):
-    """An environment whose tasks are the rows of a data set, where it has one. Copies share the
-    settings; everything else is set by `reset`."""
+class RowTasks:
+    """The part of an environment whose tasks are the rows of a data set, where it has one; a base
+    before `Environment`. Copies share the settings; everything else is set by `reset`."""
 
     blocking: bool = False
     expert_return: float | None = None

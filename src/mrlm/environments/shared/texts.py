@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -32,7 +32,7 @@ _DIFFERENT = LengthSpan(0.5, 0.85)
 _OWN = LengthSpan(0.2, 0.6)
 
 
-class TextEnvironment(RowTasks):
+class TextEnvironment(RowTasks, Environment):
     """An environment in which one agent writes a text. Its reward is the weighted mean of the
     text's scores, times three gates from 0 to 1 that are 1 for genuine texts: `length`,
     `repetition` and `own_words`.

@@ -1,9 +1,9 @@
 """Tools: questions answered by tool calls: calculator, search, Python, files, or typed functions.
 
-The environment is in `environment.py`, its prompts in `prompts.py`, its tasks in `tasks.py` and
-`generator.py`. Tools are defined in `tool.py`, collected in `registry.py`, and their calls parsed
-in `calls.py`; the built-in ones are in `calculator.py`, `search.py` (by default over `atlas.py`),
-`repl.py` and `files.py`, those of MCP servers in `mcp.py`.
+The environment is in `environment.py`, its prompts and tasks in `tasks.py` and `generator.py`.
+Tools are defined in `tool.py`, collected in `registry.py`, and their calls parsed in `calls.py`;
+the built-in ones are in `calculator.py`, `search.py` (by default over `atlas.py`), `repl.py` and
+`files.py`, those of MCP servers in `mcp.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from mrlm.core.board import Html, shortened, stacked, table
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, written
@@ -26,23 +26,21 @@ from mrlm.environments.shared.rows import (
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
-from mrlm.environments.tools.prompts import (
-    CALL_FORMATS,
-    CallFormat,
-    instructions,
-    same_answer,
-    stated,
-)
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
 from mrlm.environments.tools.tasks import (
     ANSWERS,
+    CALL_FORMATS,
     GROUPS,
+    CallFormat,
     accepted_of,
     generated,
     generator_of,
+    instructions,
     problem_of,
     required_of,
     rows_of,
+    same_answer,
+    stated,
 )
 from mrlm.environments.tools.tool import ToolError, sayable
 
@@ -58,7 +56,7 @@ MAX_SECONDS = 30.0
 a message to the model instead of a failed step."""
 
 
-class ToolUseEnvironment(RowTasks):
+class ToolUseEnvironment(RowTasks, Environment):
     """An environment of questions that are answered with tools. A message either calls tools, whose
     results are shown, or states the answer, which ends the episode.
 

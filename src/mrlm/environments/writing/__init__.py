@@ -1,8 +1,8 @@
 """Writing: several agents write about one text at once, rewarded for how their texts fit together.
 
-The environment is in `environment.py`, its rewards in `gates.py`, measures against reward hacking
-in `quality.py`, based on `words.py` and on word order (`order.py`); the parameters of each kind of
-work are in `presets.py`, the built-in texts in `pieces.py`.
+The environment and its rewards are in `environment.py`, measures against reward hacking in
+`quality.py`, based on `words.py` and on word order; the parameters of each kind of work are in
+`presets.py`, the built-in texts in `pieces.py`.
 """
 
 from __future__ import annotations

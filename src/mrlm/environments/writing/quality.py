@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from mrlm.environments.writing.order import misplaced
+from mrlm.environments.shared.content import content
 from mrlm.environments.writing.presets import LengthSpan, WritingRules
 from mrlm.environments.writing.words import (
     FUNCTION_WORDS,
@@ -20,6 +20,12 @@ from mrlm.environments.writing.words import (
     transitions,
     words_of,
 )
+
+END = "."
+"""Token after the last word of a sentence."""
+
+
+_ORDER = content(__file__, "words.yaml")["order"]
 
 MEASURES = ("repetition", "language", "relevance", "own_words")
 COPIED = 5
@@ -112,3 +118,32 @@ def _is_crowded(part: Sequence[str]) -> bool:
     """Whether more than a third of a sentence is transitions (one is always allowed)."""
     counted = [size for _, size in transitions(" ".join(part))]
     return len(counted) > 1 and sum(counted) > _CROWDED * len(part)
+
+
+def _words(text: str) -> frozenset[str]:
+    """A set of words, some of which are names of sets, in capital letters."""
+    sets = (
+        _words(_ORDER["sets"][name]) if name in _ORDER["sets"] else {name} for name in text.split()
+    )
+    return frozenset().union(*sets)
+
+
+_NEVER: dict[str, frozenset[str]] = {
+    word: _words(rule["never"]) - _words(rule.get("but", ""))
+    for rule in _ORDER["rules"]
+    for word in _words(rule["after"])
+}
+"""Word -> words that do not follow it."""
+
+
+def misplaced(parts: Sequence[Sequence[str]]) -> float:
+    """Fraction of the function words in tokenised sentences whose next word cannot follow them."""
+    flags = list(_judged(parts))
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def _judged(parts: Sequence[Sequence[str]]) -> Iterator[bool]:
+    for part in parts:
+        for word, following in zip(part, [*part[1:], END], strict=True):
+            if word in _NEVER:
+                yield following in _NEVER[word]

@@ -1,8 +1,9 @@
-"""Base of policy gradients with learned values: critic, value loss, normalisation, warm-up."""
+"""Base of algorithms with learned values: critic, value loss, normalisation, warm-up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal
 
@@ -11,23 +12,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.owners import owners_of
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import CriticPlan, Spec, Topology
+from mrlm.learn.credit.explain import explain_estimate
+from mrlm.learn.credit.groups import state_value
+from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.credit.running_stats import RunningStats
+from mrlm.learn.critics.critic import TEAM
 from mrlm.learn.data.batch import Batch
 
 Level = Literal["token", "turn"]
 
 
 @settings
-class ActorCritic(PolicyGradient):
+class ActorCritic(Algorithm):
     """Base of algorithms whose advantages are generalised advantage estimates (arXiv 1506.02438).
-    A subclass gives `credit_batch`.
+    A subclass gives `credit_batch`; a second base, such as `PolicyGradient`, gives the loss.
 
     Args:
         level: `turn`: one value per turn, read before its first token, and one advantage for all
@@ -220,3 +225,57 @@ class ActorCritic(PolicyGradient):
         super().load_state_dict(state)
         self.warmup_left = int(state["warmup_left"])
         self.seen_returns = {n: RunningStats(**seen) for n, seen in state["seen_returns"].items()}
+
+
+def credit_joint_steps(
+    algorithm: ActorCritic,
+    groups: Sequence[Group],
+    steps_of: Callable[[Episode], list[JointStep]],
+) -> None:
+    """Writes the estimates over joint steps on the turns of groups: the same for all agents that
+    acted in a step.
+
+    Args:
+        algorithm: the actor-critic, whose critic values the whole team.
+        groups: the groups.
+        steps_of: the joint steps of an episode; empty if it cannot be trained on.
+    """
+    played = [(episode, steps_of(episode)) for group in groups for episode in group.valid]
+    played = [(episode, steps) for episode, steps in played if steps]
+    steps = [step for _, episode_steps in played for step in episode_steps]
+    mean, std = algorithm.units_of(TEAM)
+    values = np.array([state_value(step.turns[0]) for step in steps]) * std + mean
+    lengths = [len(episode_steps) for _, episode_steps in played]
+    after = values[np.cumsum(lengths, dtype=np.int64) - 1]  # the last value of each episode
+    goes_on = [episode.status == "truncated" for episode, _ in played]
+    advantages = ops.gae(
+        np.array([step.reward for step in steps]),
+        values,
+        lengths,
+        np.array([step.discount for step in steps]),
+        algorithm.gae_lambda,
+        after * goes_on if algorithm.bootstrap_on_truncation else 0.0,
+    )
+    returns = advantages + values
+    algorithm.observe_returns({TEAM: returns})
+    algorithm.explain({TEAM: returns}, {TEAM: advantages})
+    scaled = _scaled(advantages, steps) if algorithm.whiten_advantages else advantages
+    for step, advantage, target, value in zip(steps, scaled, returns, values, strict=True):
+        for turn in step.turns:
+            turn.returns = float(target)
+        for turn in step.trained:
+            turn.advantages = float(advantage)
+            explain_estimate(turn, target, value)
+
+
+def trainable_steps(episode: Episode, gamma: float) -> list[JointStep]:
+    """The joint steps of an episode; empty if it cannot be trained on."""
+    steps = joint_steps(episode, gamma)
+    finite = all(math.isfinite(step.reward) for step in steps)
+    return steps if finite and any(step.trained for step in steps) else []
+
+
+def _scaled(advantages: np.ndarray, steps: Sequence[JointStep]) -> np.ndarray:
+    acted = np.array([bool(step.trained) for step in steps], dtype=bool)
+    moments = ops.global_moments({"team": advantages[acted]})
+    return ops.whiten(advantages, moments=moments["team"]) if steps else advantages

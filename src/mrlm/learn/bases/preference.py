@@ -1,21 +1,19 @@
 """Preference pairs: built from data set rows, from siblings that answered the same state, or from
-trees; and the base of algorithms that train on them. Independent of the loss."""
+trees; and the credit of algorithms that train on them. Independent of the loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.explain import because
 from mrlm.learn.credit.groups import clear, members, trained_turns
@@ -24,6 +22,9 @@ from mrlm.learn.data.batch import Sample, merge
 Rewards = Literal["own", "team"]
 State = tuple[str, str, tuple[int, ...]]
 """An agent, a node of a tree (`""` without forks) and the prompt read there."""
+
+PAIRS = Spec(SamplingPlan(rows=True, pairs=True), unit="pair", reads_old=False)
+"""Requirements of an algorithm whose pairs are data set rows."""
 
 
 @dataclass(slots=True)
@@ -48,38 +49,23 @@ class PreferencePair:
                 because(turn, "{} of a pair {:+}", name, sign)
 
 
-@settings
-class Preferences(Algorithm):
-    """Base of algorithms that train on pairs. A subclass gives `loss`, and `pairs_of` unless pairs
-    are data set rows. Dropped pairs are counted (`frac_dropped_pairs`)."""
+def credit_pairs(
+    groups: Sequence[Group], pairs_of: Callable[[Group], tuple[int, list[PreferencePair]]]
+) -> tuple[list[PreferencePair], dict[str, float]]:
+    """Marks the preference pairs of groups; returns them, and the share of dropped ones as metrics.
 
-    group_size: int = Field(default=2, ge=2)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pairs: list[PreferencePair] = []
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(SamplingPlan(rows=True, pairs=True), unit="pair", reads_old=False)
-
-    def credit(self, groups: Sequence[Group]) -> None:
-        self.metrics: dict[str, float] = {}
-        clear(groups)
-        group_pairs = [self.pairs_of(group) for group in groups]
-        self.pairs = [pair for _, pairs in group_pairs for pair in pairs]
-        for pair in self.pairs:
-            pair.mark()
-        counts = [sum(count for count, _ in group_pairs), len(self.pairs)]
-        ((possible, remaining),) = ops.global_sum({"pairs": counts}).values()
-        self.metrics["frac_dropped_pairs"] = 1.0 - remaining / possible if possible else 0.0
-
-    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
-        """The number of possible pairs of a group, and its usable pairs."""
-        return len(group.agents), row_pairs(group)
-
-    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        return pair_samples(self.pairs, policy)
+    Args:
+        groups: the groups.
+        pairs_of: the number of possible pairs of a group, and its usable pairs.
+    """
+    clear(groups)
+    group_pairs = [pairs_of(group) for group in groups]
+    pairs = [pair for _, usable in group_pairs for pair in usable]
+    for pair in pairs:
+        pair.mark()
+    counts = [sum(count for count, _ in group_pairs), len(pairs)]
+    ((possible, remaining),) = ops.global_sum({"pairs": counts}).values()
+    return pairs, {"frac_dropped_pairs": 1.0 - remaining / possible if possible else 0.0}
 
 
 def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.critics.critic import CentralCritic
+from mrlm.learn.critics.critic import TEAM, Critic
 from mrlm.learn.critics.mixers import Mixing, TeamValue, best_of, counterfactuals
 from mrlm.learn.critics.text_features import FeatureReader, FeatureRows
 from mrlm.learn.data.own_loop_ranks import Across
@@ -34,7 +34,7 @@ MIXER_LEARNING_RATE = 3e-4
 is not set."""
 
 
-class MixedCritic(CentralCritic):
+class MixedCritic(Critic):
     """One critic for the team that values every agent separately and mixes the values.
 
     The network (`body`) is frozen: once per iteration it reads each agent's conversation and the
@@ -57,14 +57,15 @@ class MixedCritic(CentralCritic):
         self.rows: FeatureRows | None = None
         self.fit: tuple[np.ndarray, np.ndarray] | None = None
         """Returns of the latest `update` and the values mixed for them before it, both (B,)."""
-        super().__init__(body, settings, chats)
+        self.chats: dict[str, Chat] = dict(chats)
+        super().__init__(TEAM, body, settings)
 
     def equip(self) -> None:
         for weight in self.body.parameters():
             weight.requires_grad_(False)
         self.reader: FeatureReader = FeatureReader(
             self.body,
-            self._text_of,
+            lambda turn, ids: self.chats[turn.policy].decode(ids),
             self.agents,
             self.settings.max_tokens,
             # a baseline must not see the messages before it in its round

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mrlm.core.errors import ModelError
+from mrlm.core.errors import ConfigError
 from mrlm.learn.policy.wrapped_modules import is_replaced, modules_of
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -38,8 +38,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class NotLean(ModelError):
-    """A model that the fast path does not support; the message gives the reason."""
+class NotLean(ConfigError):
+    """A model that the fast path does not support; the message gives the reason. `differs`: its
+    log-probs would differ from those of the model's own forward."""
+
+    def __init__(self, reason: str, differs: bool = False) -> None:
+        super().__init__(reason)
+        self.differs = differs
 
 
 _SAID: WeakSet[nn.Module] = WeakSet()

@@ -23,10 +23,6 @@ dtype."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 
 
-class Disagrees(NotLean):
-    """The fast path computes other log-probs than the model's own forward."""
-
-
 @dataclass(frozen=True, slots=True)
 class OwnForward:
     """Calls models that share an interface."""
@@ -98,7 +94,7 @@ class OwnForward:
 def checked_pass(
     model: Any, adapter: str | None, dtype: torch.dtype | None, logprobs: Callable[[Batch], Tensor]
 ) -> LeanPass:
-    """The fast path of a model; `NotLean` if it is not supported, `Disagrees` if its log-probs
+    """The fast path of a model; `NotLean` if it is not supported, or if its log-probs
     differ from `logprobs`, the model's own forward on a batch (N,)."""
     lean_pass = LeanPass(model, adapter, dtype)
     probe = _probe(model.config.vocab_size, lean_pass.anatomy.embedding.device)
@@ -108,7 +104,7 @@ def checked_pass(
     if rounds_to_tf32(lean_pass.anatomy.embedding.device):
         limit = max(limit, AGREEMENT[torch.bfloat16])
     if gap > limit:
-        raise Disagrees(f"log-probs of the fast path differ by {gap:.2g}")
+        raise NotLean(f"log-probs of the fast path differ by {gap:.2g}", differs=True)
     return lean_pass
 
 

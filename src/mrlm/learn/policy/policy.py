@@ -19,7 +19,7 @@ from mrlm.learn.fast.llama_modules import NotLean, take_general_way
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 from mrlm.learn.policy.incoming import check_kind, live_adapter
 from mrlm.learn.policy.lora import BASE, adapter_weights, changes_nothing, set_adapter_weights
-from mrlm.learn.policy.own_forward import Disagrees, checked_pass
+from mrlm.learn.policy.own_forward import checked_pass
 from mrlm.learn.policy.reference import freeze, renew, standing
 from mrlm.learn.policy.weights import AUTOCAST, PolicyWeights
 from mrlm.learn.policy.wrapped_modules import unwrap
@@ -177,7 +177,7 @@ class Policy(PolicyWeights):
             with self.scoring():
                 return checked_pass(model, adapter, AUTOCAST.get(self.precision), logprobs)
         except NotLean as reason:
-            if is_own or isinstance(reason, Disagrees):
+            if is_own or reason.differs:
                 take_general_way(model, reason)
             return None
 
