@@ -154,6 +154,12 @@ class ExperimentConfig(Section):
                 tree.put(path, value, "given beside the config")
         return ExperimentConfig(**tree.data)
 
+    def joined(
+        self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
+    ) -> ExperimentConfig:
+        """`merged` without `replacing`, its name until 0.2."""
+        return self.merged(changes, fields, replacing=False)
+
     def stage_configs(self) -> list[tuple[str, ExperimentConfig]]:
         """The runs of this experiment in order, each with its name: its stages, or itself (named
         `""`). Sections of algorithms that a stage does not use are left out of it.

@@ -371,6 +371,9 @@ def test_changes_are_laid_over_a_config():
     assert (changed.training.seed, changed.training.num_epochs) == (1, 2)
     assert (changed.grpo.group_size, base.grpo.group_size) == (2, 4)
     assert changed.environments[0].env_type == "math"
+    assert base.joined({"training.seed": 1}).training.seed == 1
+    with pytest.raises(ConfigError, match="grpo.group_size"):
+        base.joined({"num_generations": 2})
 
 
 def test_resume_may_change_only_what_it_may():
