@@ -8,7 +8,7 @@ from functools import cache
 from string import ascii_uppercase
 from typing import Literal
 
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.centralised import CentralisedEnvironment
 from mrlm.environments.shared.rows import RowTasks
@@ -26,7 +26,7 @@ class Joined(CentralisedEnvironment):
         return {role: letters[place : place + 1] for place, role in enumerate(speakers)}
 
 
-class OneStep(RowTasks):
+class OneStep(RowTasks, Environment):
     """An environment of one joint step, whose state is a short text drawn from the seed."""
 
     max_turns: int | None = 1
