@@ -40,9 +40,10 @@ generation: {max_new_tokens: 4}
 
 
 TERMINAL = """\
-import os, pty, sys
+import os, pty, signal, sys
 pid, terminal = pty.fork()
 if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup before the tests is not meant for it
     os.execv(sys.argv[1], sys.argv[1:])
 print(pid, flush=True)
 sys.stdin.read()
@@ -51,7 +52,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 """Runs a command in a terminal that only this process holds, and closes it when its standard input
 ends; exits with the command's code."""
-"""After which a run is lost; no test waits so long, on however busy a machine."""
 
 
 @dataclass
