@@ -372,7 +372,7 @@ def test_changes_are_laid_over_a_config():
     assert (changed.grpo.group_size, base.grpo.group_size) == (2, 4)
     assert changed.environments[0].env_type == "math"
     assert base.joined({"training.seed": 1}).training.seed == 1
-    with pytest.raises(ConfigError, match="grpo.group_size"):
+    with pytest.raises(ConfigError, match="group_size"):
         base.joined({"num_generations": 2})
 
 
