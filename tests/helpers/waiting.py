@@ -1,13 +1,18 @@
-"""Waiting until something holds. There is no deadline: a test that hangs is ended by the one of its
-file, whatever else the machine does."""
+"""Waiting until something holds."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+HANGS = 600.0
+"""Seconds after which a test hangs; no machine is so busy that it decides."""
+
 
 def until(true: Callable[[], object]) -> None:
-    """Return once something holds."""
+    """Return once something holds. Raises `TimeoutError`: it never does."""
+    end = time.monotonic() + HANGS
     while not true():
+        if time.monotonic() > end:
+            raise TimeoutError("it never came true")
         time.sleep(0.02)
