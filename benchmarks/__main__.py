@@ -33,14 +33,17 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="what needs a GPU: equality tests, then the rows, in ten minutes",
+        help="what needs a GPU: equality tests, then the rows that were not measured yet",
     )
+    parser.add_argument("--minutes", type=float, default=10, help="most time of --gpu")
     parser.add_argument("--pairs", type=int, default=5, help="processes of each side (--against)")
     parser.add_argument("--output", type=Path, help="folder of results")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
     chosen = parser.parse_args(given)
     if min(chosen.repeats, chosen.threads, chosen.pairs) < 1:
         parser.error("--repeats, --threads and --pairs must be at least 1")
+    if chosen.minutes <= 0:
+        parser.error("--minutes must be positive")
     if chosen.against and chosen.gpu:
         parser.error("--against compares rows of two commits: --against COMMIT --rows gpu-train")
     if chosen.against and chosen.page:
@@ -86,7 +89,7 @@ def main(given: list[str] | None = None) -> int:
     rows = [row for row in ROWS if not chosen.rows or row.name in chosen.rows]
     if chosen.gpu and not chosen.rows:
         needing = [row for row in ROWS if row.name.startswith("gpu-")]
-        return everything(needing, chosen.output, rounds, chosen.quick)
+        return everything(needing, chosen.output, rounds, chosen.quick, 60 * chosen.minutes)
     dry = chosen.gpu and chosen.quick
     bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers, dry)
     failed = report.measure(rows, bench, chosen.output)

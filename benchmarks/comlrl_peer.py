@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from comlrl.trainers.actor_critic import IACConfig, IACTrainer
 from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
@@ -46,9 +47,9 @@ class _Counter:
 class _Magrpo:
     """One prompt per step: the tree of joint answers, then one update per agent (and turn)."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, device: str) -> None:
         self.work, self.seed = work, 0
-        models = _models(work)
+        models = _models(work, device)
         self._counter = _Counter(models)
         nodes = sum(work.group**turn for turn in range(work.turns))  # of a prompt's tree
         self.trainer: Any = self._counting()(
@@ -64,6 +65,7 @@ class _Magrpo:
             args=MAGRPOConfig(
                 num_train_epochs=1,
                 num_agents=work.agents,
+                agent_devices=device,
                 num_generations=work.group,
                 max_new_tokens=work.written,
                 num_turns=work.turns,
@@ -136,9 +138,10 @@ class _Iac:
         return self._counter.counts
 
 
-def magrpo(work: Work) -> Stepwise:
-    """MAGRPO; with `weights="shared"` all agents are one module."""
-    return Stepwise(_Magrpo(work))
+def magrpo(work: Work, device: str = "cpu") -> Stepwise:
+    """MAGRPO; with `weights="shared"` all agents are one module. It computes in the type of the
+    weights, so that these are bfloat16 where that is the precision."""
+    return Stepwise(_Magrpo(work, device))
 
 
 def iac(work: Work) -> Stepwise:
@@ -146,10 +149,11 @@ def iac(work: Work) -> Stepwise:
     return Stepwise(_Iac(work))
 
 
-def _models(work: Work) -> list[Any]:
+def _models(work: Work, device: str = "cpu") -> list[Any]:
+    dtype = torch.bfloat16 if work.precision == "bf16" else torch.float32
     if work.weights == "shared":
-        return [make_model(work.shape)] * work.agents
-    return [make_model(work.shape, seed) for seed in range(work.agents)]
+        return [make_model(work.shape, device=device, dtype=dtype)] * work.agents
+    return [make_model(work.shape, seed, device, dtype) for seed in range(work.agents)]
 
 
 def _tokenizer(work: Work) -> Any:

@@ -3,7 +3,7 @@ computed as on a CPU, then every row in a process of its own, all within `BUDGET
 
 from __future__ import annotations
 
-import resource
+import hashlib
 import subprocess
 import sys
 import time
@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from benchmarks.decoding import long_tail
+from benchmarks.decoding import Sampling, long_tail
 from benchmarks.limits import least_seconds, measured
-from benchmarks.ours import Ours, playing, reading
+from benchmarks.models import make_model
+from benchmarks.ours import playing, reading
+from benchmarks.planning import GPU_CASES, peak_of
 from benchmarks.rows import Bench, Result, Row
 from benchmarks.steps import against, small, written_rows
 from benchmarks.timing import repeat
@@ -26,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 BUDGET = 600.0
 """Seconds that a run of everything may take."""
 MARK = "pytest.mark.gpu"
+PASSED = "tests-passed"
+"""File with the hash of the sources with which the tests have passed."""
 NO_DEVICE = 3
 """Exit status without an accelerator."""
 GIB = 1 << 30
@@ -69,67 +73,98 @@ def training(work: Work) -> Callable[[Bench], Result]:
     return measure
 
 
-def step(work: Work, algorithm: str) -> Callable[[Bench], Result]:
-    """A step of an algorithm against TRL's GRPO on as many tokens."""
+def step(work: Work) -> Callable[[Bench], Result]:
+    """A step of GRPO against TRL's."""
 
     def measure(bench: Bench) -> Result:
         device = bench.accelerator()
         done = small(work, bench)
-        same = replace(done, prompts=done.prompts * done.agents, agents=1)
         return against(
             bench,
             done,
-            lambda: playing(done, algorithm, device=device),
-            lambda: bench.peer("trl_peer").grpo(same),
+            lambda: playing(done, "grpo", device=device),
+            lambda: bench.peer("trl_peer").grpo(done),
             device=device,
         )
 
     return measure
 
 
-def memory(work: Work) -> Callable[[Bench], Result]:
-    """Memory of a GRPO step at its most, in GiB: weights, gradients, moments, activations, keys and
-    values."""
+def adapters(work: Work) -> Callable[[Bench], Result]:
+    """Seconds of rollouts in which every row of the batch has one of `agents` adapters, over as
+    many with one adapter."""
 
     def measure(bench: Bench) -> Result:
         device = bench.accelerator()
         done = small(work, bench)
-        ours = playing(done, "grpo", device=device)
-        result = Result(rounds=1)
-        result.value = _peak(ours, device)
-        weights = sum(each.nbytes for each in ours.run.learners[0].weights_of.parameters())
-        result.note = f"weights alone {weights / GIB:.2f} GiB"
-        ours.close()
+        model = make_model(done.shape, device=device, dtype=torch.bfloat16)
+        clock, seconds = bench.clock(device=device), {}
+        tasks = done.prompts * done.group
+        for agents in (1, done.agents):
+            tasks_each = tasks * done.agents // agents
+            ours = playing(
+                replace(done, agents=agents, weights="lora"),
+                "magrpo",
+                device=device,
+                model=model,
+                engine={"batch_size": tasks * done.agents, "timeout": 36000},
+            )
+            counts = Counts(tasks * done.agents * done.read, tasks * done.agents * done.written, 0)
+            seconds[agents] = repeat(Sampling(ours, tasks_each), bench.rounds, clock, counts)
+            ours.close()
+        one, many = seconds[1], seconds[done.agents]
+        result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
+        result.value = many.median / one.median
+        each = [many.seconds[i] / one.seconds[i] for i in range(bench.rounds)]
+        result.low, result.high, result.ours = min(each), max(each), many.median
+        result.note = f"{tasks * done.agents} rows; one adapter {one.median:.2f} s"
         return result
 
     return measure
 
 
-def _peak(ours: Ours, device: str) -> float:
-    """GiB that two steps take at their most; without an accelerator, those of the process."""
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-    ours.step()
-    ours.step()
-    if device != "cpu":
-        return torch.cuda.max_memory_allocated() / GIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+def memory() -> Callable[[Bench], Result]:
+    """Peak memory of `planning.GPU_CASES` against `mrlm plan`: the ratio farthest from 1."""
+
+    def measure(bench: Bench) -> Result:
+        device = bench.accelerator()
+        result, words = Result(rounds=1), []
+        ratios = []
+        for case in GPU_CASES.values():
+            done = replace(case, work=small(case.work, bench))
+            measured_bytes, planned = peak_of(done, device)
+            ratio = planned / measured_bytes
+            ratios.append(max(ratio, 1 / ratio))
+            words.append(
+                f"{case.title}: planned {planned / GIB:.2f} GiB, measured "
+                f"{measured_bytes / GIB:.2f} GiB, ratio {ratio:.2f}"
+            )
+        result.value, result.low, result.high = max(ratios), min(ratios), max(ratios)
+        result.note = "; ".join(words)
+        return result
+
+    return measure
 
 
 # -- all of it -------------------------------------------------------------------------------------
 
 
-def everything(rows: Sequence[Row], to: Path, repeats: int, quick: bool) -> int:
-    """Runs the tests, then the rows, and prints their table.
+def everything(
+    rows: Sequence[Row], to: Path, repeats: int, quick: bool, seconds: float = BUDGET
+) -> int:
+    """Runs the tests, then the rows, and prints their table. What an earlier call has measured into
+    `to`, and tests that have passed with the same sources, are not repeated.
 
     Args:
-        rows: those that need an accelerator.
+        rows: those that need an accelerator, the most wanted first.
         to: folder of the results.
         repeats: timed rounds of each side.
         quick: the same program on the CPU with tiny work, to see that it runs.
+        seconds: that everything may take; rows that are not reached are those of the next call.
 
     Returns:
-        The exit status: 0; 1 if a test or a row failed; `NO_DEVICE` without an accelerator.
+        The exit status: 0; 1 if a test or a row failed or was not reached; `NO_DEVICE` without an
+        accelerator.
     """
     if not quick and not torch.cuda.is_available():
         print(
@@ -138,17 +173,35 @@ def everything(rows: Sequence[Row], to: Path, repeats: int, quick: bool) -> int:
             file=sys.stderr,
         )
         return NO_DEVICE
-    end = time.monotonic() + BUDGET
-    print("equality tests ...", file=sys.stderr, flush=True)
-    if _tests(ROOT / "tests"):
-        print("--gpu: the equality tests failed, so no row was measured", file=sys.stderr)
-        return 1
-    failed = [row.name for row in rows if not _row(row.name, to, repeats, quick, end)]
-    found = report.load(to)
+    end = time.monotonic() + seconds
+    passed, sources = to / PASSED, _digest()
+    if not passed.is_file() or passed.read_text() != sources:
+        print("equality tests ...", file=sys.stderr, flush=True)
+        if _tests(ROOT / "tests"):
+            print("--gpu: the equality tests failed, so no row was measured", file=sys.stderr)
+            return 1
+        to.mkdir(parents=True, exist_ok=True)
+        passed.write_text(sources)
+    before = report.load(to)
+    missing = [row for row in rows if not _measured(before.get(row.name))]
+    failed = [row.name for row in missing if not _row(row.name, to, repeats, quick, end)]
+    results = report.load(to)
     print(report.machine())
-    print(report.table(rows, found))
+    print(report.table(rows, results))
     print(to / report.RESULTS)
     return int(bool(failed))
+
+
+def _measured(result: Result | None) -> bool:
+    return result is not None and not result.reason.startswith("failed")
+
+
+def _digest() -> str:
+    """A hash of the package's sources."""
+    hashed = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def _tests(folder: Path) -> int:
@@ -166,10 +219,13 @@ def _row(name: str, to: Path, repeats: int, quick: bool, end: float) -> bool:
     words = [sys.executable, "-m", "benchmarks", "--gpu", "--rows", name, "--output", str(to)]
     words += ["--repeats", str(repeats), *["--quick"] * quick]
     left = end - time.monotonic()
+    if left < 1:
+        print(f"{name}: not reached; the next call measures it", file=sys.stderr)
+        return False
     try:
-        done = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=max(1.0, left))
+        done = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=left)
     except subprocess.TimeoutExpired:
-        late = Result(reason=f"failed: the {BUDGET:.0f} s of --gpu were over")
+        late = Result(reason="failed: the time of --gpu was over")
         report.save(to, {name: late}, {})
         return False
     return not done.returncode

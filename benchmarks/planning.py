@@ -14,9 +14,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.work import Work
+
+if TYPE_CHECKING:
+    from benchmarks.ours import Ours
 
 MIB = 1 << 20
 STEPS = 2
@@ -87,31 +90,84 @@ CASES = {
 }
 
 
+GPU_CASES = {
+    "grpo": Case(
+        "GRPO, 0.5B, 8 x 8, 256 + 256",
+        Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16"),
+    ),
+    "adapters": Case(
+        "MAGRPO, 0.5B, 2 x 8, 256 + 128, 4 adapters on a base",
+        Work("0.5B", 2, 8, read=256, written=128, agents=4, weights="lora", precision="bf16"),
+        "magrpo",
+    ),
+    "critic": Case(
+        "PPO, 0.5B, 4 x 4, 256 + 128, a critic beside the policy",
+        Work("0.5B", prompts=4, group=4, read=256, written=128, precision="bf16"),
+        "ppo",
+        {"critic": "separate"},
+    ),
+    "sft": Case(
+        "SFT, 0.5B, 32 rows of 256 + 256",
+        Work("0.5B", prompts=32, group=1, read=256, written=256, precision="bf16"),
+        "sft",
+        rows=("completion",),
+    ),
+}
+"""Steps on an accelerator."""
+
+
+def run_of(case: Case, work: Work, device: str = "cpu") -> Ours:
+    """A run of a case with so much work."""
+    from benchmarks.ours import playing, reading
+    from benchmarks.steps import written_rows
+
+    if case.rows:
+        rows = written_rows(work, case.rows)
+        return reading(work, case.algorithm, rows, device=device, **case.sections)
+    own = {"group_size": work.group} | case.settings
+    return playing(
+        work, case.algorithm, own, workflow=case.workflow, device=device, **case.sections
+    )
+
+
+def peak_of(case: Case, device: str) -> tuple[int, int]:
+    """Bytes that two steps allocate on a device at their most, and what the plan says; on a CPU
+    (where nothing counts them) those of the whole process."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    before = 0
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    ours = run_of(case, case.work, device)
+    for _ in range(STEPS):
+        ours.step()
+    planned = int(predicted(case, ours, device)["said_bytes"])
+    ours.close()
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, planned
+    return torch.cuda.max_memory_allocated() - before, planned
+
+
 def measure(name: str) -> dict[str, float]:
     """Run a case in this process: bytes beyond the libraries' at the worst moment, processor
     seconds of a step; and what the plan says of both."""
     import psutil
     import torch
 
-    from benchmarks.ours import Ours, playing, reading
-    from benchmarks.steps import written_rows
-
     torch.set_num_threads(1)
     case = CASES[name]
-
-    def make(work: Work) -> Ours:
-        if case.rows:
-            return reading(work, case.algorithm, written_rows(work, case.rows), **case.sections)
-        own = {"group_size": work.group} | case.settings
-        return playing(work, case.algorithm, own, workflow=case.workflow, **case.sections)
-
     process = psutil.Process()
     small = Work("tiny", 1, 2, 8, 4, case.work.agents, weights=case.work.weights)
-    warm = make(small)
+    warm = run_of(case, small)
     warm.step()
     warm.close()
     before = process.memory_info().rss
-    ours = make(case.work)
+    ours = run_of(case, case.work)
     ours.step()
     begun = time.process_time()
     for _ in range(STEPS):
@@ -123,11 +179,11 @@ def measure(name: str) -> dict[str, float]:
     return {"bytes": most, "seconds": seconds} | said
 
 
-def predicted(case: Case, ours: Any) -> dict[str, float]:
+def predicted(case: Case, ours: Any, on: str = "cpu") -> dict[str, float]:
     """What the plan says of a run."""
     from benchmarks.models import SHAPES
     from benchmarks.steps import written_rows
-    from mrlm.planning.devices import this_machine
+    from mrlm.planning.devices import device_here, find_device, this_machine
     from mrlm.planning.estimate import Needs, estimate
     from mrlm.planning.layout import PROCESS, Place
     from mrlm.planning.model_shape import ModelShape
@@ -154,10 +210,11 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
     )
     lengths = Lengths(work.read, work.written, work.written)
     needs = Needs(run.algorithm.spec.columns, run.algorithm.spec.reads_old)
-    device = this_machine(time.process_time)
+    cpu = on == "cpu"
+    device = this_machine(time.process_time) if cpu else find_device(device_here())
     found = estimate(plan, lengths, device, Place("ddp", 1), needs)
     return {
-        "said_bytes": found.needed - PROCESS,
+        "said_bytes": found.needed - (PROCESS if cpu else 0),
         "said_seconds": found.step,
         "fp32": device.fp32,
         "bandwidth": device.bandwidth,

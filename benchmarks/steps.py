@@ -50,19 +50,21 @@ def grpo(work: Work) -> Callable[[Bench], Result]:
     return measure
 
 
-def magrpo(work: Work, together: int = 1) -> Callable[[Bench], Result]:
+def magrpo(work: Work, together: int = 1, accelerated: bool = False) -> Callable[[Bench], Result]:
     """MAGRPO against CoMLRL's, per prompt; ours takes `together` prompts per step."""
 
     def measure(bench: Bench) -> Result:
+        device = bench.accelerator() if accelerated else "cpu"
         done = small(work, bench)
         ours = replace(done, prompts=min(together, 3) if bench.quick else together)
         workflow = AnswerTree(done.group) if work.tree else answer_afresh
         return against(
             bench,
             ours,
-            lambda: playing(ours, "magrpo", workflow=workflow),
-            lambda: bench.peer("comlrl_peer").magrpo(done),
+            lambda: playing(ours, "magrpo", workflow=workflow, device=device),
+            lambda: bench.peer("comlrl_peer").magrpo(done, device),
             peer_prompts=1,
+            device=device,
         )
 
     return measure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from benchmarks import (
     decoding,
     gpu,
@@ -35,7 +33,8 @@ SHORT = Work("0.4M", prompts=1, group=4, read=16, written=8)
 FEW = Work("15M", prompts=1, group=4, read=32, written=32)
 ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf16")
 GPU_GROUPS = Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16")
-GPU_TEAM = replace(GPU_GROUPS, prompts=4, agents=2)
+GPU_TEAM = Work("0.5B", 1, 8, read=256, written=64, agents=4, precision="bf16")
+GPU_ADAPTERS = Work("0.5B", 4, 8, read=256, written=128, agents=8, precision="bf16")
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
 GPU_TAIL = decoding.tail_lengths(512, mean=128, most=512)
 
@@ -198,6 +197,34 @@ ROWS = [
         less=True,
     ),
     Row(
+        "gpu-magrpo",
+        "GPU: MAGRPO, 4 agents, shared base, 0.5B, bf16, vs CoMLRL",
+        steps.magrpo(GPU_TEAM, accelerated=True),
+        15,
+        40,
+    ),
+    Row(
+        "gpu-magrpo-8",
+        "GPU: the same, 8 prompts a step, per prompt",
+        steps.magrpo(GPU_TEAM, together=8, accelerated=True),
+    ),
+    Row(
+        "gpu-memory",
+        "GPU: peak memory of four shapes against plan: the ratio farthest from 1",
+        gpu.memory(),
+        1.15,
+        1.08,
+        less=True,
+    ),
+    Row(
+        "gpu-adapters",
+        "GPU: rollouts with 8 adapters in the batch over one adapter, 0.5B, bf16",
+        gpu.adapters(GPU_ADAPTERS),
+        1.3,
+        1.1,
+        less=True,
+    ),
+    Row(
         "gpu-rollouts",
         "GPU: rollouts, 0.5B, bf16, vs generate of transformers",
         gpu.rollouts("0.5B", 256, GPU_TAIL, rows=256),
@@ -220,12 +247,6 @@ ROWS = [
     Row(
         "gpu-grpo",
         "GPU: GRPO step, 0.5B, bf16, vs TRL",
-        gpu.step(GPU_GROUPS, "grpo"),
+        gpu.step(GPU_GROUPS),
     ),
-    Row(
-        "gpu-magrpo",
-        "GPU: MAGRPO step, 2 agents, shared base, 0.5B, bf16, vs TRL's GRPO on as many tokens",
-        gpu.step(GPU_TEAM, "magrpo"),
-    ),
-    Row("gpu-memory", "GPU: memory of that GRPO step, GiB", gpu.memory(GPU_GROUPS), unit="GiB"),
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.one_thread import use_one_thread
@@ -14,7 +15,7 @@ use_one_thread()
 
 from benchmarks.real import report, runs  # noqa: E402 - after the number of threads is set
 from benchmarks.report import machine  # noqa: E402
-from benchmarks.teams.runs import RESULTS, append  # noqa: E402
+from benchmarks.teams.runs import RESULTS, Job, append  # noqa: E402
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -23,6 +24,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="which; all if not given")
     parser.add_argument("--seeds", type=int, default=3, help="of each arm")
     parser.add_argument("--model", default="smollm2", help="name or folder of the model")
+    parser.add_argument("--device", default="cpu", help="of the model (default: cpu)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (default: 1)")
     parser.add_argument("--list", action="store_true", help="print the runs that are missing")
     parser.add_argument("--no-runs", action="store_true", help="report the runs that are there")
     parser.add_argument("--output", type=Path, help="folder of finished runs")
@@ -33,6 +36,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
             parser.error(f"--arms: {name!r} is not one of: {'; '.join(sorted(runs.ARMS))}")
     if chosen.seeds < 1:
         parser.error("--seeds must be at least 1")
+    if chosen.jobs < 1:
+        parser.error("--jobs must be at least 1")
     chosen.output = chosen.output or runs.ROOT / "results" / "real"
     return chosen
 
@@ -45,16 +50,26 @@ def main(argv: list[str] | None = None) -> int:
     if chosen.list:
         print("\n".join(f"{job.arm:28} seed {job.seed}" for job in jobs))
         return 0
-    for job in () if chosen.no_runs else jobs:
+
+    def make(job: Job) -> None:
         name = f"{job.arm.replace('/', '-').replace(' ', '_')}-{job.seed}"
-        row = runs.train(job, chosen.model, chosen.output / "runs" / name)
+        row = runs.train(job, chosen.model, chosen.output / "runs" / name, chosen.device)
         append(path, row)
         print(f"{row.arm} seed {row.seed} {row.rewards} {row.seconds:.0f} s", file=sys.stderr)
+
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        failed = [
+            (job, error)
+            for job, future in [(j, pool.submit(make, j)) for j in ([] if chosen.no_runs else jobs)]
+            if (error := future.exception()) is not None
+        ]
+    for job, error in failed:
+        print(f"{job.arm} seed {job.seed} failed: {error}", file=sys.stderr)
     rows = runs.load(path)
     print(report.results(rows, machine()))
     if chosen.page is not None:
         report.publish(chosen.page, rows, machine())
-    return 0
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

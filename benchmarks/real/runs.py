@@ -41,12 +41,16 @@ class Measured(Row):
         alarms: rules of `mrlm doctor` that alarmed, with their first step.
         last: components of the reward at the last evaluation, and `ties`, the share of groups with
             equal rewards in the last five steps.
+        device: of the model.
+        clock: seconds from the beginning of the process's run to each evaluation, its model loaded.
     """
 
     peak: float = 0.0
     planned: float = 0.0
     alarms: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+    clock: list[float] = field(default_factory=list)
 
 
 def missing(rows: Sequence[Row], arms: Sequence[str], seeds: int) -> list[Job]:
@@ -56,26 +60,29 @@ def missing(rows: Sequence[Row], arms: Sequence[str], seeds: int) -> list[Job]:
     return [job for job in jobs if (job.arm, job.seed) not in done]
 
 
-def changes_of(job: Job, model: str, folder: Path) -> list[str]:
+def changes_of(job: Job, model: str, folder: Path, device: str = "cpu") -> list[str]:
     """The settings of a run that differ from those of its config."""
     changes = [f"model.model_name_or_path={model}", f"output_dir={folder}"]
     changes += [f"training.seed={job.seed}", "training.report_to=none", "training.threads=1"]
+    changes.append(f"model.device={device}")
     return [*changes, *ARMS[job.arm][1].get("changes", ())]
 
 
-def train(job: Job, model: str, folder: Path) -> Measured:
-    """Trains in a process of its own, whose peak of memory is that of the run.
+def train(job: Job, model: str, folder: Path, device: str = "cpu") -> Measured:
+    """Trains in a process of its own, whose peak of memory is that of the run; on an accelerator it
+    is that of the tensors there.
 
     Args:
         job: which arm and seed.
         model: name or folder of the pretrained model.
         folder: of the run.
+        device: of the model.
     """
-    command = ["-m", "benchmarks.real.runs", job.arm, str(job.seed), model, str(folder)]
+    command = ["-m", "benchmarks.real.runs", job.arm, str(job.seed), model, str(folder), device]
     row = Measured(**json.loads(_printed(command).splitlines()[-1]))
     config = CONFIGS / f"{ARMS[job.arm][1]['config']}.yaml"
     plan = ["-m", "mrlm", "plan", "--json", "--config", str(config)]
-    stages = json.loads(_printed([*plan, *changes_of(job, model, folder)]))
+    stages = json.loads(_printed([*plan, *changes_of(job, model, folder, device)]))
     plans = stages if isinstance(stages, list) else [stages]
     row.planned = max(stage["chosen"]["needed"] for stage in plans)
     return row
@@ -88,21 +95,27 @@ def _printed(arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def here(job: Job, model: str, folder: Path) -> Measured:
+def here(job: Job, model: str, folder: Path, device: str = "cpu") -> Measured:
     """Trains in this process."""
     from mrlm import examine, load_config, run_experiment
 
     shutil.rmtree(folder, ignore_errors=True)
     name, arm = ARMS[job.arm]
-    config = load_config(CONFIGS / f"{arm['config']}.yaml", changes_of(job, model, folder))
+    config = load_config(CONFIGS / f"{arm['config']}.yaml", changes_of(job, model, folder, device))
     stop = [Stop(arm["tokens"])] if "tokens" in arm else []
-    began = time.process_time()
+    began, started = time.process_time(), time.time()
     result = run_experiment(config, callbacks=stop)
     row = Measured(job.arm, config.stage_configs()[-1][1].training.learning_rate, job.seed)
     row.seconds = round(time.process_time() - began, 1)
     row.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if device != "cpu":
+        import torch
+
+        row.peak, row.device = torch.cuda.max_memory_allocated(), torch.cuda.get_device_name()
     read(result.history, row, SETTINGS[name]["measure"])
-    for metrics in folder.rglob("metrics.jsonl"):
+    for metrics in sorted(folder.rglob("metrics.jsonl")):
+        times = [line["time"] for line in lines_of(metrics) if "eval/reward/mean" in line]
+        row.clock += [round(moment - started, 2) for moment in times]
         for alarm in examine(metrics.parent):
             row.alarms.setdefault(alarm.rule, alarm.step)
         for weights in (*metrics.parent.glob("checkpoint-*"), metrics.parent / "final"):
@@ -143,5 +156,5 @@ def load(path: Path) -> list[Measured]:
 
 
 if __name__ == "__main__":
-    arm, seed, model, place = sys.argv[1:]
-    print(json.dumps(asdict(here(Job(arm, 0.0, int(seed)), model, Path(place)))))
+    arm, seed, model, place, device = sys.argv[1:]
+    print(json.dumps(asdict(here(Job(arm, 0.0, int(seed)), model, Path(place), device))))
