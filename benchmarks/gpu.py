@@ -97,7 +97,6 @@ def adapters(work: Work) -> Callable[[Bench], Result]:
     def measure(bench: Bench) -> Result:
         device = bench.accelerator()
         done = small(work, bench)
-        model = make_model(done.shape, device=device, dtype=torch.bfloat16)
         clock, seconds = bench.clock(device=device), {}
         tasks = done.prompts * done.group
         for agents in (1, done.agents):
@@ -106,7 +105,7 @@ def adapters(work: Work) -> Callable[[Bench], Result]:
                 replace(done, agents=agents, weights="lora"),
                 "magrpo",
                 device=device,
-                model=model,
+                model=make_model(done.shape, device=device, dtype=torch.bfloat16),
                 engine={"batch_size": tasks * done.agents, "timeout": 36000},
             )
             counts = Counts(tasks * done.agents * done.read, tasks * done.agents * done.written, 0)

@@ -57,13 +57,13 @@ def main(argv: list[str] | None = None) -> int:
         append(path, row)
         print(f"{row.arm} seed {row.seed} {row.rewards} {row.seconds:.0f} s", file=sys.stderr)
 
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        failed = [
-            (job, error)
-            for job, future in [(j, pool.submit(make, j)) for j in ([] if chosen.no_runs else jobs)]
-            if (error := future.exception()) is not None
-        ]
-    for job, error in failed:
+    pool = ThreadPoolExecutor(chosen.jobs)
+    futures = {job: pool.submit(make, job) for job in ([] if chosen.no_runs else jobs)}
+    try:
+        failed = {job: error for job, each in futures.items() if (error := each.exception())}
+    finally:
+        pool.shutdown(cancel_futures=True)  # a signal begins no further runs
+    for job, error in failed.items():
         print(f"{job.arm} seed {job.seed} failed: {error}", file=sys.stderr)
     rows = runs.load(path)
     print(report.results(rows, machine()))

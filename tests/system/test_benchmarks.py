@@ -104,7 +104,8 @@ def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> 
         return
     assert "not measured on a GPU" in result.note and result.quick
     assert result.ours or result.value
-    assert (result.value is not None) == (row.name in ("gpu-rollouts", "gpu-train", "gpu-memory"))
+    alone = ("gpu-rollouts", "gpu-train", "gpu-memory", "gpu-adapters")
+    assert (result.value is not None) == (row.name in alone)
 
 
 def test_rows_of_a_gpu_are_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +159,16 @@ def test_tests_come_first_and_time_is_bounded(
     monkeypatch.setattr(gpu, "_tests", lambda folder: 0)
     assert gpu.everything([row], tmp_path, 1, quick=True) == 0
     assert "gpu-memory" in capsys.readouterr().out
-    monkeypatch.setattr(gpu, "BUDGET", 0.0)
-    assert gpu.everything([row], tmp_path, 1, quick=True) == 1
-    assert "were over" in report.load(tmp_path)["gpu-memory"].reason
+    monkeypatch.setattr(gpu, "_tests", lambda folder: 1)
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 0, "all of it was done before"
+    (late,) = [row for row in ON_GPU if row.name == "gpu-adapters"]
+    assert gpu.everything([row, late], tmp_path, 1, quick=True, seconds=0.5) == 1
+    assert "not reached; the next call measures it" in capsys.readouterr().err
+    assert late.name not in report.load(tmp_path)
+    assert gpu.everything([row, late], tmp_path, 1, quick=True, seconds=1.2) == 1
+    assert "time of --gpu was over" in report.load(tmp_path)[late.name].reason
+    assert gpu.everything([row, late], tmp_path, 1, quick=True) == 0, "a late row is measured again"
+    assert report.load(tmp_path)[late.name].value
 
 
 @pytest.mark.parametrize("status", ["pass", "fail"])

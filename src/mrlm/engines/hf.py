@@ -38,7 +38,7 @@ class HFEngine(PolicyEngine):
         batch_size: rows that are decoded at once.
     """
 
-    rounding: ClassVar[tuple[float, float]] = (1e-4, 0.25)
+    rounding: ClassVar[tuple[float, float]] = (1e-4, 1.0)
 
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
         super().__init__(policies)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.utils.deterministic
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """Environment variable without which torch warns of every matrix product."""
@@ -32,6 +33,20 @@ def repeatable(device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(False)
         memory.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def without_cudnn(device: torch.device) -> Iterator[None]:
+    """Context in which torch computes attention on a GPU by its other kernels: where a mask leaves
+    a query of padding nothing to see, gradients through cuDNN's are NaN, and their order is not
+    fixed."""
+    if device.type != "cuda":
+        yield
+        return
+    with sdpa_kernel(
+        [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    ):
+        yield
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mrlm.core.chat import Chat
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.fast.repeatable import without_cudnn
 from mrlm.learn.policy.loading import require_weights
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.policy.modes import restored_modes
@@ -182,10 +183,13 @@ class PolicyWeights:
         """Number of parameters of the model, base included."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def autocast(self) -> Any:
-        """The context of its precision."""
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Context of its precision, and of attention without cuDNN."""
         dtype = AUTOCAST.get(self.precision)
-        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+        cast = nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+        with cast, without_cudnn(self.device):
+            yield
 
     def save(self, folder: Path, heads: bool = True) -> None:
         """Writes a folder that `from_pretrained` loads, with tokenizer, settings and heads."""
