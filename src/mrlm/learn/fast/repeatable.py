@@ -43,9 +43,7 @@ def without_cudnn(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with sdpa_kernel(
-        [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    ):
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         yield
 
 
