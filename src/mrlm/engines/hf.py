@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class HFEngine(PolicyEngine):
         policies: name -> policy; they may share a base model and a tokenizer.
         batch_size: rows that are decoded at once.
     """
+
+    rounding: ClassVar[tuple[float, float]] = (1e-4, 1.0)
 
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
         super().__init__(policies)
