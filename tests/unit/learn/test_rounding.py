@@ -63,7 +63,7 @@ def test_rounding_keeps_the_fast_path_and_another_model_does_not(
 
 
 def test_attention_on_a_gpu_is_without_cudnn() -> None:
-    """Its gradients were NaN where padding had nothing to see."""
+    """It is the likely cause of gradients that were NaN."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     with without_cudnn(torch.device("cuda")):
         assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -37,9 +37,9 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def without_cudnn(device: torch.device) -> Iterator[None]:
-    """Context in which torch computes attention on a GPU by its other kernels: where a mask leaves
-    a query of padding nothing to see, gradients through cuDNN's are NaN, and their order is not
-    fixed."""
+    """Context in which torch computes attention on a GPU by its other kernels: the order of sums
+    in gradients of cuDNN's is not fixed, and it is the likely cause of gradients that were NaN
+    where padding has nothing to see."""
     if device.type != "cuda":
         yield
         return
