@@ -16,6 +16,7 @@ from mrlm.planning.memory import (
     MOST_TOKENS,
     WHOLE,
     MemoryLoad,
+    key_bytes,
     on_host,
     parts_of,
     peak,
@@ -306,6 +307,9 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         agents=plan.agents,
         accelerated=accelerated,
     )
+    played = max(plan.episodes, config.evaluation.episodes) * plan.agents * plan.tokens
+    keys = [key_bytes(each.shape, job.computed) for each in plan.weights if each.shape is not None]
+    job = replace(job, kept=min(job.kept, played * max(keys, default=0)))
     most = _most_tokens(config, plan, job, free)
     return replace(job, tokens=min(most, max(1, plan.trained_tokens)))
 
