@@ -143,6 +143,9 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
             "data set 'no.jsonl': file or folder does not exist",
         ),
         (["look", "outputs/no"], "error: outputs/no: folder does not exist"),
+        (["look", "small.yaml"], "error: small.yaml: it is a file; give a run folder"),
+        (["doctor", "small.yaml"], "is examined by mrlm doctor --config small.yaml"),
+        (["view", "small.yaml"], "error: small.yaml: it is a file; give a run folder"),
         (
             ["train", "--resume", "nowhere"],
             "error: --resume nowhere: folder 'nowhere' does not exist",
