@@ -46,9 +46,9 @@ MEMORY = (
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
     "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
     "fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
-    "of at most engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
-    "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
-    "sampling is not needed at the same time"
+    "of at most engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes "
+    "of a weight and of a computed value, M tokens of a micro-batch. The temporary memory of "
+    "training and sampling is not needed at the same time"
 )
 
 Parts = dict[str, int]
