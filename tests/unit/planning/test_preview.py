@@ -107,7 +107,7 @@ def test_the_tokens_of_a_pass_are_those_that_training_packs(
 ) -> None:
     """Siblings share the prompt of the agent that is asked first, and not that of one that reads
     its answer."""
-    settings = {
+    settings: dict[str, Any] = {
         "environments": [{"env_type": "relay", "style": "question", "terms": [terms, 1]}],
         "policies": {"first": {"lora": {"r": 2}}, "second": {"lora": {"r": 2}}},
         "training": {"algorithm": "magrpo", "batch_size": 4, "num_iterations": 1},
@@ -116,7 +116,8 @@ def test_the_tokens_of_a_pass_are_those_that_training_packs(
         "evaluation": {"episodes": 0},
         "output_dir": str(tmp_path / "run"),
     }
-    config, packed = ExperimentConfig(**settings), []
+    config = ExperimentConfig(**settings)
+    packed: list[int] = []
     through, step = joint_update._through, RelayEnvironment.step
 
     def varied(self: RelayEnvironment, actions: dict[str, Message]) -> StepResult:
@@ -132,9 +133,8 @@ def test_the_tokens_of_a_pass_are_those_that_training_packs(
     monkeypatch.setattr(joint_update, "_through", counting)
     monkeypatch.setattr(RelayEnvironment, "step", varied)
     run_experiment(config)
-    counts, lengths, _ = _counts(
-        config, find_device("cpu"), None, (None,) * 2 + (0.0,), (None,) * 4
-    )
+    unset = (None, None, 0.0), (None, None, None, None)
+    counts, lengths, _ = _counts(config, find_device("cpu"), None, *unset)
     everything = Share(find_device("cpu"), counts.tasks, counts, lengths)
     planned = sum(learned_tokens(everything, each)[0] for each in counts.weights)
     assert planned == pytest.approx(sum(packed), rel=0.2)
