@@ -290,6 +290,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
     training = config.training
     precise = training.precision in ("auto", "fp32")
     width = BYTES[config.model.torch_dtype]
+    limit = config.engine.kv_mib if config.engine.name == "lean" else None
     several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
     job = MemoryLoad(
         width=width,
@@ -301,7 +302,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         plays=not plan.rows,
         rows=min(config.engine.batch_size, plan.episodes * plan.agents),
         length=plan.tokens,
-        most_keys=_most_keys(config),
+        most_keys=None if limit is None else limit << 20,
         offloaded=training.optimizer_offload,
         kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
         agents=plan.agents,
@@ -312,12 +313,6 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
     job = replace(job, kept=min(job.kept, played * max(keys, default=0)))
     most = _most_tokens(config, plan, job, free)
     return replace(job, tokens=min(most, max(1, plan.trained_tokens)))
-
-
-def _most_keys(config: ExperimentConfig) -> int | None:
-    """Bytes that `engine.kv_mib` allows."""
-    mib = config.engine.kv_mib
-    return None if mib is None or config.engine.name != "lean" else mib << 20
 
 
 def _counted(
