@@ -14,7 +14,14 @@ from mrlm.play.workflow import FunctionWorkflow, Workflow
 
 SECTIONS = ("environments", "workflow", "generation")
 """Sections that a team keeps as they were given."""
-MODEL = ("torch_dtype", "trust_remote_code", "attn_implementation", "lean", "chat_template_kwargs")
+MODEL = (
+    "torch_dtype",
+    "quantization",
+    "trust_remote_code",
+    "attn_implementation",
+    "lean",
+    "chat_template_kwargs",
+)
 """Settings of `model` that do not name one."""
 
 

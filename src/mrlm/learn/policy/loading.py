@@ -21,6 +21,7 @@ from mrlm.core.errors import ModelError
 from mrlm.core.tiny_model import NAME, portable_name
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 from mrlm.learn.policy.library import first_line, quietly
+from mrlm.learn.policy.quantized import loading, quantization_in
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -64,9 +65,11 @@ def load_model(
     attn_implementation: str = "sdpa",
     device: str = "auto",
     scores: bool = False,
+    quantization: str | None = None,
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
-    folder: of a model, a run, or an adapter, which is merged into its base."""
+    folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -87,24 +90,33 @@ def load_model(
                 f"{name}: the adapter cannot be merged into its base: {first_line(error)}; use it "
                 "as an adapter (train it further without lora: false, publish it with --base)"
             ) from error
+    saved_as, target = quantization_in(path), pick_device(device)
+    if quantization not in (None, saved_as) and saved_as is not None:
+        raise ModelError(
+            f"{name}: its weights are quantised already ({saved_as}), and model.quantization="
+            f"{quantization} is set; remove it, or give the unquantised model"
+        )
+    quantized = loading(None if saved_as else quantization, DTYPES[dtype], target)
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly(), _reachable_hub(path):
-            loading: Any = kind.from_pretrained(
+            result: Any = kind.from_pretrained(
                 path,
                 output_loading_info=True,
                 dtype=DTYPES[dtype],
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
                 attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
+                **quantized or ({"device_map": {"": target}} if saved_as else {}),
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
-    model, report = loading
+    model, report = result
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
-    return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+    placed = saved_as or quantization  # such a model is not moved
+    return model if placed else model.to(target)  # pyright: ignore[reportArgumentType]
 
 
 def require_weights(name: str, missing: Collection[str]) -> None:
