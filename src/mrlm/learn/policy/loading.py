@@ -21,7 +21,7 @@ from mrlm.core.errors import ModelError
 from mrlm.core.tiny_model import NAME, portable_name
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 from mrlm.learn.policy.library import first_line, quietly
-from mrlm.learn.policy.quantized import loading, quantization_in
+from mrlm.learn.policy.quantized import loading, quantization_in, without_quantization
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -69,7 +69,8 @@ def load_model(
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
     folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
-    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits."""
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base that is merged into is
+    dequantised."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -78,7 +79,8 @@ def load_model(
     _require_folder(path)
     base = adapter_base(path)
     if base is not None:
-        loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
+        how = dtype, trust_remote_code, attn_implementation, device
+        loaded = without_quantization(load_model(base, *how, quantization=quantization))
         peft = import_peft()
         adapted = peft.PeftModel.from_pretrained(loaded, path)
         saved = peft.load_peft_weights(path, device="cpu")

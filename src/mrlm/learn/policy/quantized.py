@@ -83,6 +83,20 @@ def use_dequantized(model: nn.Module) -> None:
         layer.__class__ = _exact(type(layer))
 
 
+def without_quantization(model: Any) -> Any:
+    """A loaded model with dequantised weights, in plain linear layers; another one unchanged."""
+    if not is_quantized(model):
+        return model
+    from transformers.utils import logging as messages
+
+    level = messages.get_verbosity()
+    messages.set_verbosity_error()  # its warning that this takes more memory
+    try:
+        return model.dequantize()
+    finally:
+        messages.set_verbosity(level)
+
+
 def num_weights(model: nn.Module) -> int:
     """The number of weights of a model, however they are kept."""
     return sum(
