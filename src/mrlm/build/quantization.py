@@ -1,9 +1,10 @@
-"""Refuses what cannot be done with quantised weights, before a model is loaded."""
+"""The quantisation of a run's models: what cannot be done with it is refused before a model is
+loaded."""
 
 from __future__ import annotations
 
-from mrlm.build.policies import base_of, is_adapter, origin_of, start_of
-from mrlm.build.run_plan import RunPlan
+from mrlm.build.policies import PlayPlan, base_of, is_adapter, origin_of, start_of
+from mrlm.config import ModelConfig
 from mrlm.core.errors import ConfigError
 from mrlm.learn.policy.gguf import local_name
 from mrlm.learn.policy.incoming import changes_base
@@ -12,11 +13,12 @@ from mrlm.learn.policy.quantized import (
     UNTRAINED,
     import_bitsandbytes,
     is_quantized,
+    kind_of,
     quantization_in,
 )
 
 
-def check_quantized(plan: RunPlan) -> None:
+def check_quantized(plan: PlayPlan) -> None:
     """Refuses quantised weights that would be trained or changed, or sharded."""
     section, critic = plan.config.model, plan.config.training.critic_model
     if section.quantization is not None:
@@ -46,7 +48,16 @@ def check_quantized(plan: RunPlan) -> None:
         )
 
 
-def _reason(plan: RunPlan, name: str) -> str | None:
+def section_of(plan: PlayPlan) -> ModelConfig:
+    """The section `model`, with the quantisation of live models."""
+    section = plan.config.model
+    kinds = {kind_of(origin_of(plan, name)[0]) for name in plan.parts.models} - {None}
+    if section.quantization is None and len(kinds) == 1:
+        return section.model_copy(update={"quantization": kinds.pop()})
+    return section
+
+
+def _reason(plan: PlayPlan, name: str) -> str | None:
     """Why the base of a policy is quantised; `None` if it is not, as far as that is known."""
     live, path, *_ = origin_of(plan, name)
     if live is not None:

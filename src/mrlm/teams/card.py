@@ -144,9 +144,9 @@ def _load(card: Card) -> list[str]:
     settings = LOADED[kind].format(dtype="float32" if dtype == "auto" else dtype)
     dtype = '"auto"' if dtype == "auto" else f"torch.{dtype}"
     return [
-        f"## Load\n\nThe adapters were trained on their base in {kind}, which its own layers "
-        "round further in 16 bits (`.dequantize()` of the base gives the numbers of the training):"
-        "\n\n```python\nimport torch\nfrom peft import PeftModel\n"
+        f"## Load\n\nThe adapters were trained on their base in {kind}. Its layers may compute in "
+        "16 bits; `base.dequantize()` computes with the numbers of the training.\n\n"
+        "```python\nimport torch\nfrom peft import PeftModel\n"
         "from transformers import AutoModelForCausalLM, BitsAndBytesConfig\n\n"
         f"base = AutoModelForCausalLM.from_pretrained(\n    {entry.base!r},\n"
         f"    dtype={dtype},\n    quantization_config=BitsAndBytesConfig({settings}),\n)\n"

@@ -15,7 +15,8 @@ import torch
 
 from families import VOCABULARY
 from lean_engines import adapters, assert_lean, assert_same, build, generate, mixed
-from mrlm import GRPO, ExperimentConfig, Learner, run_experiment
+from mrlm import GRPO, ExperimentConfig, Learner, Team, run_experiment
+from mrlm.algorithms.sft import SFTTrainer
 from mrlm.core.errors import MRLMError
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder
@@ -23,6 +24,7 @@ from mrlm.engines.lean.engine import LeanEngine
 from mrlm.learn.data.batch import pack
 from mrlm.learn.policy import quantized
 from mrlm.learn.policy.copies import mirrored
+from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import load_model
 from mrlm.learn.policy.lora import BASE, with_noise
 from mrlm.learn.policy.policy import Policy
@@ -201,6 +203,37 @@ def test_a_run_that_was_stopped_continues_bit_by_bit(tmp_path: Path) -> None:
         assert one == two
     assert "quantization: nf4" in (tmp_path / "whole" / "config.yaml").read_text()
     assert "quantization: nf4" in (tmp_path / "whole" / "final" / "team.yaml").read_text()
+
+
+def test_a_live_model_is_recorded_with_its_quantisation(
+    tmp_path: Path, tiny_path: str, tokenizer: Any
+) -> None:
+    """And so is its team, which then plays as it was trained."""
+    from peft import LoraConfig
+
+    model = load_model(tiny_path, quantization="nf4")
+
+    SFTTrainer(
+        model,
+        ANSWERS,
+        tokenizer=tokenizer,
+        peft_config=LoraConfig(r=4, target_modules="all-linear"),
+        output_dir=str(tmp_path / "whole"),
+        num_iterations=3,
+        batch_size=4,
+        learning_rate=1e-2,
+    ).train()
+    for file in ("config.yaml", "final/team.yaml"):
+        assert "quantization: nf4" in (tmp_path / "whole" / file).read_text()
+    text = (tmp_path / "whole" / "final" / "README.md").read_text()
+    assert "rank 4, alpha 8) on mrlm/tiny in nf4" in text and "BitsAndBytesConfig(" in text
+    turns = Team.from_pretrained(tmp_path / "whole" / "final").play("1+1").turns
+    ids = torch.tensor([turns[0].prompt_ids])
+    policy = Policy("policy", load_model(tiny_path, quantization="nf4"), tokenizer)
+    loaded = load_adapter(policy.model, "policy", tmp_path / "whole" / "final").eval()
+    with torch.no_grad():
+        first = loaded(input_ids=ids).logits[0, -1].log_softmax(-1)[turns[0].completion_ids[0]]
+    assert float(first) == pytest.approx(float(turns[0].logprobs[0]), abs=1e-4)
 
 
 CRITIC = {"algorithm": "mappo", "critic_model": "CHECKPOINT"}

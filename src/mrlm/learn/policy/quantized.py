@@ -171,6 +171,17 @@ def quantization_in(path: str) -> str | None:
     return settings and _kind(settings)
 
 
+def kind_of(model: Any) -> str | None:
+    """The value of `model.quantization` that loads a live model as it is, if there is one."""
+    settings: Any = getattr(getattr(model, "config", None), "quantization_config", None)
+    if settings is None:
+        return None
+    settings = settings if isinstance(settings, dict) else settings.to_dict()
+    kind = _kind(settings)
+    same = kind != "nf4" or settings.get("bnb_4bit_use_double_quant")
+    return kind if kind in KINDS and same else None
+
+
 def _kind(settings: dict[str, Any]) -> str:
     if settings.get("load_in_8bit"):
         return "int8"
