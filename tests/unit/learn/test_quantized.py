@@ -29,6 +29,9 @@ from mrlm.learn.policy.loading import load_model
 from mrlm.learn.policy.lora import BASE, with_noise
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.quantized import Dequantized, import_bitsandbytes
+from mrlm.planning.memory import MemoryLoad, model_bytes
+from mrlm.planning.model_shape import shape_in
+from mrlm.planning.policy_weights import WeightSizes
 from tiny_runs import ANSWERS
 from two_ways import both_ways, compare, conversations
 
@@ -63,15 +66,14 @@ def layers(model: Any) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, Dequantized)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "family"), [*(("nf4", family) for family in FAMILIES), ("int8", "llama")]
+)
 def test_training_is_that_of_the_dequantised_model(
     kind: str, family: str, saved: Callable[[str], str], tokenizer: Any
 ) -> None:
     """Log-probs, entropies and gradients of three adapters by the packed pass and by the general
     one, against PEFT on plain linear layers."""
-    if kind == "int8" and family != "llama":
-        pytest.skip("one family in 8 bits")
     ours, plain = (
         adapters(model, tokenizer)
         for model in (load_model(saved(family), quantization=kind), exact(kind, saved(family)))
@@ -234,6 +236,20 @@ def test_a_live_model_is_recorded_with_its_quantisation(
     with torch.no_grad():
         first = loaded(input_ids=ids).logits[0, -1].log_softmax(-1)[turns[0].completion_ids[0]]
     assert float(first) == pytest.approx(float(turns[0].logprobs[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_counts_what_the_library_keeps(kind: str, tmp_path: Path) -> None:
+    build("llama", hidden_size=256, intermediate_size=512, head_dim=64).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path), quantization=kind)
+    tensors = [*model.parameters(), *(getattr(p, "SCB", None) for p in model.parameters())]
+    for state in (getattr(p, "quant_state", None) for p in model.parameters()):
+        tensors += [state.absmax, state.state2.absmax] if state else []
+    kept = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    shape = shape_in(model.config.to_dict())
+    assert shape is not None
+    weights = WeightSizes("policy", shape, shape.parameters, "policy")
+    assert model_bytes(weights, MemoryLoad(quantization=kind)) == pytest.approx(kept, rel=0.02)
 
 
 CRITIC = {"algorithm": "mappo", "critic_model": "CHECKPOINT"}
