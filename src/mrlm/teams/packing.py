@@ -96,11 +96,8 @@ def pack(
         bases = {} if merge else _bases(team, here, target, published)
         for name in here:
             location = "." if len(here) == 1 else f"{POLICIES}/{name}"
-            section = team["policies"][name]
-            if name not in bases and adapter_base(section["model"]) is not None:
-                _merge(name, target / location, Path(section["model"]), team.get("model", {}))
-            _add(target / location, section, bases.get(name), link)
-            section["model"] = location
+            _add(name, target / location, team, bases.get(name), link)
+            team["policies"][name]["model"] = location
         if merge:
             team.get("model", {}).pop("quantization", None)
         _leave_out_local(team)
@@ -165,10 +162,13 @@ def _bases(
     return adapter_bases
 
 
-def _add(target: Path, section: dict[str, Any], base: str | None, link: bool) -> None:
-    """Adds the policy of a section, with its tokenizer, unless it was merged."""
+def _add(name: str, target: Path, team: Mapping[str, Any], base: str | None, link: bool) -> None:
+    """Adds a policy, with its tokenizer; an adapter without a `base` is merged."""
+    section = team["policies"][name]
     source = Path(section["model"])
-    if base is not None or adapter_base(str(source)) is None:
+    if base is None and adapter_base(str(source)) is not None:
+        _merge(name, target, source, team.get("model", {}))
+    else:
         _copy(source, target, link)
         if base is not None:
             rename_base(target, base)
@@ -184,8 +184,10 @@ def _merge(name: str, target: Path, source: Path, section: Mapping[str, Any]) ->
     quantization = section.get("quantization")
     dtype = section.get("torch_dtype", "float32") if quantization else "auto"
     how: Any = {"dtype": dtype, "device": "cpu", "quantization": quantization}
+    base = adapter_base(str(source))
+    assert base is not None
     with quietly():
-        adapted = load_adapter(load_model(adapter_base(str(source)), **how), "merged", source)
+        adapted = load_adapter(load_model(base, **how), "merged", source)
         use_dequantized(adapted)
         size = adapted.config.vocab_size
         ids = torch.tensor([[(37 * at + 5) % size for at in range(PROBE)]])

@@ -92,13 +92,8 @@ def load_model(
                 f"{name}: the adapter cannot be merged into its base: {first_line(error)}; use it "
                 "as an adapter (train it further without lora: false, publish it with --base)"
             ) from error
-    saved_as, target = quantization_in(path), pick_device(device)
-    if quantization not in (None, saved_as) and saved_as is not None:
-        raise ModelError(
-            f"{name}: its weights are quantised already ({saved_as}), and model.quantization="
-            f"{quantization} is set; remove it, or give the unquantised model"
-        )
-    quantized = loading(None if saved_as else quantization, DTYPES[dtype], target)
+    target = pick_device(device)
+    quantized = loading(name, quantization, quantization_in(path), DTYPES[dtype], target)
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly(), _reachable_hub(path):
@@ -109,7 +104,7 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
                 attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
-                **quantized or ({"device_map": {"": target}} if saved_as else {}),
+                **quantized,
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
@@ -117,8 +112,7 @@ def load_model(
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
-    placed = saved_as or quantization  # such a model is not moved
-    return model if placed else model.to(target)  # pyright: ignore[reportArgumentType]
+    return model if quantized else model.to(target)  # pyright: ignore[reportArgumentType]
 
 
 def require_weights(name: str, missing: Collection[str]) -> None:

@@ -25,7 +25,7 @@ UNTRAINED = "quantised weights are not trained; add lora, or load the model with
 NEEDED = "a quantised model needs the bitsandbytes library: pip install 'mrlm[quant]'"
 
 
-class Dequantized(nn.Module):
+class Dequantized(nn.Linear):
     """A quantised layer whose product is that of `dense`."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,12 +57,19 @@ def dense(layer: nn.Linear) -> Tensor:
     is kept in 4 or 8 bits."""
     if not isinstance(layer, Dequantized):
         return layer.weight
-    functional, weight = import_bitsandbytes().functional, layer.weight
-    state: Any = getattr(weight, "quant_state", None)
+    functional = import_bitsandbytes().functional
+    weight: Any = layer.weight
+    state = _state_of(weight)
     if state is not None:
         return functional.dequantize_4bit(weight.data, state).view(state.shape)
-    scales = weight.SCB if weight.SCB is not None else layer.state.SCB
+    kept: Any = layer.state
+    scales = weight.SCB if weight.SCB is not None else kept.SCB
     return functional.int8_vectorwise_dequant(weight.data, scales)
+
+
+def _state_of(weight: Any) -> Any:
+    """The library's description of a weight in 4 bits; `None` for any other."""
+    return getattr(weight, "quant_state", None)
 
 
 def use_dequantized(model: nn.Module) -> None:
@@ -75,7 +82,8 @@ def use_dequantized(model: nn.Module) -> None:
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
-        if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
+        state = _state_of(layer.weight)
+        if getattr(state, "packing_format_for_cpu", False):
             raise ModelError(
                 f"{name}: the model has computed in evaluation mode on a CPU, for which "
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
@@ -100,7 +108,7 @@ def without_quantization(model: Any) -> Any:
 def num_weights(model: nn.Module) -> int:
     """The number of weights of a model, however they are kept."""
     return sum(
-        x.numel() if (state := getattr(x, "quant_state", None)) is None else state.shape.numel()
+        x.numel() if (state := _state_of(x)) is None else state.shape.numel()
         for x in model.parameters()
     )
 
@@ -133,8 +141,28 @@ def import_bitsandbytes() -> Any:
     return bitsandbytes
 
 
-def loading(kind: str | None, dtype: Any, device: torch.device) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for a model that is quantised as `kind`, if at all."""
+def loading(
+    name: str, kind: str | None, saved_as: str | None, dtype: Any, device: torch.device
+) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for a quantised model; none for another.
+
+    Args:
+        name: of the model.
+        kind: the requested quantisation.
+        saved_as: that of its files.
+        dtype: of weights that are not quantised.
+        device: where it is loaded to, since it is not moved afterwards.
+
+    Raises:
+        ModelError: both are given and differ, or the library is missing.
+    """
+    if saved_as is not None:
+        if kind not in (None, saved_as):
+            raise ModelError(
+                f"{name}: its weights are quantised already ({saved_as}), and model.quantization="
+                f"{kind} is set; remove it, or give the unquantised model"
+            )
+        return {"device_map": {"": device}}
     if kind is None:
         return {}
     import_bitsandbytes()
@@ -173,7 +201,8 @@ def quantization_in(path: str) -> str | None:
 
 def kind_of(model: Any) -> str | None:
     """The value of `model.quantization` that loads a live model as it is, if there is one."""
-    settings: Any = getattr(getattr(model, "config", None), "quantization_config", None)
+    config: Any = getattr(model, "config", None)
+    settings: Any = getattr(config, "quantization_config", None)
     if settings is None:
         return None
     settings = settings if isinstance(settings, dict) else settings.to_dict()
