@@ -104,7 +104,7 @@ def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> 
         return
     assert "not measured on a GPU" in result.note and result.quick
     assert result.ours or result.value
-    alone = ("gpu-rollouts", "gpu-train", "gpu-memory", "gpu-adapters")
+    alone = ("gpu-rollouts", "gpu-train", "gpu-memory", "gpu-adapters", "gpu-qlora")
     assert (result.value is not None) == (row.name in alone)
 
 

@@ -113,6 +113,10 @@ class FlatWords:
     torch_dtype: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool | None = None
+    model_init_kwargs: dict[str, Any] | None = None
+    quantization_config: Any | None = None
+    load_in_4bit: bool | None = None
+    load_in_8bit: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     use_cpu: bool | None = None
     use_peft: bool | None = None

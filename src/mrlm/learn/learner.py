@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, ModelError
 from mrlm.core.timing import count, span
 from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, read_skipped
 from mrlm.learn.bases.algorithm import Algorithm
@@ -36,6 +36,7 @@ from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy, random_forward
+from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.weight_change import WeightChange, relative
@@ -86,6 +87,8 @@ class Learner(Trainee):
         policy = as_policy("policy", model, tokenizer, reference)
         if policy.adapter:
             make_trainable(policy.model, policy.adapter)
+        elif is_quantized(policy.model):
+            raise ModelError(f"policy {policy.name!r}: {UNTRAINED} (a peft.LoraConfig)")
         super().__init__(policy, settings or LearnerSettings(), f"policy {policy.name!r}")
         self.weights_of: Policy = policy
         self.algorithm = algorithm
