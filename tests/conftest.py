@@ -19,7 +19,6 @@ from logged import unknown
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # in this process: no pool of others
 os.environ.pop("MRLM_MODEL", None)
 
 
