@@ -122,7 +122,7 @@ def app() -> typer.Typer:
     for name in commands():
         module = importlib.import_module(f"mrlm.cli.{name}")
         command = with_options(name, getattr(module, name))
-        application.command(name, cls=getattr(module, "PARSER", None))(command)
+        application.command(name, cls=vars(module).get("PARSER"))(command)
     return application
 
 
