@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
@@ -47,8 +47,6 @@ Trust = Annotated[
         help="Accept a pulled config that imports code, runs programs or contacts servers.",
     ),
 ]
-TRUSTING = ("train", "eval", "collect", "play", "replay", "why", "view", "plan", "doctor", "serve")
-"""Commands that use a config or the folder of a run."""
 
 
 def _show_version(value: bool) -> None:
@@ -66,8 +64,9 @@ Version = Annotated[
 
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command with the names, bounds and help texts of its options. All take
-    `--verbose`, those that use a config `--trust`; a parameter `quiet` silences the log."""
+    """The function of a command with the names, bounds and help texts of its options: those of its
+    own annotations, or of the table. All take `--verbose`; those that use a config, or whose rows
+    say so, `--trust`; a parameter `quiet` silences the log."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
@@ -76,15 +75,18 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
         command(*args, **{key: _home(value) for key, value in options.items()})
 
     table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
-    rows = table["shared"] | table[name]
+    rows = table["shared"] | table.get(name, {})
     command_signature = inspect.signature(command, eval_str=True)
     parameters = [
-        parameter.replace(
+        parameter
+        if get_origin(parameter.annotation) is Annotated
+        else parameter.replace(
             annotation=Annotated[parameter.annotation, _option(**rows[parameter.name])]
         )
         for parameter in command_signature.parameters.values()
     ]
-    flags = {"trust": Trust} if name in TRUSTING else {}
+    trusting = "trust" in rows or "config" in command_signature.parameters
+    flags = {"trust": Trust} if trusting else {}
     for flag, kind in {**flags, "verbose": Verbose}.items():
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(flag, keyword, default=False, annotation=kind))

@@ -38,6 +38,9 @@ class Train(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+PARSER = Train
+
+
 def train(
     overrides: list[str] | None = None,
     config: Path | None = None,
