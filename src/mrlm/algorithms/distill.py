@@ -1,6 +1,6 @@
 """Distillation: a policy samples, and a teacher scores the same tokens.
 
-- **Kind** one agent, or independent agents; learning from another model
+- **Kind** one agent, or independent agents
 - **Paper** on-policy distillation: GKD, arXiv 2306.13649, eq. 1 and 2; MiniLLM, 2306.08543.
 - **Formula** at each sampled token, over the vocabulary: `KL(p || q)` (reverse), `KL(q || p)`
   (forward), or `JSD_b = b KL(q || m) + (1 - b) KL(p || m)` with `m = b q + (1 - b) p`, of policy p
