@@ -9,6 +9,7 @@
   sampled at its own temperature, which divides the teacher's logits too.
 - **Knobs** plan: single episodes, or siblings with `reward_weight`; loss: divergence from a
   reference that is loaded; token mean.
+- **Curves** [Distillation](distillation.md#what-it-costs)
 - **Use it** to put a trained model, or a trained agent of a team, into a smaller or a fresh one.
 """
 
@@ -133,7 +134,7 @@ class Distill(Algorithm):
             total, {"policy_loss": total.detach(), **metrics}, {PART: parts.detach(), **tokens}
         )
 
-    def _measure(self, p: Tensor, q: Tensor) -> Tensor:
+    def _measure(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The divergence (M,) of a policy and a teacher with log-probs (M, V), and the weights of
         its gradient (`Measure`): all of them exactly 0 where policy and teacher are equal."""
         gap, beta = p - q, self.beta

@@ -47,7 +47,7 @@ def check_gradient(
         columns = outputs.logprobs, outputs.entropy, outputs.values
         leaves = [_leaf(column) for column in columns]
         with torch.enable_grad():
-            loss = algorithm.loss(batch, Outputs(*leaves, spread))  # pyright: ignore[reportArgumentType]
+            loss = algorithm.loss(batch, Outputs(*leaves, distributions=spread))  # pyright: ignore[reportArgumentType]
         if not loss.total.requires_grad:
             continue
         inputs = [leaf for leaf in (*leaves, states) if leaf is not None]
