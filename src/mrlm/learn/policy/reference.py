@@ -71,7 +71,7 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
     path = run_model(source)
     base = adapter_base(path)
     if base is not None and policy.adapter is not None:
-        shared = getattr(policy.model.get_base_model(), "name_or_path", "")
+        shared = policy.model.get_base_model().name_or_path
         if os.path.realpath(base) == os.path.realpath(shared):
             name = unused_name(policy.model, policy.name, "-teacher")
             load_adapter(policy.model, name, Path(path))
