@@ -114,7 +114,8 @@ def test_exact_gradient_ascent_passes_the_joint_actions_that_are_no_equilibria()
 def test_every_algorithm_has_a_curve_or_is_identical_to_one_that_has() -> None:
     known = set(registry.names("algorithms"))
     assert set(TABLE) == known
-    assert {trial.algorithm for trial in TRIALS.values()} == known
+    taught = {"distill"}  # by a teacher; its runs are on the page Distillation
+    assert {trial.algorithm for trial in TRIALS.values()} == known - taught
     several = {trial.algorithm for trial in TRIALS.values() if trial.where == "turns"}
     for name, others in [*IDENTICAL.items(), *ALIKE.items()]:
         assert {*others} <= several, f"where they differ from {name}"

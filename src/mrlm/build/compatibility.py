@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mrlm.build.engines import check_engine
+from mrlm.build.policies import origin_of
 from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import check_alone, world_size
 from mrlm.doctor.examination import make_rules
 from mrlm.learn.bases.spec import SamplingPlan
+from mrlm.learn.policy.loading import load_tokenizer
+from mrlm.learn.policy.reference import check_vocabulary
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.tracking.run_log import check_trackers
 
@@ -55,6 +58,16 @@ def crossed(plan: SamplingPlan, environments: Sequence[EnvironmentSpec]) -> list
         return list(environments)
     workflow = registry.load("workflows", "cross")()
     return [replace(env, workflow=workflow) if env.trained else env for env in environments]
+
+
+def check_teachers(plan: RunPlan) -> None:
+    """Refuses references with other tokens than their policies."""
+    for name in dict.fromkeys(plan.assignment.trained.values()):
+        source = plan.spec.reference_of(name)
+        if source is not None:
+            _, _, live, own = origin_of(plan, name)
+            trusted = plan.config.model.trust_remote_code
+            check_vocabulary(source, live or load_tokenizer(own, trusted), name)
 
 
 def check_trained(plan: RunPlan) -> None:

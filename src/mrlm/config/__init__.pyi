@@ -32,6 +32,7 @@ from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
 from mrlm.algorithms.c3 import C3 as C3
 from mrlm.algorithms.ccpo import CCPO as CCPO
 from mrlm.algorithms.cory import CORY as CORY
+from mrlm.algorithms.distill import Distill as Distill
 from mrlm.algorithms.dpo import DPO as DPO
 from mrlm.algorithms.dr_mas import DrMAS as DrMAS
 from mrlm.algorithms.grpo import GRPO as GRPO
@@ -223,6 +224,9 @@ class CORYConfig(FlatWords, CORY): ...  # pyright: ignore[reportIncompatibleVari
 
 @dataclass(kw_only=True)
 class DPOConfig(FlatWords, DPO): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+
+@dataclass(kw_only=True)
+class DistillationConfig(FlatWords, Distill): ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
 @dataclass(kw_only=True)
 class DrMASConfig(FlatWords, DrMAS): ...  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -38,7 +38,7 @@ from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy, random_forward
 from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
-from mrlm.learn.policy.reference import renew
+from mrlm.learn.policy.reference import load_reference, renew
 from mrlm.learn.weight_change import WeightChange, relative
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -104,7 +104,9 @@ class Learner(Trainee):
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
             self.critic = kind(self.policy, critic or beside(policy), self.settings)
-        if spec.columns & {"ref_logprobs", "full_kl"}:
+        if spec.has_reference:
+            if (source := spec.reference_of(policy.name)) is not None and reference is None:
+                load_reference(policy, source)
             policy.keep_reference()
 
     @property
@@ -189,6 +191,8 @@ class Learner(Trainee):
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` takes rollouts."""
         batch, across = self.packed(samples), self.weights_of.across
+        if self.spec.compares:
+            batch.reference = self.weights_of.reference_distributions(batch)
         outputs = self.weights_of.forward(batch, self.spec.entropy)
         loss = self.algorithm.loss(batch, outputs)
         if across is not None:
@@ -346,6 +350,8 @@ class Learner(Trainee):
         settings, policy = self.settings, self.weights_of
         micros = micro_batches(policy, settings, samples, totals, settings.accumulation)
         for batch, real, last in micros:
+            if algorithm.spec.compares and real:
+                batch.reference = policy.reference_distributions(batch)
             loss = yield Work(
                 policy,
                 batch,

@@ -20,6 +20,7 @@ from torch import Tensor
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
+from mrlm.learn.fast.lm_head import Distributions
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
 
 
@@ -62,6 +63,7 @@ class Batch:
         turns: the turns, in order of `turn`.
         totals: denominators over the whole optimiser batch.
         host: (N,) columns in `HOST` as arrays of the host, so that it need not wait for a device.
+        reference: distributions of the reference at the trained tokens, if the loss compares them.
     """
 
     samples: list[Sample]
@@ -84,6 +86,7 @@ class Batch:
     agents: list[str]
     totals: Totals
     host: dict[str, np.ndarray]
+    reference: Distributions | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -169,7 +172,10 @@ class Batch:
             columns[name] = columns[name] - begin
             host[name] = host[name] - begin
         turns, samples = self.turns[opening:closing], self.samples[first:last]
-        return replace(self, samples=samples, turns=turns, host=host, **columns)
+        reference = None if self.reference is None else self.reference[here]
+        return replace(
+            self, samples=samples, turns=turns, host=host, reference=reference, **columns
+        )
 
     def trained_token_ids(self) -> list[list[int]]:
         """The trained token ids, one list per turn."""
@@ -180,11 +186,13 @@ class Batch:
 class Outputs:
     """A policy's outputs for the N trained tokens of a batch: `logprobs`, `entropy` (in nats, at
     the sampling temperature) and `values`, each (N,). `entropy` has a gradient only if the
-    algorithm requests it; `values` is `None` for a policy without a value head."""
+    algorithm requests it; `values` is `None` for a policy without a value head. `distributions` are
+    those over the whole vocabulary, with a gradient, for losses that compare them."""
 
     logprobs: Tensor
     entropy: Tensor
     values: Tensor | None = None
+    distributions: Distributions | None = None
 
 
 PART = "loss"
