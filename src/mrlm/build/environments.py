@@ -164,6 +164,12 @@ def _workflow(
     config: ExperimentConfig, parts: LiveObjects, template: Environment, section: EnvironmentConfig
 ) -> Workflow:
     transition = parts.external_transition
+    if template.workflow is not None:
+        if parts.workflow is not None or config.wrote("workflow"):
+            raise ConfigError(
+                f"environment {section.env_type!r} brings its own workflow; remove workflow"
+            )
+        return as_workflow(registry.load("workflows", template.workflow))
     if parts.workflow is not None:
         return _with_transition(parts.workflow, transition, "the workflow")
     plugin = registry.load("workflows", config.workflow.name)

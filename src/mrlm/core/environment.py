@@ -52,6 +52,8 @@ class Environment:
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread with a deadline. Fast environments set it to `False`."""
+    workflow: str | None = None
+    """`module:name` of the workflow that plays it, if no other can."""
     isolation: str | Mapping[str, object] | None = None
     """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
 
@@ -190,9 +192,7 @@ class SingleAgentEnvironment(Environment):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         offered = {"task": task, "seed": seed, "options": {"task": task}}
-        observation = self.env.reset(
-            **{key: value for key, value in offered.items() if key in self._accepts}
-        )
+        observation = self.env.reset(**{k: v for k, v in offered.items() if k in self._accepts})
         if not isinstance(observation, Observation):
             fix = "return Observation([Message(text)])"
             raise _wrong_type(self.env, "reset", observation, "an Observation", fix)

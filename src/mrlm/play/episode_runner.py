@@ -19,7 +19,7 @@ from mrlm.core.sync_async import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Message, StepResult, Task, Turn
 from mrlm.core.user_errors import explain
-from mrlm.play.agent import Agents, PromptTooLong
+from mrlm.play.agent import Agent, Agents, PromptTooLong
 from mrlm.play.board_recorder import BoardRecorder
 from mrlm.play.engine import ExternalCalls
 from mrlm.play.reward_booking import Share, book, summed
@@ -199,6 +199,17 @@ class EpisodeRunner:
         self._agent_of = dict(zip(self.environment.agents, order, strict=True))
         for role, agent in self._agent_of.items():
             self.agents[agent].place = role
+
+    def join(self, role: str, name: str) -> Agent:
+        """A further agent of the episode: an instance of a role, with a rollout of its own and the
+        policy of the role."""
+        first = self.agents[role]
+        agent = replace(first, settings=replace(first.settings, name=name))
+        self.agents[name] = agent
+        self.environment.agents = (*self.environment.agents, name)
+        self._agent_of[name] = name
+        self.episode.policies[name] = agent.settings.policy
+        return agent
 
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
         """Send one message per agent, book the rewards, and return the next observations. `share`
