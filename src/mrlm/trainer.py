@@ -27,7 +27,7 @@ from mrlm.build.arguments import (
 from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
-from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
+from mrlm.build.live_arguments import app_of, opened_llm, rewards_of, scored_rows, with_parts
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
@@ -81,6 +81,9 @@ class Trainer:
         environment: an environment, a class or function that makes one, or a list of these.
         eval_envs: environments that are evaluated and never trained on; in a run without a data
             set, the same as `environment`.
+        app: a function of a row that calls agents through an OpenAI client, or `module:function`; a
+            list is a command (environment `app`). Then `reward_func` is `(row, result) -> number`,
+            and a list of `agents` has their names.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
@@ -131,6 +134,7 @@ class Trainer:
         critics: Sequence[object] | None = None,
         environment: object = None,
         eval_envs: object = None,
+        app: object = None,
         workflow: AnyWorkflow | str | None = None,
         reward_func: object = None,
         reward_funcs: object = None,
@@ -156,6 +160,10 @@ class Trainer:
         critics = critics_of(critics, kind, words)
         environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
+        if app is not None:
+            environments = [*environments, app_of(app, reward_func, rows, agents, eval_dataset)]
+            reward_func = rows = eval_dataset = None
+            agents = agents if isinstance(agents, Mapping) else None
         scoring = rewards_of(reward_weights, settings, words)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor}
         self.config: ExperimentConfig = self._config(config, settings, words)

@@ -97,3 +97,19 @@ def scored_rows(
         return None
     made = registry.load("environments", "reward")
     return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **scoring)
+
+
+def app_of(
+    app: Any,
+    reward_func: Any,
+    rows: Any,
+    agents: Mapping[str, Any] | Sequence[str] | None,
+    eval_dataset: Any,
+) -> Environment:
+    """The environment of an app: a function of a row, its name, or a command as a list."""
+    kind = "command" if isinstance(app, list | tuple) else "app"
+    named = {} if agents is None else {"agents": [*agents]}
+    made = registry.load("environments", "app")
+    return made(
+        dataset=rows, reward=reward_func, eval_dataset=eval_dataset, **{kind: app}, **named
+    )
