@@ -373,3 +373,46 @@ def test_impossible_arguments(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as error:
         AppEnvironment(dataset=ROWS, **settings)
     assert text in str(error.value)
+
+
+async def spawns(row: Any) -> float:
+    """As many coders as the planner's answer has letters."""
+    plan = said(await chat("planner", row["question"]))
+    count = len(plan) % 8
+    await asyncio.gather(*(chat(f"coder#{number}", plan) for number in range(count)))
+    for number in range(count):
+        await mrlm.reward(-0.25, agent=f"coder#{number}")
+    return 1.0
+
+
+def test_instances_have_rollouts_of_their_own_and_credit_who_spawned_them(tokenizer: Any) -> None:
+    def script(request: Any) -> str:
+        return "x" * (request.seed % 8)
+
+    episodes = app_episodes(
+        tokenizer, spawns, script=script, group_size=16, instances={"coder": "planner"}
+    )
+    sizes = {len(episode.rollouts) - 1 for episode in episodes}
+    assert len(sizes) > 3
+    for episode in episodes:
+        (planner,) = episode.rollouts["planner"].turns
+        count = len(planner.message.content) % 8
+        names = [f"coder#{number}" for number in range(count)]
+        assert sorted(episode.rollouts) == sorted(["planner", *names])
+        assert planner.reward == pytest.approx(1 - 0.25 * count)
+        coders = [episode.rollouts[name] for name in names]
+        assert all(coder.policy == "policy" and coder.reward == 0.75 for coder in coders)
+        assert all(coder.turns[0].agent == coder.agent for coder in coders)
+
+
+@pytest.mark.parametrize("algorithm", ["MAGRPO", "GRPO", "IPPO", "MAPPO", "REINFORCE", "QMIX"])
+def test_instances_train_the_policy_of_their_role(algorithm: str, tmp_path: Path) -> None:
+    trainer = getattr(mrlm, f"{algorithm}Trainer")(
+        environment=AppEnvironment(spawns, ROWS, None, ["planner", "coder"], instances=["coder"]),
+        output_dir=str(tmp_path),
+        **{"num_generations": 4, "learning_rate": 1e-3, "max_new_tokens": 8, "batch_size": 2},
+        **{"num_iterations": 2, "report_to": "none"},
+    )
+    history = trainer.train().history
+    print(history)
+    assert 0

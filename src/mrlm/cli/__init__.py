@@ -25,6 +25,7 @@ COMMANDS = (
     "recipe",
     "train",
     "eval",
+    "app",
     "collect",
     "play",
     "replay",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import aligned, config_to_play, recorded_at, write_json
+from mrlm.cli._options import aligned, app_section, config_to_play, recorded_at, write_json
 from mrlm.core.progress import counted
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ def eval(
     success: float = 1.0,
     output: Path | None = None,
     record: Path | None = None,
+    app: str | None = None,
+    reward: str | None = None,
+    data: str | None = None,
+    agents: str | None = None,
     quiet: bool = False,
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
@@ -36,7 +40,9 @@ def eval(
     from mrlm.record.redaction import redacted, secrets
     from mrlm.runs import evaluate_model
 
-    loaded = config_to_play(config, overrides, model, environment)
+    played = app_section(app, reward, data, agents)
+    worlds = environment if played is None else [*(environment or ()), played]
+    loaded = config_to_play(config, overrides, model, worlds)
     section = loaded.evaluation
     plays = samples or section.samples
     chosen = (section.greedy and plays == 1) if greedy is None else greedy

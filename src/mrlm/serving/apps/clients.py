@@ -12,7 +12,7 @@ from typing import Any
 from mrlm.core.addresses import APP
 from mrlm.core.errors import EpisodeError
 from mrlm.serving.apps.handler import handler
-from mrlm.serving.apps.session import CURRENT, Session
+from mrlm.serving.apps.session import CURRENT, Session, note
 
 LIBRARIES = ("httpx", "httpx2")
 """HTTP libraries of OpenAI clients."""
@@ -68,7 +68,10 @@ def _session_of(request: Any) -> Session | None:
         model = json.loads(request.content).get("model")
     except (ValueError, AttributeError, RuntimeError):  # no JSON object, or not read yet
         return None
-    return session if str(model).partition("#")[0] in session.names else None
+    if str(model).partition("#")[0] in session.names:
+        return session
+    note(f"a call of model {model!r} at {request.url.host} is none of an agent: it is not trained")
+    return None
 
 
 async def _answer(library: Any, session: Session, request: Any) -> Any:

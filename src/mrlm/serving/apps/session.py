@@ -4,6 +4,7 @@ has earned what."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -22,10 +23,21 @@ from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.openai_fields import Fields, spoken
 
+log: logging.Logger = logging.getLogger("mrlm")
+
 CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
 """The episode of the running code."""
 TURNS: ContextVar[list[Turn]] = ContextVar("turns")
 """The turns of the call that is being answered."""
+NOTES: dict[str, None] = {}
+"""What apps of this process did that cannot be trained or reproduced, each once."""
+
+
+def note(sentence: str) -> None:
+    """Note, and log once, what an app did."""
+    if sentence not in NOTES:
+        NOTES[sentence] = None
+        log.info("app: %s", sentence)
 
 
 Answer = tuple[Any, list[Turn]]
@@ -96,13 +108,20 @@ class Speaker:
 
     def _sampling(self, fields: Fields) -> dict[str, Any]:
         """What a request sets itself, within the limit of the agent; a greedy agent stays so."""
-        fields.seed()
-        usual = self.agent.settings.sampling
-        limit = min(usual.max_new_tokens, fields.limit(usual.max_new_tokens))
+        usual, who = self.agent.settings.sampling, f"agent {self.name.partition('#')[0]!r}"
+        asked = fields.limit(usual.max_new_tokens)
+        limit = min(usual.max_new_tokens, asked)
         read = fields.sampling(limit)
         values = {name: getattr(read, name) for name in FIELDS if fields.body.get(name) is not None}
+        if fields.body.get("seed") is not None:
+            fields.seed()
+            note(f"{who} is called with a seed, which is not used: the run's own counts")
+        if asked > limit:
+            note(f"{who} is asked for {asked} tokens; generation.max_new_tokens={limit} is the limit")
         if usual.greedy:
             values.pop("temperature", None)
+        elif values.get("temperature") == 0:
+            note(f"{who} is called with temperature 0: its answers to a prompt are all the same")
         return {**values, "max_new_tokens": limit}
 
 
