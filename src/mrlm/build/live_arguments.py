@@ -110,6 +110,4 @@ def app_of(
     kind = "command" if isinstance(app, list | tuple) else "app"
     named = {} if agents is None else {"agents": [*agents]}
     made = registry.load("environments", "app")
-    return made(
-        dataset=rows, reward=reward_func, eval_dataset=eval_dataset, **{kind: app}, **named
-    )
+    return made(dataset=rows, reward=reward_func, eval_dataset=eval_dataset, **{kind: app}, **named)

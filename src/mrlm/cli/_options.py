@@ -137,7 +137,9 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise ConfigError("no experiment is given; use --config, or --model with --environment or --app")
+        raise ConfigError(
+            "no experiment is given; use --config, or --model with --environment or --app"
+        )
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "

@@ -85,9 +85,7 @@ class AppEnvironment(RowTasks, Environment):
             self._reward = _function(reward, "reward", 2)
             self.agent_of = _function(agent_of, "agent_of", 1)
         self._calls = RewardCalls.of(rewards)
-        self._table: RowTable = RowTable(
-            dataset, eval_dataset, split, columns, on_bad_row, seed
-        )
+        self._table: RowTable = RowTable(dataset, eval_dataset, split, columns, on_bad_row, seed)
         self.row: JSON = {}
         """The row of this episode."""
         self.outcome: tuple[Any, Any] | None = None

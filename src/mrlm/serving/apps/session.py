@@ -117,7 +117,9 @@ class Speaker:
             fields.seed()
             note(f"{who} is called with a seed, which is not used: the run's own counts")
         if asked > limit:
-            note(f"{who} is asked for {asked} tokens; generation.max_new_tokens={limit} is the limit")
+            note(
+                f"{who} is asked for {asked} tokens; generation.max_new_tokens={limit} is the limit"
+            )
         if usual.greedy:
             values.pop("temperature", None)
         elif values.get("temperature") == 0:
@@ -191,7 +193,9 @@ class Session:
         role, sign, number = name.partition("#")
         if role not in self.names or (sign and not (number and role in self.many)):
             known = [f"{n}, {n}#1, {n}#2, ..." if n in self.many else n for n in self.names]
-            hint = f"; {role!r} has no instances: add it to `instances`" if role in self.names else ""
+            hint = (
+                f"; {role!r} has no instances: add it to `instances`" if role in self.names else ""
+            )
             text = f"agent {name[:100]!r} does not exist{hint}; the agents are "
             raise Refusal("unknown", text + ", ".join(known), "model")
         agents = self.env.agents
@@ -302,7 +306,9 @@ class Session:
                 turn.reward += amount
         world: Any = self.env.environment
         alone = dict(world.alone_rewards)
-        for name in reversed(self.spawned):  # the youngest first: what it earned goes all the way up
+        for name in reversed(
+            self.spawned
+        ):  # the youngest first: what it earned goes all the way up
             spawner, turn = self.spawned[name]
             amount = alone.get(name, 0.0)
             alone[spawner] = alone.get(spawner, 0.0) + amount

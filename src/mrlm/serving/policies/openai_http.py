@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
-from mrlm.core.types import Completion, Message
+from mrlm.core.types import Completion, Message, Role
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
@@ -307,6 +307,9 @@ def _requests(
 
 
 def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
+    if served.system_prompt and messages[0].role is not Role.SYSTEM:
+        first = Message(served.system_prompt, Role.SYSTEM, metadata=messages[0].metadata)
+        messages = [first, *messages]
     try:
         return served.chat.prompt(messages).ids
     except ChatTemplateError as error:
