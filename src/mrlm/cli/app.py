@@ -26,7 +26,7 @@ def app(
     model: str | None = None,
     num_episodes: int = 1,
 ) -> None:
-    """Play an app with the untrained model: its calls, what would be trained, and what cannot be."""
+    """Play an app with the untrained model: its calls, what would be trained, what cannot be."""
     from mrlm.core.sync_async import run_async
     from mrlm.runs import rehearse
     from mrlm.serving.apps.session import NOTES

@@ -1,4 +1,4 @@
-"""App: a program that calls agents through an OpenAI client, played as it is, one row an episode."""
+"""App: a program that calls agents through an OpenAI client, played as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mrlm.core.addresses import app_variables
-from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
+from mrlm.core.environment import Environment, Split, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import JSON, Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages

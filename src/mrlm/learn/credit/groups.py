@@ -44,7 +44,7 @@ def clear(groups: Iterable[Group]) -> None:
 
 
 def members(group: Group) -> dict[str, list[Member]]:
-    """Agent -> its rollouts (and those of its instances) with trained turns and finite rewards, of successful episodes."""
+    """Agent -> its rollouts, or its instances', with trained turns, of successful episodes."""
     by_agent: dict[str, list[Member]] = {}
     for episode in group.valid:
         if not math.isfinite(episode.reward):

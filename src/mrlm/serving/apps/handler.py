@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from mrlm.core.errors import DataError, RewardError
 from mrlm.core.types import Completion, Turn
-from mrlm.play.agent import Agents
 from mrlm.play.engine import Request
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.serving.apps.session import CURRENT, TURNS, Session, Speaker, forget
