@@ -9,7 +9,7 @@ from mrlm.core.addresses import APP
 from mrlm.core.errors import EpisodeError
 from mrlm.serving.apps.clients import route_clients
 from mrlm.serving.apps.handler import handler, on_loop
-from mrlm.serving.apps.session import CURRENT, Session
+from mrlm.serving.apps.session import CURRENT, AppSession
 
 
 async def reward(amount: float, agent: str | None = None, turn: int | str | None = None) -> None:
@@ -72,7 +72,7 @@ ADDRESS = APP
 """The base URL of the agents for clients in this process."""
 
 
-def _session() -> Session:
+def _session() -> AppSession:
     session = CURRENT.get()
     if session is None:
         raise EpisodeError(

@@ -27,7 +27,7 @@ from mrlm.build.arguments import (
 from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
-from mrlm.build.live_arguments import app_of, opened_llm, rewards_of, scored_rows, with_parts
+from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
@@ -47,7 +47,6 @@ from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
-from mrlm.core.language_model import LLMEnvironment
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import (
@@ -160,27 +159,22 @@ class Trainer:
         critics = critics_of(critics, kind, words)
         environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        if app is not None:
-            environments = [*environments, app_of(app, reward_func, rows, agents, eval_dataset)]
-            reward_func = rows = eval_dataset = None
-            agents = agents if isinstance(agents, Mapping) else None
-        scoring = rewards_of(reward_weights, settings, words)
-        scoring |= {"formatters": formatters, "reward_processor": reward_processor}
+        scoring = rewards_of(reward_weights, settings, words, names_of(agents, num_agents, app))
+        scoring |= {"formatters": formatters, "reward_processor": reward_processor, "app": app}
+        agents = agents if app is None or isinstance(agents, Mapping) else None  # of an app, names
         self.config: ExperimentConfig = self._config(config, settings, words)
         watched = listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
-        if isinstance(model, LLMEnvironment):
-            self.config, model, tokenizer, environments, watched = opened_llm(
-                model, tokenizer, self.config, self._parts, environments, watched
-            )
-        live = wandb_config, workflow, external_transition
-        self.config = with_parts(self.config, self._parts, *live)
+        self.config, model, tokenizer, environments, watched = opened_llm(
+            model, tokenizer, self.config, self._parts, environments, watched
+        )
+        live = self._parts, wandb_config, workflow, external_transition
+        self.config = with_parts(self.config, *live)
         self._parts.environments, self._parts.eval_environments = environments, watched
-        names = names_of(agents, num_agents)
-        self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
+        self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
 
@@ -188,13 +182,12 @@ class Trainer:
         self,
         rows: Any,
         reward_func: Any,
-        names: Sequence[str],
         eval_dataset: Any,
         scoring: Mapping[str, Any],
         kind: type[FlatWords] | None,
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
-        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
+        scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
         if scored is None:
             return rows
         self._parts.environments = [*self._parts.environments, scored]

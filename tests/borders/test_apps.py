@@ -70,7 +70,8 @@ def test_losses_equal_those_of_the_same_conversation_as_a_workflow(tmp_path: Pat
         timed = ("seconds", "tokens_per_second", "time")
         rows = trainer.train().history
         histories.append([{k: v for k, v in r.items() if not k.startswith(timed)} for r in rows])
-    assert histories[0] == histories[1]
+    for one, other in zip(*histories, strict=True):
+        assert {key: (one[key], other.get(key)) for key in one if one[key] != other.get(key)} == {}
     assert histories[0][0]["loss"] and histories[0][0]["reward/coder/mean"]
 
 
@@ -402,7 +403,8 @@ def test_instances_have_rollouts_of_their_own_and_credit_who_spawned_them(tokeni
 @pytest.mark.parametrize("algorithm", ["MAGRPO", "MAPPO"])
 def test_instances_train_the_policy_of_their_role(algorithm: str, tmp_path: Path) -> None:
     made = getattr(mrlm, f"{algorithm}Trainer")
-    settings = {"learning_rate": 1e-3, "max_new_tokens": 8, "batch_size": 6, "report_to": "none"}
+    settings = {"learning_rate": 1e-3, "max_new_tokens": 8, "batch_size": 4, "report_to": "none"}
+    settings["num_generations"] = 6
     world = AppEnvironment(spawns, ROWS, None, ["planner", "coder"], instances=["coder"])
     trainer = made(environment=world, output_dir=str(tmp_path), num_iterations=2, **settings)
     learners = trainer.run.learners

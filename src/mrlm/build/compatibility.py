@@ -61,10 +61,10 @@ def _check_app(plan: RunPlan, env: EnvironmentSpec) -> None:
             f"({env.name!r}) is played as a whole; use magrpo, grpo or ippo"
         )
     named = plan.spec.critic.topology == "mixed" or sampler.greedy or sampler.replays is not None
-    if named and getattr(env.template, "instances", None):
+    if named and env.template.instances:
         raise ConfigError(
             f"training.algorithm={name!r} credits every agent by its name, and environment "
-            f"{env.name!r} has instances of {', '.join(env.template.instances)}; use magrpo, grpo, "  # type: ignore[attr-defined]
+            f"{env.name!r} has instances of {', '.join(env.template.instances)}; use magrpo, grpo, "
             "ippo or mappo, or remove instances"
         )
 

@@ -42,6 +42,8 @@ COMMANDS = (
     "info",
     "new",
 )
+MODULES = {"app": "app_check"}
+"""Command -> its module, where that has another name."""
 CLASSES = {"train": "Train"}
 """Command -> name of its class in its module, where it parses its arguments differently."""
 
@@ -115,7 +117,7 @@ def app() -> typer.Typer:
         """Multi-agent reinforcement learning of language models."""
 
     for name in COMMANDS:
-        module = importlib.import_module(f"mrlm.cli.{name}")
+        module = importlib.import_module(f"mrlm.cli.{MODULES.get(name, name)}")
         command = with_options(name, getattr(module, name))
         cls = getattr(module, CLASSES[name]) if name in CLASSES else None
         application.command(name, cls=cls)(command)

@@ -162,10 +162,10 @@ def config_to_play(
     return parse_config(data, list(overrides or ()), where)
 
 
-def app_section(
+def app_sections(
     app: str | None, reward: str | None, data: str | None, agents: str | None
-) -> dict[str, Any] | None:
-    """The section of the environment `app` that options describe; `None` without `--app`.
+) -> list[dict[str, Any]]:
+    """The environment `app` that options describe, as a list of sections; empty without `--app`.
 
     Raises:
         ConfigError: an option of an app is given without one, or the rows are missing.
@@ -174,7 +174,7 @@ def app_section(
         for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
             if value is not None:
                 raise ConfigError(f"{name} is for an app; give --app too, or set it in the config")
-        return None
+        return []
     if data is None:
         raise ConfigError("--app needs rows: give --data, such as rows.jsonl")
     source = str(Path(data).absolute()) if Path(data).exists() else data
@@ -183,7 +183,7 @@ def app_section(
         section["reward"] = reward
     if agents is not None:
         section["agents"] = [name.strip() for name in agents.split(",") if name.strip()]
-    return section
+    return [section]
 
 
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:

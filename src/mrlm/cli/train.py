@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 from mrlm import distributed
-from mrlm.cli._options import app_section
+from mrlm.cli._options import app_sections
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def train(
     if show is not None:
         names = [name.strip() for name in show.split(",") if name.strip()]
         overrides = [*(overrides or ()), f"training.show={json.dumps(names)}"]
-    section = app_section(app, reward, data, agents)
-    path, loaded = _experiment(config, overrides or (), output, resume, section)
+    worlds = app_sections(app, reward, data, agents)
+    path, loaded = _experiment(config, overrides or (), output, resume, worlds)
     from mrlm.experiment import at_most, run_experiment
     from mrlm.experiment import dry_run as describe  # config errors come before this import
 
@@ -103,7 +103,7 @@ def _experiment(
     overrides: Sequence[str],
     output: Path | None,
     resume: str | None,
-    app: dict[str, Any] | None,
+    app: list[dict[str, Any]],
 ) -> tuple[Path, ExperimentConfig]:
     """The config file and its content, with the run folder and an app in it."""
     from mrlm.config import load_config, parse_config
@@ -111,8 +111,8 @@ def _experiment(
     run = Path(resume) if resume else None
     if run is not None and run.name.startswith("checkpoint-"):
         run = run.parent
-    if config is None and app is not None and run is None:
-        loaded = parse_config({"environments": [app]}, overrides, "the command line")
+    if config is None and app and run is None:
+        loaded = parse_config({"environments": app}, overrides, "the command line")
         return Path("config.yaml"), loaded.merged({"output_dir": str(output)} if output else {})
     if config is None:
         if run is None:
@@ -125,8 +125,8 @@ def _experiment(
         if not config.is_file():
             raise ConfigError(f"--resume {resume}: it has no config.yaml; give --config too")
     loaded = load_config(config, overrides)
-    if app is not None:
-        loaded = loaded.merged({"environments": [app]})
+    if app:
+        loaded = loaded.merged({"environments": app})
     folder = output or run
     return config, loaded if folder is None else loaded.merged({"output_dir": str(folder)})
 

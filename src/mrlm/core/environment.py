@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, Literal
 
 from mrlm.core.constructed import constructed
@@ -54,6 +55,8 @@ class Environment:
     then run in a thread with a deadline. Fast environments set it to `False`."""
     workflow: str | None = None
     """`module:name` of the workflow that plays it, if no other can."""
+    instances: Mapping[str, str | None] = MappingProxyType({})
+    """Agents that it may have several of in an episode -> the agent that spawns them."""
     isolation: str | Mapping[str, object] | None = None
     """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
 
@@ -124,11 +127,7 @@ class Environment:
         return copy.deepcopy(self)
 
     def with_turns(self, settings: Mapping[str, object]) -> Environment | None:
-        """This environment with the workflow's turn settings; `None` if it has its own rules.
-
-        Args:
-            settings: values of `TURN_SETTINGS`.
-        """
+        """This environment with the workflow's turn settings; `None` if it has its own rules."""
         return None
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names
 from mrlm.environments.shared.scoring import RewardCalls, user_function
 
 NO_REWARD = (
-    "the app earned no reward, so the episode failed: return a number (or agent -> number) from "
+    "the app has no reward, so the episode failed: return a number (or agent -> number) from "
     "`reward`, or call `await mrlm.reward(0.5)`; 0 is a reward, None is not"
 )
 
@@ -35,7 +35,7 @@ class AppEnvironment(RowTasks, Environment):
             is the reward. `mrlm.reward` adds to it from inside.
         agents: names of the agents.
         instances: agents of which an episode may have several, `coder#1`, `coder#2`, ...: a list,
-            or agent -> who spawns them and is credited for what they earn by themselves (of an
+            or agent -> the agent that spawns them, which is credited with their own rewards (of an
             agent that spawns itself, `coder#1.2` is spawned by `coder#1`).
         agent_of: rule for the agent of a call, system prompt -> name, or `module:function`; by
             default the name of the model, and of one agent alone any model.
@@ -89,9 +89,9 @@ class AppEnvironment(RowTasks, Environment):
         self.row: JSON = {}
         """The row of this episode."""
         self.outcome: tuple[Any, Any] | None = None
-        """What the app returned, and its session, which knows the rewards from inside."""
-        self.alone_rewards: dict[str, float] = {}
-        """What agents have earned by themselves."""
+        """The app's result, and its session, which knows the rewards from inside."""
+        self.own_rewards: dict[str, float] = {}
+        """The rewards of agents without those of the team."""
 
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._table.row(seed, split)
@@ -103,7 +103,7 @@ class AppEnvironment(RowTasks, Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         self.row, self.outcome = dict(task.info["row"]), None
-        self.alone_rewards = {}
+        self.own_rewards = {}
         return StepResult()
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
@@ -115,21 +115,20 @@ class AppEnvironment(RowTasks, Environment):
         result, session = self.outcome
         value = result
         if self._reward is not None:
-            name = getattr(self._reward, "__name__", "reward")
-            where = f"reward function {name!r}, task row {self.row!r}"[:300]
+            where = f"reward function of the app, row {self.row!r}"[:300]
             value = await self._calls.call(self._reward, where, self.row, result)
         elif not _is_reward(value):
             value = None
-        rewards = self._rewards(value, list(actions), session.earned)
+        rewards = self._rewards(value, list(actions), session.rewards)
         return StepResult(rewards=rewards, done=True)
 
     def _rewards(
-        self, value: Any, spoke: list[str], earned: Sequence[tuple[str | None, Any, float]]
+        self, value: Any, spoke: list[str], inside: Sequence[tuple[str | None, Any, float]]
     ) -> dict[str, Reward]:
-        """Agent -> its reward: the value of the whole episode, and what was earned in it."""
-        team = [amount for agent, _, amount in earned if agent is None]
-        alone = {agent: 0.0 for agent, _, _ in earned if agent is not None}
-        for agent, _, amount in earned:
+        """Agent -> its reward: that of the whole episode, and those from inside."""
+        team = [amount for agent, _, amount in inside if agent is None]
+        alone = {agent: 0.0 for agent, _, _ in inside if agent is not None}
+        for agent, _, amount in inside:
             if agent is not None:
                 alone[agent] += amount
         if isinstance(value, Mapping):
@@ -137,7 +136,9 @@ class AppEnvironment(RowTasks, Environment):
                 places = [agent for agent in spoke if name in (agent, agent.partition("#")[0])]
                 if not places and name not in self.agents:
                     known = ", ".join(dict.fromkeys((*self.agents, *spoke)))
-                    raise EpisodeError(f"reward: agent {name!r} does not exist; there are {known}")
+                    raise EpisodeError(
+                        f"reward: agent {name!r} does not exist; the agents are {known}"
+                    )
                 for agent in places:
                     number = validated_reward(amount, f"reward of agent {agent!r}")
                     if number.known:
@@ -146,7 +147,7 @@ class AppEnvironment(RowTasks, Environment):
             team.append(validated_reward(value, "reward").value)
         if not team and not alone:
             raise EpisodeError(NO_REWARD)
-        self.alone_rewards = alone
+        self.own_rewards = alone
         shared = sum(team)
         return {
             agent: Reward(shared + alone.get(agent, 0.0), known=bool(team) or agent in alone)

@@ -200,17 +200,6 @@ class EpisodeRunner:
         for role, agent in self._agent_of.items():
             self.agents[agent].place = role
 
-    def join(self, role: str, name: str) -> Agent:
-        """A further agent of the episode: an instance of a role, with a rollout of its own and the
-        policy of the role."""
-        first = self.agents[role]
-        agent = replace(first, settings=replace(first.settings, name=name))
-        self.agents[name] = agent
-        self.environment.agents = (*self.environment.agents, name)
-        self._agent_of[name] = name
-        self.episode.policies[name] = agent.settings.policy
-        return agent
-
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
         """Send one message per agent, book the rewards, and return the next observations. `share`
         as for `finish`."""
@@ -344,6 +333,18 @@ class EpisodeRunner:
                         f"environment {self.episode.environment!r}: {what} of task "
                         f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
                     ) from error
+
+
+def join(runner: EpisodeRunner, role: str, name: str) -> Agent:
+    """A further agent of an episode: an instance of a role, with a rollout of its own and the
+    policy of the role."""
+    first = runner.agents[role]
+    agent = replace(first, settings=replace(first.settings, name=name))
+    runner.agents[name] = agent
+    runner.environment.agents = (*runner.environment.agents, name)
+    runner._agent_of[name] = name
+    runner.episode.policies[name] = agent.settings.policy
+    return agent
 
 
 def close_agents(runner: EpisodeRunner) -> None:

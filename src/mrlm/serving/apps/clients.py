@@ -12,10 +12,11 @@ from typing import Any
 from mrlm.core.addresses import APP
 from mrlm.core.errors import EpisodeError
 from mrlm.serving.apps.handler import handler
-from mrlm.serving.apps.session import CURRENT, Session, note
+from mrlm.serving.apps.session import CURRENT, AppSession, note
 
 LIBRARIES = ("httpx", "httpx2")
 """HTTP libraries of OpenAI clients."""
+_routed: set[str] = set()
 _HOST = APP.removeprefix("http://").partition("/")[0]
 
 
@@ -28,8 +29,9 @@ def route_clients() -> None:
 
 
 def _route(library: Any) -> None:
-    if getattr(library.AsyncHTTPTransport, "routes_apps", False):
+    if library.__name__ in _routed:
         return
+    _routed.add(library.__name__)
     send, send_sync = (
         library.AsyncHTTPTransport.handle_async_request,
         library.HTTPTransport.handle_request,
@@ -47,10 +49,9 @@ def _route(library: Any) -> None:
 
     library.AsyncHTTPTransport.handle_async_request = handle_async_request
     library.HTTPTransport.handle_request = handle_request
-    library.AsyncHTTPTransport.routes_apps = True
 
 
-def _session_of(request: Any) -> Session | None:
+def _session_of(request: Any) -> AppSession | None:
     """The episode that a request belongs to: one to the address of apps, or one for a model with
     the name of an agent, wherever its client was made to send it."""
     session = CURRENT.get()
@@ -74,7 +75,7 @@ def _session_of(request: Any) -> Session | None:
     return None
 
 
-async def _answer(library: Any, session: Session, request: Any) -> Any:
+async def _answer(library: Any, session: AppSession, request: Any) -> Any:
     path = request.url.path
     path = path[path.rfind("/v1/") :] if request.url.host != _HOST else path
     headers = {**request.headers, "authorization": f"Bearer {session.key}"}
@@ -84,7 +85,7 @@ async def _answer(library: Any, session: Session, request: Any) -> Any:
     return await transport.handle_async_request(sent)
 
 
-def _wait(library: Any, session: Session, request: Any) -> Any:
+def _wait(library: Any, session: AppSession, request: Any) -> Any:
     """The answer to a client that is no coroutine."""
 
     async def whole() -> Any:

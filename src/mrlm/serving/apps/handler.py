@@ -16,7 +16,7 @@ from mrlm.core.errors import DataError, RewardError
 from mrlm.core.types import Completion, Turn
 from mrlm.play.engine import Request
 from mrlm.play.episode_runner import EpisodeRunner
-from mrlm.serving.apps.session import CURRENT, TURNS, Session, Speaker, forget
+from mrlm.serving.apps.session import CURRENT, TURNS, AppSession, Speaker, forget
 from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.openai_fields import JSON, Fields
@@ -48,7 +48,7 @@ class AppHandler(OpenAIHandler):
 
     def __init__(self) -> None:
         super().__init__(Inline())  # type: ignore[arg-type]
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, AppSession] = {}
         self._opened = 0
         self._server: HttpServer | None = None
 
@@ -59,7 +59,7 @@ class AppHandler(OpenAIHandler):
 
     @property
     def url(self) -> str:
-        """Where it listens, on this machine only; it begins to when it is first needed."""
+        """The address on which it listens, on this machine only, from the first use on."""
         if self._server is None:
             self._server = HttpServer(self).start()
         return self._server.url
@@ -78,10 +78,10 @@ class AppHandler(OpenAIHandler):
         names: Sequence[str],
         many: Mapping[str, str | None],
         agent_of: Callable[[str], str] | None,
-    ) -> Iterator[Session]:
+    ) -> Iterator[AppSession]:
         """The endpoint of an episode, as long as the block lasts."""
         self._opened += 1
-        made = Session(f"{self._opened}", env, names, many, agent_of)
+        made = AppSession(f"{self._opened}", env, names, many, agent_of)
         self.sessions[made.id] = made
         before = CURRENT.set(made)
         try:
@@ -144,14 +144,14 @@ class AppHandler(OpenAIHandler):
     ) -> tuple[Sequence[Request], Sequence[Completion]]:
         return await served.say(fields)
 
-    def _session(self, request: Any) -> Session:
+    def _session(self, request: Any) -> AppSession:
         name = request.path_params["episode"]
         session = self.sessions.get(name)
         if session is not None:
             return session
         if name.isdecimal() and len(name) < 20 and 0 < int(name) <= self._opened:
             raise Refusal("gone", "this episode has ended; an app calls agents while it runs")
-        raise Refusal("unknown", f"there is no episode {name[:100]!r}")
+        raise Refusal("unknown", f"episode {name[:100]!r} does not exist")
 
     def _check_token(self, request: Any) -> None:
         session = self._session(request)
@@ -163,7 +163,7 @@ class AppHandler(OpenAIHandler):
 
 
 def _identity(body: JSON, request: Any) -> tuple[Any, bool]:
-    """What two attempts of one call have in common, and whether this may be a second one."""
+    """The key that attempts of one call share, and whether this may be a second one."""
     headers = request.headers
     if "idempotency-key" in headers:
         return headers["idempotency-key"], True

@@ -1,5 +1,5 @@
-"""The calls of one episode of an app: who speaks, which rollout a conversation continues, and who
-has earned what."""
+"""The calls of one episode of an app: the agent that speaks, the rollout that a conversation
+continues, and the rewards from inside."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mrlm.core.sampling import FIELDS
 from mrlm.core.types import Completion, Message, Role, Turn
 from mrlm.play.agent import Agent, PromptTooLong
 from mrlm.play.engine import Request
-from mrlm.play.episode_runner import EpisodeRunner
+from mrlm.play.episode_runner import EpisodeRunner, join
 from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.openai_fields import Fields, spoken
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
+CURRENT: ContextVar[AppSession | None] = ContextVar("session", default=None)
 """The episode of the running code."""
 TURNS: ContextVar[list[Turn]] = ContextVar("turns")
 """The turns of the call that is being answered."""
 NOTES: dict[str, None] = {}
-"""What apps of this process did that cannot be trained or reproduced, each once."""
+"""Sentences about what apps of this process did and cannot be trained or reproduced."""
 
 
 def note(sentence: str) -> None:
@@ -41,7 +41,7 @@ def note(sentence: str) -> None:
 
 
 Answer = tuple[Any, list[Turn]]
-"""What a client gets, and the turns that it was made of."""
+"""The answer that a client gets, and the turns that it was made of."""
 
 
 def forget(turns: Sequence[Turn]) -> None:
@@ -62,7 +62,7 @@ class Call:
 class Speaker:
     """An agent as its client calls it."""
 
-    def __init__(self, session: Session, agent: Agent) -> None:
+    def __init__(self, session: AppSession, agent: Agent) -> None:
         self.session = session
         self.agent = agent
         self.name: str = agent.name
@@ -107,7 +107,7 @@ class Speaker:
         return sent, completions
 
     def _sampling(self, fields: Fields) -> dict[str, Any]:
-        """What a request sets itself, within the limit of the agent; a greedy agent stays so."""
+        """The settings of a request, within the limit of the agent; a greedy agent stays so."""
         usual, who = self.agent.settings.sampling, f"agent {self.name.partition('#')[0]!r}"
         asked = fields.limit(usual.max_new_tokens)
         limit = min(usual.max_new_tokens, asked)
@@ -138,7 +138,7 @@ def _same(message: Message, answer: Message) -> bool:
 
 
 @dataclass(eq=False, repr=False)
-class Session:
+class AppSession:
     """The endpoint of one episode.
 
     Args:
@@ -161,7 +161,7 @@ class Session:
         self.speakers: dict[str, Speaker] = {}
         self.spawned: dict[str, tuple[str, Turn | None]] = {}
         """Instance -> who spawned it, and the last turn before."""
-        self.earned: list[tuple[str | None, Turn | None, float]] = []
+        self.rewards: list[tuple[str | None, Turn | None, float]] = []
         """Rewards during the episode: agent (`None`: the team), turn, amount."""
         self.responses: dict[str, list[Turn]] = {}
         self.failure: MRLMError | None = None
@@ -199,7 +199,9 @@ class Session:
             text = f"agent {name[:100]!r} does not exist{hint}; the agents are "
             raise Refusal("unknown", text + ", ".join(known), "model")
         agents = self.env.agents
-        self.speakers[name] = Speaker(self, agents[name] if not sign else self.env.join(role, name))
+        self.speakers[name] = Speaker(
+            self, agents[name] if not sign else join(self.env, role, name)
+        )
         spawner = self._spawner(role, number) if role in self.many else None
         if spawner is not None and spawner != name:
             rollout = self.env.episode.rollouts.get(spawner)
@@ -207,7 +209,8 @@ class Session:
         return self.speakers[name]
 
     def _spawner(self, role: str, number: str) -> str | None:
-        """Who spawned an instance: of a role that spawns itself, `NAME#2` spawned `NAME#2.1`."""
+        """The agent that spawned an instance; of a role that spawns itself, `NAME#2.1` is spawned
+        by `NAME#2`."""
         spawner = self.many[role]
         if spawner != role:
             return spawner
@@ -219,8 +222,8 @@ class Session:
     async def answered(
         self, key: Any, again: bool, answer: Callable[[], Coroutine[Any, Any, Answer]]
     ) -> Answer:
-        """The answer of a call and its turns; that of the first attempt, for a call that its client
-        has repeated. One that nobody waits for any more is no turn to train on."""
+        """The answer of a call and its turns; for a repeated call, those of the first attempt. An
+        answer that is not awaited any more is no turn to train on."""
         attempts = self._answers.setdefault(key, [])
         if not (again and attempts):
             attempts.append(self.loop.create_task(self._counted(answer())))
@@ -274,7 +277,7 @@ class Session:
         if not value.known:
             raise DataError(f"{where}: give a number")
         place = self._turn(agent, turn)
-        self.earned.append((place.agent if place else None, place, value.value))
+        self.rewards.append((place.agent if place else None, place, value.value))
 
     def _turn(self, agent: str | None, turn: int | str | None) -> Turn | None:
         if isinstance(turn, str):
@@ -289,7 +292,7 @@ class Session:
         turns = rollout.turns if rollout else []
         number = len(turns) - 1 if turn is None else turn
         if not 0 <= number < len(turns):
-            spoke = ", ".join(self.env.episode.rollouts) or "nobody"
+            spoke = ", ".join(self.env.episode.rollouts) or "none"
             raise DataError(
                 f"reward: agent {agent!r} has no turn {number if turns else ''}".rstrip()
                 + f"; those that have spoken: {spoke}"
@@ -297,18 +300,16 @@ class Session:
         return turns[number]
 
     def place(self) -> None:
-        """After the rewards are booked on last turns: those of other turns go there, and who
-        spawned an agent is credited for what it earned by itself."""
-        for agent, turn, amount in self.earned:
+        """After the rewards are booked on last turns: move those of other turns, and credit the
+        agent that spawned another with its own reward."""
+        for agent, turn, amount in self.rewards:
             last = self.env.episode.rollouts[agent].turns[-1] if agent else None
             if turn is not None and last is not None and turn is not last:
                 last.reward -= amount
                 turn.reward += amount
         world: Any = self.env.environment
-        alone = dict(world.alone_rewards)
-        for name in reversed(
-            self.spawned
-        ):  # the youngest first: what it earned goes all the way up
+        alone = dict(world.own_rewards)
+        for name in reversed(self.spawned):  # the youngest first: all the way up
             spawner, turn = self.spawned[name]
             amount = alone.get(name, 0.0)
             alone[spawner] = alone.get(spawner, 0.0) + amount

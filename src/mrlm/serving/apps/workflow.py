@@ -21,7 +21,7 @@ from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow
 from mrlm.serving.apps.clients import route_clients
 from mrlm.serving.apps.handler import handler
-from mrlm.serving.apps.session import Session
+from mrlm.serving.apps.session import AppSession
 
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TMPDIR", "TZ", "SYSTEMROOT")
 """Variables that a program gets besides those that it is given."""
@@ -30,7 +30,7 @@ SHOWN = 2000
 
 
 class AppWorkflow(Workflow):
-    """Runs the app with the row of an episode, and books what it has earned."""
+    """Runs the app with the row of an episode, and books its rewards."""
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         await env.reset()
@@ -40,13 +40,13 @@ class AppWorkflow(Workflow):
             world.outcome = (result, session)
             rollouts = env.episode.rollouts
             if not rollouts:
-                return  # the error says that nobody spoke
+                return  # the error says that no agent spoke
             last = {name: rollout.turns[-1].message for name, rollout in rollouts.items()}
             await env.step({name: message for name, message in last.items() if message is not None})
             session.place()
 
-    async def _played(self, session: Session, world: Any, timeout: float) -> Any:
-        """What the app returns.
+    async def _played(self, session: AppSession, world: Any, timeout: float) -> Any:
+        """The app's result.
 
         Raises:
             EpisodeError: it makes no call for `timeout` seconds, or the program fails.
@@ -73,7 +73,7 @@ class AppWorkflow(Workflow):
         return app.result()
 
 
-async def _watch(app: asyncio.Future[Any], session: Session, timeout: float) -> None:
+async def _watch(app: asyncio.Future[Any], session: AppSession, timeout: float) -> None:
     """Wait for the end of an app. While it computes, and none of its calls is being answered,
     batches of requests wait for it, as they do for environments."""
     app.add_done_callback(lambda _: session.changed.set())
@@ -101,7 +101,7 @@ async def _called(app: Callable[..., Any], row: JSON) -> Any:
 
 
 async def _run_program(
-    session: Session, command: list[str], variables: Mapping[str, str], row: JSON
+    session: AppSession, command: list[str], variables: Mapping[str, str], row: JSON
 ) -> Any:
     """The output of a program that reads the row as JSON: the JSON of its last line, or its text.
 

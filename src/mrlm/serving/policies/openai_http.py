@@ -123,7 +123,7 @@ class OpenAIHandler:
         return await self._completed(kind, fields, self.sampled(served, fields), choice)
 
     def speaker(self, fields: Fields, request: Any) -> Any:
-        """Who answers a chat request: the policy that it names."""
+        """The policy that a chat request names."""
         return self.hub.find(fields.text("model"))
 
     async def sampled(

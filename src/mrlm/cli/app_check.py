@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from mrlm.cli._options import app_section, config_to_play
+from mrlm.cli._options import app_sections, config_to_play
 from mrlm.core.progress import counted
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def app(
     from mrlm.runs import rehearse
     from mrlm.serving.apps.session import NOTES
 
-    section = app_section(app, reward, data, agents)
-    loaded = config_to_play(None, overrides, model or "mrlm/tiny", [section or {}])
+    sections = app_sections(app, reward, data, agents)
+    loaded = config_to_play(None, overrides, model or "mrlm/tiny", sections)
     play, _ = rehearse(loaded)
     first, second = (run_async(play.evaluate(num_episodes, 1, greedy=False)) for _ in range(2))
     for group in first:
