@@ -344,7 +344,7 @@ def test_64_episodes_at_once_are_apart(tokenizer: Any) -> None:
     async def app(row: Any) -> float:
         number = str(len(row["question"]))
         texts = [said(await chat("coder", number)) for _ in range(3)]
-        return float(all(text == number for text in texts))
+        return float(texts == [number] * 3)
 
     episodes = app_episodes(
         tokenizer, app, group_size=64, script=lambda request: request.messages[-1].content
@@ -421,3 +421,47 @@ def test_credit_by_name_refuses_instances(algorithm: str) -> None:
     world = AppEnvironment(spawns, ROWS, None, ["planner", "coder"], instances=["coder"])
     with pytest.raises(ConfigError, match=r"credits every agent by its name.*magrpo"):
         getattr(mrlm, f"{algorithm}Trainer")(environment=world, batch_size=2).train(1)
+
+
+def test_a_run_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    def trainer(name: str, steps: int) -> Any:
+        return mrlm.MAGRPOTrainer(
+            app=three_agents.solve,
+            reward_func=three_agents.score,
+            train_dataset=ROWS,
+            agents=NAMES,
+            output_dir=str(tmp_path / name),
+            **{"num_generations": 2, "learning_rate": 1e-3, "max_new_tokens": 6, "batch_size": 2},
+            **{"num_iterations": steps, "report_to": "none"},
+        )
+
+    whole = trainer("whole", 2).train().history
+    trainer("parts", 1).train()
+    rest = trainer("parts", 2).train(resume_from_checkpoint=True).history
+    assert (rest[-1]["loss"], rest[-1]["entropy"]) == (whole[-1]["loss"], whole[-1]["entropy"])
+
+
+async def tree(row: Any, name: str = "solver", depth: int = 0) -> None:
+    """Up to three children of every call, by its own words; each costs 0.2."""
+    words = said(await chat(name, row["question"]))
+    number = min(3, sum(ord(letter) % 2 for letter in words)) if depth < 2 else 0
+    stem = f"{name}." if "#" in name else f"{name}#"
+    children = [f"{stem}{child}" for child in range(number)]
+    await asyncio.gather(*(tree(row, child, depth + 1) for child in children))
+    for child in children:
+        await mrlm.reward(-0.2, agent=child)
+    if not depth:
+        await mrlm.reward(0.0, agent=name)
+
+
+@pytest.mark.slow
+def test_a_recursive_app_learns_to_spawn_less_when_calls_cost(tmp_path: Path) -> None:
+    world = AppEnvironment(tree, ROWS, None, ["solver"], instances={"solver": "solver"})
+    trainer = mrlm.GRPOTrainer(
+        environment=world,
+        output_dir=str(tmp_path),
+        **{"group_size": 8, "learning_rate": 3e-3, "max_new_tokens": 6, "batch_size": 4},
+        **{"num_iterations": 25, "report_to": "none"},
+    )
+    calls = [row["turns/mean"] for row in trainer.train().history]
+    assert min(calls[:3]) > 10 and max(calls[-3:]) < 4

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import three_agents
-from app_play import ROWS
 
 import mrlm
 import mrlm.app
+import three_agents
+from app_play import ROWS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Ask = Callable[[str, str], Awaitable[str]]
