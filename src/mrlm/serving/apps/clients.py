@@ -63,7 +63,8 @@ def _session_of(request: Any) -> AppSession | None:
                 "make the client with base_url=mrlm.app.base_url(), api_key=mrlm.app.api_key()"
             )
         return session
-    if session is None or not request.url.path.endswith("/chat/completions"):
+    path = request.url.path  # below /e/ it is an address that names the episode itself
+    if session is None or path.startswith("/e/") or not path.endswith("/chat/completions"):
         return None
     try:
         model = json.loads(request.content).get("model")
