@@ -1,5 +1,5 @@
-"""`python -m benchmarks.apps`: what a call costs when an app makes it through an OpenAI client, beside
-a workflow's own call, and the memory of many episodes. The engine answers with a fixed text."""
+"""`python -m benchmarks.apps`: what a call costs when an app makes it through an OpenAI client,
+beside a workflow's own call, and the memory of many episodes. The engine has a fixed answer."""
 
 from __future__ import annotations
 

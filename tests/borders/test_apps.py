@@ -353,6 +353,11 @@ def test_64_episodes_at_once_are_apart(tokenizer: Any) -> None:
     assert all(len(episode.rollouts["coder"].turns) == 3 for episode in episodes)
 
 
+def test_a_workflow_beside_an_app_is_refused() -> None:
+    with pytest.raises(ConfigError, match="brings its own workflow"):
+        mrlm.MAGRPOTrainer(app=two, train_dataset=ROWS, agents=NAMES, workflow=workflow)
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

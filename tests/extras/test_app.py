@@ -74,7 +74,7 @@ def llama_index() -> Ask:
     from llama_index.llms.openai_like import OpenAILike
 
     async def ask(model: str, text: str) -> str:
-        llm = OpenAILike(model=model, is_chat_model=True)
+        llm = OpenAILike(model=model, is_chat_model=True, temperature=1.0)  # its own is 0.1
         return (await llm.achat([ChatMessage(role="user", content=text)])).message.content or ""
 
     return ask

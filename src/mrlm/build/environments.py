@@ -11,7 +11,7 @@ from typing import Any
 
 from mrlm.build.policies import LiveObjects
 from mrlm.config import EnvironmentConfig, ExperimentConfig
-from mrlm.config.play_sections import REMOTE
+from mrlm.config.play_sections import REMOTE, WorkflowConfig
 from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
@@ -165,7 +165,7 @@ def _workflow(
 ) -> Workflow:
     transition = parts.external_transition
     if template.workflow is not None:
-        if parts.workflow is not None or config.wrote("workflow"):
+        if parts.workflow is not None or config.workflow != WorkflowConfig():
             raise ConfigError(
                 f"environment {section.env_type!r} brings its own workflow; remove workflow"
             )

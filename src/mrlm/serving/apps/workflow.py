@@ -65,11 +65,11 @@ class AppWorkflow(Workflow):
                 if not app.done():
                     app.cancel()
                     await asyncio.wait({app}, timeout=PATIENCE)
-        failure = session.failure
-        if isinstance(failure, ENDS_RUN):
-            raise failure
-        if isinstance(failure, PromptTooLong) and app.exception() is not None:
-            raise failure
+        failed = app.done() and (app.cancelled() or app.exception() is not None)
+        if isinstance(session.failure, ENDS_RUN):
+            raise session.failure
+        if isinstance(session.failure, PromptTooLong) and failed:
+            raise session.failure
         return app.result()
 
 
@@ -77,7 +77,7 @@ async def _watch(app: asyncio.Future[Any], session: AppSession, timeout: float) 
     """Wait for the end of an app. While it computes, and none of its calls is being answered,
     batches of requests wait for it, as they do for environments."""
     app.add_done_callback(lambda _: session.changed.set())
-    while not app.done():
+    while not app.done() and not isinstance(session.failure, ENDS_RUN):
         session.changed.clear()
         if session.open:
             await session.changed.wait()
