@@ -19,6 +19,7 @@ from mrlm import Message, Reward, StepResult
 from mrlm.core.errors import ConfigError
 from mrlm.environments.app import AppEnvironment
 from mrlm.play.failure_log import AllFailedError
+from mrlm.serving.apps.handler import handler
 
 TITLE = "Apps that call an OpenAI client"
 JUDGE = "openai (Python)"
@@ -288,13 +289,18 @@ def test_clients_that_vanish_retry_and_come_late(tokenizer: Any) -> None:
         address, key = mrlm.app.base_url("coder"), mrlm.app.api_key()
         there = AsyncOpenAI(base_url=address, api_key=key)
         hi: Any = [{"role": "user", "content": "Hi"}]
-        for client_of_turn in (there.chat.completions, client.chat.completions):
-            call = asyncio.create_task(client_of_turn.create(model="coder", messages=hi))
-            await asyncio.sleep(0)
+        again = {"extra_headers": {"x-stainless-retry-count": "1"}}
+        for text in ("asked again", "given up"):
+            call = asyncio.create_task(chat("coder", text))
+            while not (session := handler().sessions[address.split("/")[4]]).open:
+                await asyncio.sleep(0)
             call.cancel()
             await asyncio.wait({call})
-        again = {"extra_headers": {"x-stainless-retry-count": "1"}}
+            while session.open:
+                await asyncio.sleep(0.001)
         for _ in range(2):
+            await chat("coder", "asked again", **again)
+        for _ in range(2):  # by HTTP
             await there.chat.completions.create(model="coder", messages=hi, **again)
         with pytest.raises(openai.AuthenticationError):
             await AsyncOpenAI(base_url=address, api_key="other").models.list()
@@ -303,7 +309,7 @@ def test_clients_that_vanish_retry_and_come_late(tokenizer: Any) -> None:
         return 1.0
 
     (episode,) = app_episodes(tokenizer, app)
-    assert [turn.trained for turn in episode.rollouts["coder"].turns] == [True]
+    assert [turn.trained for turn in episode.rollouts["coder"].turns] == [True, False, True]
     with pytest.raises(openai.APIStatusError) as error:
         late[0].chat.completions.create(model="coder", messages=[{"role": "user", "content": "Hi"}])
     assert error.value.status_code == 410 and "has ended" in str(error.value)
