@@ -39,6 +39,7 @@ from mrlm.algorithms.sharp import SHARP as SHARP
 from mrlm.algorithms.spin import SPIN as SPIN
 from mrlm.algorithms.spiral import SPIRAL as SPIRAL
 from mrlm.algorithms.vdn import VDN as VDN
+from mrlm.app import reward as reward
 from mrlm.config import A2CConfig as A2CConfig
 from mrlm.config import ATGRPOConfig as ATGRPOConfig
 from mrlm.config import C3Config as C3Config

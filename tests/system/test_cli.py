@@ -99,7 +99,7 @@ def test_the_version_and_the_completion_of_shells(
 
 
 def test_every_option_says_what_it_is() -> None:
-    commands: Any = typer.main.get_command(cli.app())
+    commands: Any = typer.main.get_command(cli.command_line())
     for name, command in commands.commands.items():
         for option in command.params:
             assert getattr(option, "help", True), f"{name} {option.name}"

@@ -33,6 +33,8 @@ def check_plays(plan: RunPlan) -> None:
             )
         return
     for env in plan.trained_environments:
+        if env.template.workflow is not None:
+            _check_app(plan, env)
         if env.workflow.spec.combines and sampler.cross is None:
             raise ConfigError(
                 "workflow.name='cross' plays every combination of the agents' answers, and "
@@ -50,6 +52,24 @@ def check_plays(plan: RunPlan) -> None:
                 f"workflow.name={config.workflow.name!r} plays every episode on its own; set "
                 "workflow.name=tree"
             )
+
+
+def _check_app(plan: RunPlan, env: EnvironmentSpec) -> None:
+    """Refuses credit that an app cannot have: its answers are not combined, and it has no states;
+    and, where agents have several instances, credit that knows each agent by its name."""
+    sampler, name = plan.spec.sampling, plan.config.training.algorithm
+    if sampler.cross is not None or sampler.tree:
+        raise ConfigError(
+            f"training.algorithm={name!r} tries several answers to one state, and an app "
+            f"({env.name!r}) is played as a whole; use magrpo, grpo or ippo"
+        )
+    named = plan.spec.critic.topology == "mixed" or sampler.greedy or sampler.replays is not None
+    if named and env.template.instances:
+        raise ConfigError(
+            f"training.algorithm={name!r} credits every agent by its name, and environment "
+            f"{env.name!r} has instances of {', '.join(env.template.instances)}; use magrpo, grpo, "
+            "ippo or mappo, or remove instances"
+        )
 
 
 def crossed(plan: SamplingPlan, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:

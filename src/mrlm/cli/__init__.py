@@ -26,6 +26,7 @@ FIRST = (
     "recipe",
     "train",
     "eval",
+    "app",
     "collect",
     "play",
     "replay",
@@ -104,7 +105,7 @@ def commands() -> list[str]:
     return [*(name for name in FIRST if name in files), *sorted(files.difference(FIRST))]
 
 
-def app() -> typer.Typer:
+def command_line() -> typer.Typer:
     """The application with all its commands."""
     application = typer.Typer(
         name="mrlm",
@@ -136,7 +137,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(Stderr())
-    app()(prog_name="mrlm")
+    command_line()(prog_name="mrlm")
 
 
 def _say(text: str) -> None:

@@ -120,7 +120,7 @@ def config_to_play(
     path: Path | None,
     overrides: Sequence[str] | None,
     model: str | None,
-    environments: Sequence[str] | None,
+    environments: Sequence[str | dict[str, Any]] | None,
 ) -> ExperimentConfig:
     """The experiment whose agents should play, with the models they should use.
 
@@ -130,7 +130,7 @@ def config_to_play(
         overrides: settings on top of everything else.
         model: replaces `model:`: a hub id, a model folder, or a run folder, from which each policy
             takes its own model.
-        environments: names of environments that replace `environments:`.
+        environments: names or sections of environments that replace `environments:`.
 
     Raises:
         ConfigError: something is missing, unknown or wrong.
@@ -139,7 +139,9 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise ConfigError("no experiment is given; use --config, or --model with --environment")
+        raise ConfigError(
+            "no experiment is given; use --config, or --model with --environment or --app"
+        )
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
@@ -155,9 +157,35 @@ def config_to_play(
     if trained is not None:
         data = _with_models(data, str(model), trained)
     if environments:
-        data["environments"] = [{"env_type": name} for name in environments]
+        data["environments"] = [
+            {"env_type": entry} if isinstance(entry, str) else entry for entry in environments
+        ]
     where = "the command line" if path is None else str(path)
     return parse_config(data, list(overrides or ()), where)
+
+
+def app_sections(
+    app: str | None, reward: str | None, data: str | None, agents: str | None
+) -> list[dict[str, Any]]:
+    """The environment `app` that options describe, as a list of sections; empty without `--app`.
+
+    Raises:
+        ConfigError: an option of an app is given without one, or the rows are missing.
+    """
+    if app is None:
+        for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
+            if value is not None:
+                raise ConfigError(f"{name} is for an app; give --app too, or set it in the config")
+        return []
+    if data is None:
+        raise ConfigError("--app needs rows: give --data, such as rows.jsonl")
+    source = str(Path(data).absolute()) if Path(data).exists() else data
+    section: dict[str, Any] = {"env_type": "app", "app": app, "dataset": source}
+    if reward is not None:
+        section["reward"] = reward
+    if agents is not None:
+        section["agents"] = [name.strip() for name in agents.split(",") if name.strip()]
+    return [section]
 
 
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:

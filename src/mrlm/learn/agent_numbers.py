@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrlm.core.owners import agent_label
+from mrlm.core.owners import agent_label, role_of
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import PART, Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.samples import effective
@@ -164,7 +164,7 @@ def read_skipped(
     read = Totals.of(with_gradient).tokens_by_agent
     few: dict[str, list[Sample]] = {}
     for sample in samples:
-        agent = sample.turns[0].agent
+        agent = role_of(sample.turns[0].agent)
         if agent not in read and len(few.setdefault(agent, [])) < FEW:
             few[agent].append(sample)
     chosen = [sample for agent_samples in few.values() for sample in agent_samples]

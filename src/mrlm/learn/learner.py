@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, ModelError
+from mrlm.core.owners import role_of
 from mrlm.core.timing import count, span
 from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, read_skipped
 from mrlm.learn.bases.algorithm import Algorithm
@@ -376,7 +377,7 @@ class Learner(Trainee):
         """One optimiser step on the samples of a mini-batch that have a gradient; `totals` are
         those of the whole mini-batch."""
         for turn in (turn for sample in samples for turn in sample.turns):
-            count("trained", turn.agent, len(turn))
+            count("trained", role_of(turn.agent), len(turn))
         gradient = partial(self._backward, samples, totals, algorithm, loss_of)
         metrics = yield from tried(gradient, self.shrink, records)
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)

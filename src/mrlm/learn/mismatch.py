@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.core.owners import role_of
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
@@ -95,8 +96,9 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
         if not comparable(turn, versions[turn.policy]):
             continue
         value = float(_divergence_of(turn).sum())
-        total, count = sums.get((turn.policy, turn.agent), (0.0, 0.0))
-        sums[turn.policy, turn.agent] = (total + value, count + len(turn))
+        owner = turn.policy, role_of(turn.agent)
+        total, count = sums.get(owner, (0.0, 0.0))
+        sums[owner] = (total + value, count + len(turn))
     return sums
 
 

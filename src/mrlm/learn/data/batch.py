@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from mrlm.core.owners import role_of
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
@@ -317,14 +318,15 @@ def pack(
     optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
     turns = [turn for sample in samples for turn in sample.turns]
     starts = [start - 1 for sample in samples for start in sample.starts]
-    agents = {name: number for number, name in enumerate(dict.fromkeys(t.agent for t in turns))}
+    roles = [role_of(turn.agent) for turn in turns]
+    agents = {name: number for number, name in enumerate(dict.fromkeys(roles))}
     counts = np.array([len(turn.completion_ids) for turn in turns], dtype=np.int64)
     per_turn: dict[str, Sequence[float]] = {
         "sequence": [row for row, sample in enumerate(samples) for _ in sample.turns],
         "turn": range(len(turns)),
         "rollout": [sample.rollout for sample in samples for _ in sample.turns],
         "unit": [sample.unit for sample in samples for _ in sample.turns],
-        "agent": [agents[turn.agent] for turn in turns],
+        "agent": [agents[role] for role in roles],
         "temperature": [1.0 if t.sampling.greedy else t.sampling.temperature for t in turns],
     }
     columns: dict[str, list[Column | None]] = {
