@@ -132,9 +132,9 @@ def commands() -> str:
     """The page of the command line, from its own help."""
     import typer
 
-    from mrlm.cli import app
+    from mrlm.cli import command_line
 
-    group: Any = typer.main.get_command(app())
+    group: Any = typer.main.get_command(command_line())
     context = typer.Context(group)
     texts = ["# Command line\n\n`mrlm COMMAND --help` prints the same.\n"]
     for name in group.list_commands(context):

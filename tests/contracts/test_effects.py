@@ -154,6 +154,7 @@ CASES: dict[str, Values] = {
     "max_trajectories": case(2),
     "collect_every": case(3),
     "teacher": case("expert"),
+    "teacher_model": case("folder"),
     "rows_per_round": case(20),
     "passes_per_round": case(2),
     "use_previous": case(False),

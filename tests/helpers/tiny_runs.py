@@ -18,6 +18,7 @@ ROWS = {"dpo": PAIRS, "reward_model": PAIRS, "sft": ANSWERS, "spin": ANSWERS}
 SMALLER = {
     **{name: {"group_size": 4} for name in ("grpo", "dr_mas", "marshal", "matpo", "rema")},
     "maporl": {"num_minibatches": 2},
+    "distill": {"group_size": 2, "reward_weight": 0.5},
 }
 """Settings of those whose own are large."""
 TREES = {"at_grpo"}

@@ -194,4 +194,4 @@ def test_hints_of_the_package_name_commands() -> None:
         for file in files
         for name in re.findall(r"(?<!from )\bmrlm ([a-z]+)\b", file.read_text(encoding="utf-8"))
     }
-    assert "view" in named and named <= set(cli.COMMANDS), named - set(cli.COMMANDS)
+    assert "view" in named and named <= set(cli.commands()), named - set(cli.commands())

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -32,6 +33,8 @@ from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.groups import assign, clear, members
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
 from mrlm.learn.fast.lm_head import compare
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 @settings
@@ -92,6 +95,11 @@ class Distill(Algorithm):
         )
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        if self.teacher_model is None and not self.reward_weight:
+            log.warning(
+                "distill has no teacher: distill.teacher_model is not set, so that each policy is "
+                "compared with itself at the start and learns nothing"
+            )
         named = {*policy_of.values()}
         if isinstance(self.teacher_model, dict) and named != {*self.teacher_model}:
             raise ConfigError(

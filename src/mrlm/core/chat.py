@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from mrlm.core.additive_templates import is_additive
-from mrlm.core.control_tokens import Control
+from mrlm.core.control_tokens import Control, end_of_answer
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
 from mrlm.core.messages import REASONING
@@ -104,9 +104,11 @@ class Chat:
         """Ids of a rendered text, which already contains all special tokens."""
         return [*self._ids(text)]
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of a text not rendered by a template: none of them is a control token."""
-        return self.encode(self.control.guard(text))
+    def encode_text(self, text: str, whole: bool = False) -> list[int]:
+        """Ids of a text not rendered by a template: none of them is a control token, but the one
+        that ends a `whole` message of the assistant."""
+        ids = self.encode(self.control.guard(text))
+        return ids if not whole or self.control.end_id is None else [*ids, self.control.end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without special tokens other than marks of thoughts."""
@@ -201,7 +203,9 @@ class Chat:
             openings = {"user": parts[0:3:2], "assistant": parts[1:4:2]}
         except TemplateError:
             pass
-        return Control(self.tokenizer, openings, self.say)
+        control = Control(self.tokenizer, openings, self.say)
+        control.end_id = end_of_answer(self.apply, control)
+        return control
 
     # -- input of the template ---------------------------------------------------------------------
 

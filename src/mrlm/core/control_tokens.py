@@ -10,6 +10,8 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, islice
 from typing import Any
 
+from jinja2 import TemplateError
+
 from mrlm.core.errors import well_formed
 
 GUARD = "\ufdd0"
@@ -70,6 +72,8 @@ class Control:
         ]
         self._marker: re.Pattern[str] | None = _markers(markers)
         self._spelling = lru_cache(None)(self._spell)
+        self.end_id: int | None = tokenizer.eos_token_id
+        """The token that ends a message of the assistant."""
         self._matched_normal = any(added[name].normalized for name in names if name in added)
 
     def guard(self, text: str) -> str:
@@ -267,3 +271,30 @@ def _escaped(match: re.Match[str]) -> str:
     text = match.group()
     start = len(text) - len(text.lstrip())
     return f"{text[:start]}\\{text[start:]}"
+
+
+def end_of_answer(
+    apply: Callable[[list[dict[str, Any]], bool], str], control: Control
+) -> int | None:
+    """The token that ends a message of the assistant: the tokenizer's end token if the template
+    writes it after an answer, else the control token that follows (`<|im_end|>` where the tokenizer
+    has `<|endoftext|>`), else the tokenizer's. `apply` renders messages."""
+    texts = {"user": "x", "assistant": "\ue0003", "next": "\ue0004"}
+    dicts = [
+        {"role": role.replace("next", "user"), "content": text, "sources": [index]}
+        for index, (role, text) in enumerate(texts.items())
+    ]
+    rests: list[str] = []  # the text after an answer that is the last message, and one that is not
+    for count in (2, 3):
+        try:
+            text = apply(dicts[:count], False)
+        except TemplateError:
+            break
+        if texts["assistant"] in text:
+            rests.append(text.rpartition(texts["assistant"])[2].partition(texts["next"])[0])
+    eos = control.tokenizer.eos_token
+    if not (eos and rests and all(eos in rest for rest in rests)):
+        end = next(filter(None, map(control.begins, rests)), "")
+        if end:
+            return control.encode(end)[-1]
+    return control.tokenizer.eos_token_id

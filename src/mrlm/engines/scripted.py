@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mrlm.core.control_tokens import Control
+from mrlm.core.chat import Chat
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 
@@ -32,7 +32,7 @@ class ScriptedEngine:
         """The requests of every call so far, for tests."""
         self._said = 0
         self._version = 0
-        self._control = Control(self.tokenizer)
+        self._chat = Chat(self.tokenizer)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         self.batches.append(list(requests))
@@ -50,13 +50,13 @@ class ScriptedEngine:
         else:
             text = self.script[self._said % len(self.script)]
             self._said += 1
-        ids = self._control.encode(self._control.guard(text))
+        ids = self._chat.encode_text(text)
         limit = request.sampling.max_new_tokens
         if len(ids) >= limit:
             cut = ids[:limit]
             cut_text = self.tokenizer.decode(cut, skip_special_tokens=True)
             return Completion(cut, [self.logprob] * limit, cut_text, "length", self._version)
-        whole = [*ids, self.tokenizer.eos_token_id]
+        whole = self._chat.encode_text(text, whole=True)
         return Completion(whole, [self.logprob] * len(whole), text, "stop", self._version)
 
 

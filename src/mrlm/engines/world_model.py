@@ -76,7 +76,7 @@ class WorldModel:
         text = action.content.encode("utf-8", "replace").decode()  # a lone surrogate has no tokens
         prompt, sampled = chat.prompt(talk.messages, talk.last), action.turn
         if sampled is None or not self._own(sampled, text):
-            ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+            ids = chat.encode_text(text, whole=True)
             turn = Turn("agent", "world_model", prompt.ids, ids)
         else:
             turn = replace(sampled, prompt_ids=prompt.ids)

@@ -276,7 +276,7 @@ class TextAgent(Agent):
     async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
         text, chat = self.write(self, self._seen), self.settings.chat
         if chat is not None:
-            turn.completion_ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+            turn.completion_ids = chat.encode_text(text, whole=True)
         return text, {}
 
 

@@ -90,6 +90,32 @@ def sampled(chat: Chat, prompt: Any, text: str, finish: str = "stop") -> Turn:
     return turn
 
 
+ENDS = {  # the template, the tokenizer's end token, and the token that ends a message
+    "the tokenizer's": (PLAIN, "<|im_end|>", "<|im_end|>"),
+    "the template's": (PLAIN, "<|pad|>", "<|im_end|>"),
+    "a token that opens messages": (PLAIN, "<|im_start|>", "<|im_end|>"),
+    "of the conversation": (PLAIN + "{{ '<|pad|>' }}", "<|pad|>", "<|im_end|>"),
+    "none": ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "<|pad|>", "<|pad|>"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_text_that_was_not_sampled_ends_as_the_template_ends_it(
+    tokenizer: Any, case: str
+) -> None:
+    """Also where the tokenizer names another end token, as those of many base models do."""
+    template, eos, end = ENDS[case]
+    own = copy.deepcopy(tokenizer)
+    own.chat_template, own.eos_token = template, eos
+    chat = Chat(own)
+    ids = chat.encode_text("it is 5", whole=True)
+    assert own.convert_ids_to_tokens(ids[-1]) == end
+    assert ids[:-1] == chat.encode_text("it is 5")
+    if case not in ("none", "of the conversation"):  # the tokens that a data set is trained on
+        whole, (span,) = transcript(chat, [user("2+3?"), said("it is 5")])
+        assert whole[span.start : span.end] == ids
+
+
 # -- prompts ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from commands import Mrlm
 from mrlm.core.errors import ModelError
@@ -108,6 +108,22 @@ def test_a_gguf_file_is_the_model_that_was_written(file: Path, original: Any) ->
     assert local_name(str(file.parent)) == str(folder)  # a folder that holds one file
     assert folder.stat().st_mtime_ns == made  # converted once
     assert (shape_of(str(file)) or pytest.fail()).layers == 2
+
+
+def test_special_tokens_are_those_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the library that reads the tokenizer exchanges them, as transformers 5.17 does."""
+    read = AutoTokenizer.from_pretrained
+
+    def exchanged(*args: Any, **kwargs: Any) -> Any:
+        tokenizer = read(*args, **kwargs)
+        tokenizer.eos_token, tokenizer.bos_token = "<s>", "</s>"
+        return tokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", exchanged)
+    folder = local_name(str(file))
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", read)
+    tokenizer = load_tokenizer(folder)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path, file: Path) -> None:

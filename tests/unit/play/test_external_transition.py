@@ -220,7 +220,8 @@ def test_siblings_do_not_share_histories() -> None:
 
 
 def trainer(name: str = "magrpo", **given: Any) -> Any:
-    face = next(each for each in dir(mrlm) if each.lower() == f"{name}trainer".replace("_", ""))
+    kind = registry.load("algorithms", name)
+    face = f"{getattr(kind, 'face', kind.__name__)}Trainer"
     words: dict[str, Any] = {
         "model": "mrlm/tiny",
         "num_agents": 2,

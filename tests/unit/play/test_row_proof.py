@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 ELSEWHERE = {"code", "class_completion", "writing"}
 """Proved below, and over whole data sets in the borders."""
-NO_EXPERT = {"reward", "world_model"}
+NO_EXPERT = {"app", "reward", "world_model"}
 
 
 def plugin(name: str) -> Any:

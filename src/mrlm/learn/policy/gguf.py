@@ -17,6 +17,14 @@ from mrlm.learn.policy.library import first_line, quietly
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+SPECIAL_TOKENS = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+}
+"""The tokenizer's attributes, and the names of their ids in a GGUF file."""
+
 SHARDED = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -121,6 +129,15 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
+def _set_special_tokens(tokenizer: Any, reader: Any) -> None:
+    """Give a tokenizer the special tokens that the file names: some versions of transformers take
+    the first token of a message for the end token."""
+    for name, key in SPECIAL_TOKENS.items():
+        field = reader.get_field(f"tokenizer.ggml.{key}_token_id")
+        if field is not None:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(int(field.contents())))
+
+
 def convert(file: Path, folder: Path) -> None:
     """Writes a GGUF file's model, expanded to float32, and its tokenizer as Hugging Face files."""
     import torch
@@ -133,10 +150,12 @@ def convert(file: Path, folder: Path) -> None:
     source: dict[str, Any] = {"gguf_file": file.name}
     try:
         types = Counter[str]()
-        for tensor in gguf.GGUFReader(file).tensors:
+        reader = gguf.GGUFReader(file)
+        for tensor in reader.tensors:
             types[tensor.tensor_type.name] += int(tensor.n_elements)
         with quietly():
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+            _set_special_tokens(tokenizer, reader)
             loaded = AutoModelForCausalLM.from_pretrained(
                 file.parent, dtype=torch.float32, **source
             )

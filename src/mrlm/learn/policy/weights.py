@@ -119,7 +119,7 @@ class PolicyWeights:
     @property
     def eos_ids(self) -> frozenset[int]:
         """All token ids that end a completion."""
-        ids: set[int] = set(self.other_ends)
+        ids: set[int] = {*self.other_ends, self.chat.control.end_id}  # pyright: ignore
         generation = getattr(self.model, "generation_config", None)
         for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
             ids.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore

@@ -193,7 +193,7 @@ class BranchAgent(Agent):
         await self.batcher.linger()
         chat = self.settings.chat
         if chat is not None:
-            turn.completion_ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+            turn.completion_ids = chat.encode_text(text, whole=True)
         turn.trained, turn.fed = False, True
         return text, {}
 

@@ -148,9 +148,8 @@ class SelfPlayPairs(EpisodeSource):
             rollout = episode.rollouts[agent]
             real, chat = rollout.turns[-1], self.settings_of[agent].chat
             assert chat is not None
-            eos = chat.tokenizer.eos_token_id
             body, end = parted(chat, real.completion_ids)
-            end = end or ([] if eos is None else [eos])
+            end = end or chat.encode_text("", whole=True)
             turns = [
                 replace(real, completion_ids=[*body, *end], reward=1.0),
                 replace(real, completion_ids=[*parted(chat, ids)[0], *end], reward=0.0),
