@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
-from mrlm.learn.agent_numbers import taken_by_agent
+from mrlm.learn.agent_numbers import agent_metrics
 from mrlm.learn.bases.steps import carry, keeps, refine
 from mrlm.learn.credit.explain import explain_others
-from mrlm.learn.mismatch import Tally, lag_kl, taken, tally
+from mrlm.learn.meter import Measured
+from mrlm.learn.mismatch import Tally, first_passes, lag_kl, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import rest
@@ -138,7 +139,9 @@ def measure(
     return metrics, tally(turns, {learner.policy: learner.version for learner in run.learners})
 
 
-async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float], Tally]:
+async def update(
+    run: Run, groups: Sequence[Group]
+) -> tuple[dict[str, Measured], dict[str, float], Tally]:
     """Updates the policies, stage by stage of the schedule.
 
     Returns:
@@ -147,7 +150,7 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
     """
     algorithm, seed = run.algorithm, run.config.training.seed
     run.updating = True
-    updates: Updates = {learner.policy: {} for learner in run.learners}
+    updates = {learner.policy: Measured() for learner in run.learners}
     between: dict[str, float] = {}
     learners = [] if algorithm.waiting else run.learners
     stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
@@ -162,8 +165,8 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
             waiting = [learner for later in stages[index + 1 :] for learner in later]
             with complete():
                 between |= await carry(algorithm, stage, waiting, groups)
-    drift = taken(updates)
-    return updates, between | taken_by_agent(updates), drift
+    drift = first_passes({policy: update.agents for policy, update in updates.items()})
+    return updates, between | agent_metrics(updates), drift
 
 
 async def evaluate(run: Run) -> dict[str, float]:

@@ -18,6 +18,7 @@ from mrlm.learn.data.batch import Sample
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
+from mrlm.learn.meter import Measured
 from mrlm.learn.schedule import Schedule
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
@@ -70,7 +71,7 @@ class Placement:
         jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
         algorithm: Algorithm,
         step: int,
-    ) -> list[dict[str, float]]:
+    ) -> list[Measured]:
         """Updates the learners of a stage; arguments are those of `update_together`."""
         return await update_together(jobs, algorithm, step)
 

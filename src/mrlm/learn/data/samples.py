@@ -10,7 +10,7 @@ import numpy as np
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Sample, merge, units_of
+from mrlm.learn.data.batch import Sample, Totals, merge, units_of
 
 
 def samples_of(
@@ -55,6 +55,13 @@ def effective(samples: Sequence[Sample], ignores_zero: bool) -> list[Sample]:
     if not ignores_zero:
         return list(samples)
     return [sample for sample in samples if any(map(has_advantage, sample.turns))]
+
+
+def effective_part(samples: Sequence[Sample], ignores_zero: bool) -> tuple[list[Sample], Totals]:
+    """`effective`, with the denominators of all samples."""
+    chosen, totals = effective(samples, ignores_zero), Totals.of(samples)
+    totals.seen = Totals.of(chosen).tokens
+    return chosen, totals
 
 
 def has_advantage(turn: Turn) -> bool:

@@ -10,25 +10,8 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
-from mrlm.learn.agent_numbers import AgentNumbers
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
-from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.data.batch import Batch, Outputs, Sample
 from mrlm.learn.fast.prefix_tree import to_device
-from mrlm.learn.mismatch import FirstLook
-
-
-def watched(loss_of: LossOf, look: FirstLook, numbers: AgentNumbers, trace: Trace) -> LossOf:
-    """A loss whose inputs and numbers are noted."""
-
-    def noted(batch: Batch, outputs: Outputs) -> Loss:
-        trace.add(batch, outputs)
-        if not look.done:
-            look.add(batch, outputs.logprobs)
-        loss = loss_of(batch, outputs)
-        numbers.add(batch, loss)
-        return loss
-
-    return noted
 
 
 class Trace:
