@@ -20,7 +20,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.owners import agent_label, owners_of
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.learn.agent_numbers import PEAKS, TOKENS, agent_means, agent_metrics
+from mrlm.learn.agent_numbers import PEAKS, agent_means, agent_metrics
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.learner import Learner
 from mrlm.learn.meter import Max, Mean, Measured, Sum
@@ -54,8 +54,8 @@ def test_weighted_by_tokens_they_are_the_policys_own(
     updates: list[tuple[dict[str, float], Sums]] = []
     update = Learner.steps
 
-    def noted(table: dict[Any, Any], steps: int, tokens: dict[str, int]) -> Measured:
-        latest[:] = [(table, agent_means(table, steps, tokens), steps)]
+    def noted(table: dict[Any, Any], steps: int) -> Measured:
+        latest[:] = [(table, agent_means(table, steps), steps)]
         return latest[0][1]
 
     def steps(self: Learner, *args: Any) -> Any:
@@ -157,14 +157,15 @@ def test_labels_of_agents_with_a_policys_name() -> None:
 
 
 def test_an_agent_of_two_policies_has_their_mean() -> None:
-    def update(tokens: float, **means: float) -> Measured:
-        numbers = {(name, "x"): Mean(value * tokens, tokens) for name, value in means.items()}
-        return Measured({"entropy": 9.0}, {**numbers, (TOKENS, "x"): Sum(tokens)})
+    def update(tokens: int, **means: float) -> Measured:
+        numbers = {(name, "x"): Mean(value, 1.0) for name, value in means.items()}
+        return Measured({"entropy": 9.0}, numbers, {"x": tokens})
 
     updates = {"p": update(30, entropy=1.0), "q": update(10, entropy=2.0)}
     updates["p"].agents |= {("loss", "x"): Sum(0.5), ("ratio_max", "x"): Max(3.0)}
     updates["q"].agents |= {("loss", "x"): Sum(0.25), ("ratio_max", "x"): Max(2.0)}
-    updates["q"].agents |= {("entropy", "y"): Mean(20.0, 5.0), (TOKENS, "y"): Sum(5.0)}
+    updates["q"].agents["entropy", "y"] = Mean(4.0, 1.0)
+    updates["q"].tokens["y"] = 5
     expected = {"entropy/x": 1.25, "loss/x": 0.75, "ratio_max/x": 3.0, "entropy/y": 4.0}
     assert agent_metrics(updates) == expected
     assert agent_metrics({"p": update(1, entropy=1.0)}) == {}, "one agent is the policy"

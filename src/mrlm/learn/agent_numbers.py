@@ -9,24 +9,19 @@ split into micro-batches, mini-batches and ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.owners import agent_label
-from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import PART, Batch, Loss, Sample, Totals, pack
-from mrlm.learn.data.samples import effective
+from mrlm.learn.data.batch import PART, Batch, Loss
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.meter import Key, Max, Mean, Measured, Meter, Number, Sum
-from mrlm.learn.mismatch import FEW, MISMATCH, FirstLook
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.mismatch import MISMATCH
 
-TOKENS = "tokens"
-"""The entry with an agent's number of tokens."""
 PEAKS = {"ratio_mean": "ratio_max"}
 """Numbers whose maximum is logged too -> its name."""
 
@@ -74,9 +69,9 @@ class AgentNumbers:
         return table
 
 
-def agent_means(sums: Mapping[Key, Number], steps: int, tokens: Mapping[str, int]) -> Measured:
-    """The numbers of each agent from those of all ranks, with its tokens as the weight of a mean,
-    and the policy's maxima. Parts of the loss are means over `steps` optimiser steps."""
+def agent_means(sums: Mapping[Key, Number], steps: int) -> Measured:
+    """The numbers of each agent from those of all ranks, and the policy's maxima. Parts of the loss
+    are means over `steps` optimiser steps."""
     measured = Measured()
     for (name, agent), number in sums.items():
         value = float(number.value)
@@ -84,8 +79,6 @@ def agent_means(sums: Mapping[Key, Number], steps: int, tokens: Mapping[str, int
             measured[name] = max(value, measured.get(name, value))
         elif isinstance(number, Sum):
             number = Sum(value / steps)
-        elif name != MISMATCH:
-            number = Mean(value * tokens[agent], float(tokens[agent]))
         if math.isfinite(value):
             measured.agents[name, agent] = number
     return measured
@@ -98,16 +91,16 @@ def agent_metrics(updates: Mapping[str, Measured]) -> dict[str, float]:
     left out where it alone has that policy; otherwise it is `<name>/<policy>/<agent>`. An agent of
     several policies has their mean, weighted by its tokens.
     """
-    numbers, policy_of = Meter(), dict[Key, str]()
-    agents = {
-        policy: {agent for name, agent in update.agents if name == TOKENS}
-        for policy, update in updates.items()
-    }
+    agents = {policy: {*update.tokens} for policy, update in updates.items()}
     if len(set().union(*agents.values())) < 2:
         return {}
+    numbers, policy_of = Meter(), dict[Key, str]()
     for policy, update in updates.items():
         for (name, agent), number in update.agents.items():
-            if name not in (TOKENS, MISMATCH):
+            if isinstance(number, Mean):
+                weight = float(update.tokens.get(agent, 1))
+                number = Mean(number.value * weight, weight)
+            if name != MISMATCH:
                 numbers.add(name, agent, number)
                 policy_of.setdefault((name, agent), policy)
     metrics: dict[str, float] = {}
@@ -118,41 +111,3 @@ def agent_metrics(updates: Mapping[str, Measured]) -> dict[str, float]:
         if label is not None:
             metrics[f"{name}/{label}"] = float(number.value)
     return metrics
-
-
-def read_skipped(
-    policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, look: FirstLook, main: bool
-) -> Measured:
-    """The numbers of agents without a gradient, from a pass over a few of their samples before the
-    update. Every rank reads the same ones; empty if each agent has a gradient.
-
-    Args:
-        policy: the policy.
-        samples: all samples of the update.
-        algorithm: its loss gives the numbers.
-        look: gets their log-probs on the main rank, unless it is done.
-        main: whether this is the main rank.
-    """
-    with_gradient = effective(samples, algorithm.spec.ignores_zero)
-    if len(with_gradient) == len(samples):
-        return Measured()
-    read = Totals.of(with_gradient).tokens_by_agent
-    few: dict[str, list[Sample]] = {}
-    for sample in samples:
-        agent = sample.turns[0].agent
-        if agent not in read and len(few.setdefault(agent, [])) < FEW:
-            few[agent].append(sample)
-    chosen = [sample for agent_samples in few.values() for sample in agent_samples]
-    if not chosen:
-        return Measured()
-    numbers = AgentNumbers()
-    with policy.scoring():
-        batch = pack(chosen, None, policy.pad_id, policy.device)
-        outputs = policy.forward(batch)
-        loss = algorithm.loss(batch, outputs)
-        numbers.add(batch, loss)
-    if main and not look.done:
-        look.add(batch, outputs.logprobs)
-    metrics = {name: float(value) for name, value in loss.metrics.items()}
-    means = agent_means(numbers.table(), 1, Totals.of(samples).tokens_by_agent)
-    return Measured(metrics | means, means.agents)

@@ -43,13 +43,12 @@ def _held(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, x.detach())
 
 
-def gradient_numbers(parts: Mapping[str, Gradient | None], tokens: Mapping[str, int]) -> Meter:
+def gradient_numbers(parts: Mapping[str, Gradient | None]) -> Meter:
     """`gradient_share` of each agent, the norm of its part over the sum of the norms, and
     `gradient_cosine` of each pair; 0 for a zero gradient.
 
     Args:
         parts: agent -> its gradient; `None` if it has no tokens.
-        tokens: agent -> the number of its tokens, its weight among policies.
     """
     agents = sorted(parts)
     dots = {
@@ -62,7 +61,7 @@ def gradient_numbers(parts: Mapping[str, Gradient | None], tokens: Mapping[str, 
     numbers = Meter()
     for agent in agents:
         share = norm[agent] / whole if whole else 0.0
-        numbers["gradient_share", agent] = Mean(share * tokens[agent], float(tokens[agent]))
+        numbers["gradient_share", agent] = Mean(share, 1.0)
     for (one, two), value in dots.items():
         if one != two:
             size = norm[one] * norm[two]

@@ -15,7 +15,7 @@ from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import Batch, Loss, Sample
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, pack
 from mrlm.learn.fast.cpu_backends import other_products, quick_products
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass, LossOf, hidden_states
 from mrlm.learn.meter import Measured
@@ -130,9 +130,24 @@ class StepSums:
     numbers: dict[Any, Any]
 
 
-Updating = Generator[Work | StepSums, Any, Measured]
-"""An update of one learner: it is sent the detached `Loss` of a `Work`, or the summed numbers of a
-`StepSums`, and returns its metrics. Where memory runs out, a
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A pass over a few samples that only measures."""
+
+    policy: Policy
+    samples: Sequence[Sample]
+
+    def read(self) -> tuple[Batch, Outputs]:
+        """The samples and what the policy gives for them."""
+        policy = self.policy
+        with policy.scoring():
+            batch = pack(self.samples, None, policy.pad_id, policy.device)
+            return batch, policy.forward(batch)
+
+
+Updating = Generator[Work | StepSums | Reading, Any, Measured]
+"""An update of one learner: it is sent the detached `Loss` of a `Work`, the summed numbers of a
+`StepSums`, or the result of a `Reading`, and returns its metrics. Where memory runs out, a
 `torch.OutOfMemoryError` is thrown into it in place of a loss (see `tried`)."""
 
 
@@ -196,8 +211,10 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[Meas
         try:
             short = isinstance(answer, torch.OutOfMemoryError)
             request = update.throw(answer) if short else update.send(answer)
+            while isinstance(request, Reading):
+                request = update.send(request.read())
             while isinstance(request, StepSums) and peers.size == 1:
-                request = updates[number].send(request.numbers)
+                request = update.send(request.numbers)
         except StopIteration as end:
             results[number] = end.value
             return

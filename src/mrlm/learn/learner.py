@@ -247,29 +247,25 @@ class Learner(Trainee):
         jointly with those of other learners; the model is already in training mode."""
         if not samples:
             return Measured()
-        policy, settings = self.weights_of, self.settings
-        reseed = partial(seed_generators, (seed >> 1) + settings.peers.rank, policy.device)
+        rank, device = self.settings.peers.rank, self.weights_of.device
+        reseed = partial(seed_generators, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
-        weights = self.stepper.own
-        meter = UpdateMeter(policy, weights, samples, algorithm, settings, self.version)
-        every, split = settings.gradient_shares, len(meter.tokens) > 1
-        split &= bool(every) and step % every == 0
+        start = self.stepper.own, algorithm, self.settings, self.version, step
+        meter = UpdateMeter(self.weights_of, *start)
+        yield from meter.read(samples)
         for _ in range(algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                 chosen, totals = effective_part(minibatch, algorithm.spec.ignores_zero)
                 if not chosen:
                     meter.add_step(SKIPPED)
                     continue
-                if split:
+                if meter.split:
                     yield from self._gradient_parts(chosen, totals, meter, reseed)
-                    split = False
                 meter.add_step((yield from self._optimizer_step(chosen, totals, meter)))
             if meter.end_epoch():
                 break
         self.version += 1
-        if split:  # all advantages were 0
-            meter.add_gradients(dict.fromkeys(meter.tokens))
         sums = yield StepSums(self.policy, [], meter.table())
         return meter.metrics(sums, rate)
 
@@ -282,9 +278,12 @@ class Learner(Trainee):
     ) -> Generator[Work | StepSums, Any, None]:
         """Measures the gradient of a mini-batch by agent, one pass for each. `reseed` gives them
         the dropout of the step that follows."""
-        parts: dict[str, Gradient | None] = dict.fromkeys(meter.tokens)
+        parts: dict[str, Gradient | None] = dict.fromkeys(sorted(meter.measured.tokens))
         parameters, algorithm = self.stepper.weights, meter.algorithm
-        for agent in sorted(Totals.of(samples).tokens_by_agent):
+        present = Totals.of(samples).tokens_by_agent
+        for agent in parts:
+            if agent not in present:
+                continue
             reseed()
             loss_of = part_of(agent, algorithm.loss)
             yield from self._backward(samples, totals, algorithm, loss_of)
@@ -322,8 +321,6 @@ class Learner(Trainee):
     ) -> Generator[Work | StepSums, Any, dict[str, float]]:
         """One optimiser step on the samples of a mini-batch that have a gradient; `totals` are
         those of the whole mini-batch."""
-        for turn in (turn for sample in samples for turn in sample.turns):
-            count("trained", turn.agent, len(turn))
         algorithm = meter.algorithm
         gradient = partial(self._backward, samples, totals, algorithm, meter.loss)
         metrics = yield from tried(gradient, self.shrink, meter.records)
@@ -332,5 +329,7 @@ class Learner(Trainee):
             limit = self.settings.max_tokens
             check = partial(check_gradient, self.weights_of, samples, algorithm, limit)
             metrics["grad_norm"], finite = self.finish_step(metrics, samples, check)
+        for agent, tokens in Totals.of(samples).tokens_by_agent.items():
+            count("trained", agent, tokens)
         finite_metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return finite_metrics | {"nonfinite_steps": float(not finite)}

@@ -59,12 +59,15 @@ class Meter(dict[Key, Number]):
 
 
 class Measured(dict[str, float]):
-    """Metrics of an update by name, and in `agents` the numbers of each agent."""
+    """Metrics of an update by name; in `agents` those of each agent, and in `tokens` the number of
+    its trained tokens."""
 
     def __init__(
         self,
         metrics: Mapping[str, float] | Iterable[tuple[str, float]] = (),
         agents: Mapping[Key, Number] | None = None,
+        tokens: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(metrics)
         self.agents = Meter(agents or {})
+        self.tokens = dict(tokens or {})

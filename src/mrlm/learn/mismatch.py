@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Batch, Outputs, Sample, as_column, pack
+from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.meter import Key, Mean, Meter, Number
@@ -24,8 +24,6 @@ from mrlm.learn.policy.policy import Policy, random_forward
 MISMATCH = "mismatch_kl"
 MOST = 1e9
 """Value of a token with a log-prob that is not finite on one side."""
-FEW = 8
-"""Number of samples in the extra pass when the first pass of an update uses dropout."""
 
 Tally = dict[tuple[str, str], Mean]
 """(policy, agent) -> the mean over its tokens."""
@@ -68,17 +66,6 @@ class FirstLook:
         """The numbers of this rank."""
         means = self._means.items()
         return Meter({(MISMATCH, agent): Mean(float(x.total), x.weight) for agent, x in means})
-
-
-def first_look(policy: Policy, samples: Sequence[Sample], version: int) -> FirstLook:
-    """Measures the first pass of an update; with dropout, an extra one of a few samples."""
-    look = FirstLook(version)
-    if random_forward(policy):
-        with policy.scoring():
-            batch = pack(samples[:FEW], None, policy.pad_id, policy.device)
-            look.add(batch, policy.forward(batch).logprobs)
-        look.done = True
-    return look
 
 
 def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def step(owners: Sequence[Policy], rows: list[Sample], device: Any, way: str) ->
         loss = losses(batch, owners[0].forward(batch)).total
         loss.backward()
         return loss
-    look, numbers, trace = FirstLook(0), AgentNumbers(), Trace(rows)
+    look, numbers, trace = FirstLook(0), AgentNumbers(), Trace()
 
     def loss_of(batch: Any, outputs: Any) -> Any:
         trace.add(batch, outputs)
