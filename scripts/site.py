@@ -56,7 +56,7 @@ PYTHON = {
         "The bases of your own environments and workflows, and their checks.",
         "Environment SimulatedEnvironment BaseEnvironment EnvironmentMode as_environment "
         "check_environment Workflow WorkflowSpec check_workflow LLMEnvironment RewardProcessors "
-        "BoxedReward QASolverEnv RewardModel RemoteEnvironment ServerPool",
+        "BoxedReward QASolverEnv RewardModel RemoteEnvironment ServerPool reward",
     ),
     "loops": (
         "Own loops",

@@ -66,6 +66,7 @@ LEFT_OUT = {
     "dpo": "it is trained on pairs of a data set",
     "madpo": "it is trained on pairs of a data set",
     "spin": "it learns to prefer answers in a data set",
+    "distill": "it follows a teacher",
     "reward_model": "it trains a reward and no policy",
     "sac": "its gradient is that of an entropy-regularised value network",
     "vdn": "its utilities are computed from text by a network",

@@ -71,6 +71,7 @@ TABLE: dict[str, Entry] = {
     "malt": Entry(GROUP),
     "reward_model": Entry(config=RATE, learns_from="pairs"),
     # one agent, or each for itself
+    "distill": Entry({**GROUP, "reward_weight": 1.0}),
     "reinforce": Entry(  # nothing clips its steps: at twice the rate one of five seeds was lost
         {"baseline": "mean"},
         {"training.batch_size": 64, **RATE},

@@ -15,11 +15,9 @@ class Alone(RelayEnvironment):
         seed, style: as for `relay`.
     """
 
-    max_turns: int | None = 1
-
     def __init__(self, max_number: int = 9, seed: int = 0, style: Style = "short") -> None:
         super().__init__(("first", "second"), max_number, seed, style=style)
-        self.agents = ("alone",)
+        self.agents, self.max_turns = ("alone",), 1
 
     def task(self, seed: int, split: Split = "train") -> Task:
         task = super().task(seed, split)

@@ -27,6 +27,7 @@ _NAMES = {
     "mrlm.core.tiny_model": "default_model",
     "mrlm.core.types": "Completion EnvironmentMode Message MessageRole MessageType Observation "
     "Reward Role Rollout SamplingParams StepResult Task Turn",
+    "mrlm.app": "reward",
     "mrlm.doctor.alarm": "Alarm",
     "mrlm.doctor.examination": "examine",
     "mrlm.engines.reward_model": "RewardModel",

@@ -5,6 +5,7 @@ from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
 from mrlm.algorithms.c3 import C3 as C3
 from mrlm.algorithms.ccpo import CCPO as CCPO
 from mrlm.algorithms.cory import CORY as CORY
+from mrlm.algorithms.distill import Distill as Distill
 from mrlm.algorithms.dpo import DPO as DPO
 from mrlm.algorithms.dr_mas import DrMAS as DrMAS
 from mrlm.algorithms.grpo import GRPO as GRPO
@@ -38,12 +39,14 @@ from mrlm.algorithms.sharp import SHARP as SHARP
 from mrlm.algorithms.spin import SPIN as SPIN
 from mrlm.algorithms.spiral import SPIRAL as SPIRAL
 from mrlm.algorithms.vdn import VDN as VDN
+from mrlm.app import reward as reward
 from mrlm.config import A2CConfig as A2CConfig
 from mrlm.config import ATGRPOConfig as ATGRPOConfig
 from mrlm.config import C3Config as C3Config
 from mrlm.config import CCPOConfig as CCPOConfig
 from mrlm.config import CORYConfig as CORYConfig
 from mrlm.config import DPOConfig as DPOConfig
+from mrlm.config import DistillationConfig as DistillationConfig
 from mrlm.config import DrMASConfig as DrMASConfig
 from mrlm.config import ExperimentConfig as ExperimentConfig
 from mrlm.config import GRPOConfig as GRPOConfig
@@ -153,6 +156,7 @@ class C3Trainer(Trainer): ...
 class CCPOTrainer(Trainer): ...
 class CORYTrainer(Trainer): ...
 class DPOTrainer(Trainer): ...
+class DistillationTrainer(Trainer): ...
 class DrMASTrainer(Trainer): ...
 class GRPOTrainer(Trainer): ...
 class HAPPOTrainer(Trainer): ...

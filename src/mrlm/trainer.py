@@ -47,7 +47,6 @@ from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
-from mrlm.core.language_model import LLMEnvironment
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import (
@@ -81,6 +80,9 @@ class Trainer:
         environment: an environment, a class or function that makes one, or a list of these.
         eval_envs: environments that are evaluated and never trained on; in a run without a data
             set, the same as `environment`.
+        app: a function of a row that calls agents through an OpenAI client, or `module:function`; a
+            list is a command (environment `app`). Then `reward_func` is `(row, result) -> number`,
+            and a list of `agents` has their names.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
@@ -131,6 +133,7 @@ class Trainer:
         critics: Sequence[object] | None = None,
         environment: object = None,
         eval_envs: object = None,
+        app: object = None,
         workflow: AnyWorkflow | str | None = None,
         reward_func: object = None,
         reward_funcs: object = None,
@@ -156,23 +159,22 @@ class Trainer:
         critics = critics_of(critics, kind, words)
         environments, rows = environments_or_rows(data, environment)
         rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        scoring = rewards_of(reward_weights, settings, words)
-        scoring |= {"formatters": formatters, "reward_processor": reward_processor}
+        scoring = rewards_of(reward_weights, settings, words, names_of(agents, num_agents, app))
+        scoring |= {"formatters": formatters, "reward_processor": reward_processor, "app": app}
+        agents = agents if app is None or isinstance(agents, Mapping) else None  # of an app, names
         self.config: ExperimentConfig = self._config(config, settings, words)
         watched = listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
         self._parts = LiveObjects(callbacks=adapted(callbacks))
-        if isinstance(model, LLMEnvironment):
-            self.config, model, tokenizer, environments, watched = opened_llm(
-                model, tokenizer, self.config, self._parts, environments, watched
-            )
-        live = wandb_config, workflow, external_transition
-        self.config = with_parts(self.config, self._parts, *live)
+        self.config, model, tokenizer, environments, watched = opened_llm(
+            model, tokenizer, self.config, self._parts, environments, watched
+        )
+        live = self._parts, wandb_config, workflow, external_transition
+        self.config = with_parts(self.config, *live)
         self._parts.environments, self._parts.eval_environments = environments, watched
-        names = names_of(agents, num_agents)
-        self._parts.rows = self._scored(rows, reward_func, names, eval_dataset, scoring, kind)
+        self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
 
@@ -180,13 +182,12 @@ class Trainer:
         self,
         rows: Any,
         reward_func: Any,
-        names: Sequence[str],
         eval_dataset: Any,
         scoring: Mapping[str, Any],
         kind: type[FlatWords] | None,
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
-        scored = scored_rows(self.config, rows, reward_func, names, eval_dataset, scoring)
+        scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
         if scored is None:
             return rows
         self._parts.environments = [*self._parts.environments, scored]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,11 +70,16 @@ WORDS: dict[str, Any] = {
 
 def judged(cases: list[dict[str, Any]], elsewhere: Path) -> list[Any]:
     """The greedy tokens of every case, from a process that knows nothing of this library."""
+    return program(PROGRAM, cases, elsewhere)
+
+
+def program(text: str, data: Any, folder: Path) -> list[Any]:
+    """The answers of a program that reads `data` and runs in a folder."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(cases),
-        cwd=elsewhere,
+        [sys.executable, "-c", text],
+        input=json.dumps(data),
+        cwd=folder,
         env=clean | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -231,3 +237,52 @@ def test_what_agents_read_is_published_too(tmp_path: Path) -> None:
         assert list(turn.prompt_ids) == ids
     with pytest.raises(ConfigError, match="names no column of a row"):
         Team.from_pretrained(tmp_path / "team", formatters="Short")
+
+
+CARD = """
+import json, re, sys
+from pathlib import Path
+(lines,) = re.findall("## Load.*?```python\\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+exec(lines)
+answers = []
+for prompt, count in json.load(sys.stdin):
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(model.eval()(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    answers.append(ids[len(prompt):])
+assert not any(name.split(".")[0] == "mrlm" for name in sys.modules)
+print("ANSWERS" + json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("kind", ["nf4", pytest.param("int8", marks=pytest.mark.slow)])
+def test_adapters_of_a_quantised_base_answer_elsewhere_by_the_lines_of_their_card(
+    kind: str, tmp_path: Path, tiny_path: str, record_property: Any, caplog: Any
+) -> None:
+    """Merged, they need no quantised base, and nothing but rounding moves their logits."""
+    pytest.importorskip("bitsandbytes")
+    base, run = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(tiny_path, base)
+    config = pipeline(tmp_path, str(base), "sft")
+    config.model.quantization = kind
+    run_experiment(config)
+    turns = last_evaluation(run / "1-sft")
+    final = run / "1-sft" / "final"
+    pack(final, tmp_path / "packed")
+    with caplog.at_level("INFO", "mrlm"):
+        pack(final, tmp_path / "merged", merge=True)
+    (moved,) = re.findall(
+        rf"dequantised from {kind}; its logits move by (\S+) at most", caplog.text
+    )
+    assert float(moved) < 1e-4
+    assert "quantization" not in (tmp_path / "merged" / "team.yaml").read_text()
+    base.rename(tmp_path / "gone")
+    (tmp_path / "packed").rename(tmp_path / "moved")
+    prompts = [(prompt, len(completion)) for prompt, completion in turns]
+    found = program(CARD, prompts, tmp_path / "moved")
+    (merged,) = judged([case(tmp_path / "merged", turns)], tmp_path)
+    record_property("cases", len(turns) * 2)
+    assert found == merged == [completion for _, completion in turns]
+    played = Team.from_pretrained(tmp_path / "moved").play(seed=0)
+    assert list(played.turns[0].completion_ids) == turns[0][1]

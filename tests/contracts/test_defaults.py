@@ -15,7 +15,7 @@ import yaml
 
 import mrlm
 from another_value import flat, shown
-from mrlm.cli import app
+from mrlm.cli import command_line
 from mrlm.core import registry
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
@@ -37,7 +37,7 @@ def options() -> dict[str, Any]:
             if each.name not in ("help", "install_completion", "show_completion")
         }
 
-    visit(typer.main.get_command(app()), "mrlm")
+    visit(typer.main.get_command(command_line()), "mrlm")
     return {path: rows for path, rows in found.items() if rows}
 
 

@@ -37,6 +37,7 @@ ORDER = (
     "tracking",
     "distributed",
     "serving",
+    "app",
     "planning",
     "engines",
     "trackers",

@@ -187,8 +187,12 @@ def test_a_refused_setting_says_what_to_do_through_every_door(tiny_path):
         GRPOTrainer(tiny_path, push_to_hub=True)
     with pytest.raises(ConfigError, match="section of verl"):
         parse_config({"actor_rollout_ref": {"model": {}}})
-    with pytest.raises(ConfigError, match=r"model\.load_in_4bit.*unquantised"):
+    with pytest.raises(ConfigError, match=r"model\.load_in_4bit.*is model\.quantization"):
         parse_config({"model": {"load_in_4bit": True}})
+    with pytest.raises(ConfigError, match="for others load the model with it"):
+        parse_config({"quantization_config": {"load_in_4bit": True}})
+    with pytest.raises(ConfigError, match=r"model_init_kwargs\.revision: only dtype"):
+        parse_config({"model_init_kwargs": {"revision": "main"}})
     with pytest.raises(ConfigError, match="ippo with loss_type: reinforce"):
         parse_config({"training": {"algorithm": "iac"}}).algorithm_settings()
     with pytest.raises(AttributeError, match="DPOTrainer trains on pairs"):

@@ -243,6 +243,11 @@ PAPERS: dict[str, tuple[str, float | None, dict[str, Any]]] = {
         },
     ),
     "online_dpo": ("online_dpo", None, {"loss_type": "sigmoid", "group_size": 2}),
+    "gkd": (
+        "distill",
+        None,
+        {"divergence": "forward", "aggregation": "sequence_mean_token_mean"},
+    ),
     "sft": ("sft", 9.65e-6, {"mode": "behavioral_cloning"}),
     "reward_model": (
         "reward_model",

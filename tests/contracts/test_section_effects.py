@@ -242,6 +242,7 @@ CASES: dict[str, Case] = {
     "ModelConfig.model_name_or_path": case("model.model_name_or_path", OTHER),
     "ModelConfig.tokenizer_name_or_path": case("model.tokenizer_name_or_path", OTHER),
     "ModelConfig.torch_dtype": case("model.torch_dtype", "bfloat16"),
+    "ModelConfig.quantization": case("model.quantization", "nf4", **LORA),
     "ModelConfig.trust_remote_code": case(
         "model.trust_remote_code", True, model__model_name_or_path=CODED
     ),

@@ -70,6 +70,7 @@ ROWS: dict[str, str] = {
     "entropy": "test_oracles.py",
     "approx_kl": "test_oracles.py",
     "kl": "test_oracles.py",
+    "divergence": "test_distillation.py",
     "kl_coef": "test_cory.py",
     "clip_fraction": "test_oracles.py",
     "ratio_mean": "test_agent_numbers.py::test_ratios_by_hand",

@@ -25,6 +25,7 @@ from mrlm.core.types import (
 )
 from mrlm.environments.length import LengthEnvironment
 from mrlm.learn.data.batch import Batch, Outputs, Sample, merge, pack
+from mrlm.learn.fast.lm_head import Distributions
 
 VOCABULARY = 11
 
@@ -47,7 +48,7 @@ class Prefix(torch.nn.Module):
         logprobs = (hidden @ self.output / batch.temperature[:, None]).log_softmax(-1)
         chosen = logprobs.gather(-1, batch.tokens[:, None]).squeeze(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return Outputs(chosen, entropy, hidden @ self.value)
+        return Outputs(chosen, entropy, hidden @ self.value, Distributions(logprobs))
 
 
 def make(name: str) -> Any:
@@ -180,6 +181,8 @@ def learn(algorithm: Any, policy: Prefix, batches: list[Batch]) -> tuple[float, 
     policy.zero_grad()
     total, metrics = 0.0, {}
     for batch in batches:
+        if algorithm.spec.compares:
+            batch.reference = Prefix(7)(batch).distributions
         loss = algorithm.loss(batch, policy(batch))
         loss.backward()
         total += loss.item()

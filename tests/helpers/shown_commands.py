@@ -14,7 +14,7 @@ from places import ROOT
 
 def check_command(words: list[str]) -> None:
     """`mrlm NAME --options`: the command exists, and has the options."""
-    commands: Any = typer.main.get_command(cli.app())
+    commands: Any = typer.main.get_command(cli.command_line())
     assert words[1] in commands.commands, words
     known = {name for each in commands.commands[words[1]].params for name in each.opts}
     known |= {name for each in commands.commands[words[1]].params for name in each.secondary_opts}

@@ -47,7 +47,7 @@ def trained(
     folder: Path,
     own: Mapping[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Policy -> weights after three iterations; `own` are further settings of the algorithm."""
+    """Policy -> weights after two iterations; `own` are further settings of the algorithm."""
     given: dict[str, Any] = settings(algorithm, "separate", 1, models)
     given["output_dir"] = str(folder / algorithm)
     given[algorithm] = {**given.get(algorithm, {}), **(own or {})}
@@ -58,7 +58,7 @@ def trained(
     if "group_size" in given[algorithm]:
         given[algorithm] |= {"group_size": 4}
     kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}
-    changes = {**kept, "training.num_iterations": 3, "training.batch_size": 4}
+    changes = {**kept, "training.num_iterations": 2, "training.batch_size": 4}
     run = build(ExperimentConfig(**given).merged(changes), LiveObjects())
     run_to_end(run)
     return weights(run)
@@ -114,7 +114,8 @@ def test_exact_gradient_ascent_passes_the_joint_actions_that_are_no_equilibria()
 def test_every_algorithm_has_a_curve_or_is_identical_to_one_that_has() -> None:
     known = set(registry.names("algorithms"))
     assert set(TABLE) == known
-    assert {trial.algorithm for trial in TRIALS.values()} == known
+    taught = {"distill"}  # by a teacher; its runs are on the page Distillation
+    assert {trial.algorithm for trial in TRIALS.values()} == known - taught
     several = {trial.algorithm for trial in TRIALS.values() if trial.where == "turns"}
     for name, others in [*IDENTICAL.items(), *ALIKE.items()]:
         assert {*others} <= several, f"where they differ from {name}"
@@ -149,15 +150,16 @@ def test_the_optimum_of_every_context_is_given_as_rows() -> None:
 
 
 def test_a_quick_run_trains_and_continues_where_it_was_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--quick", "--output", str(tmp_path)]
     assert main([*options, "--list"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("8 runs, about ")
+    monkeypatch.setattr(curves, "rates_of", lambda name: rates_of(name)[:1])
     assert main(options) == 0
     file = tmp_path / RESULTS
     found = curves.load(file)
-    assert len(found) == 8 and {row.arm for row in found} == set(QUICK)
+    assert len(found) == 4 and {row.arm for row in found} == set(QUICK)
     for row in found:
         assert row.tokens == sorted(row.tokens) and row.tokens[0] == 0
         assert len(row.rewards) == len(row.tokens) > 2 and row.steps > 0 and row.seconds > 0

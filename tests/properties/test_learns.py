@@ -67,7 +67,7 @@ output_dir: {tmp_path / "run"}
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("ppo", "c3"))) for n in RL],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "ppo")) for n in RL],
 )
 def test_every_policy_gradient_learns_a_bandit(algorithm: str, tmp_path: Path) -> None:
     """Lower 95 % bound of the improvement over three seeds is above 0."""

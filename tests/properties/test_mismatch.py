@@ -381,7 +381,7 @@ def served(data: dict[str, Any]) -> Iterator[None]:
 )
 def test_the_sampler_is_the_trainer(case: dict[str, Any], tmp_path: Path, tiny_path: str) -> None:
     model = untied(tiny_path, tmp_path / "model") if case["head"] == "untied" else tiny_path
-    steps = 30 if CASES.index(case) >= QUICK else 8
+    steps = 30 if CASES.index(case) >= QUICK else 4
     limit = {"fp32": 1e-8, "bf16": 0.05}[case["precision"]]
     data = config_of(case, tmp_path, model, steps)
     with served(data):

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.safety import driving, running
-from tests.safety.cases import answers, calculations, files, hosts, programs, solutions
-from tests.safety.cases import tricks as against_harness
+from tests.safety.cases import Program, Solution, answers, calculations, files, read
 
 from mrlm.sandbox import LocalSandbox
 from mrlm.sandbox.tiers import Tier
 
 CASES: dict[str, Sequence[Any]] = {
-    "programs": programs.CASES,
-    "hosts": hosts.CASES,
-    "tricks": against_harness.CASES,
-    "solutions": solutions.CASES,
+    **{name: read(name, Program) for name in ("programs", "hosts", "tricks")},
+    "solutions": read("solutions", Solution),
     "calculations": calculations.CASES,
     "files": files.CASES,
     "answers": answers.CASES,

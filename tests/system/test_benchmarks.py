@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> 
         return
     assert "not measured on a GPU" in result.note and result.quick
     assert result.ours or result.value
-    alone = ("gpu-rollouts", "gpu-train", "gpu-memory", "gpu-adapters")
+    alone = ("gpu-rollouts", "gpu-train", "gpu-memory", "gpu-adapters", "gpu-qlora")
     assert (result.value is not None) == (row.name in alone)
 
 
@@ -151,24 +152,28 @@ def test_vllm_samples_as_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tests_come_first_and_time_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole program on the CPU, with one row; then one whose time is over."""
-    (row,) = [row for row in ON_GPU if row.name == "gpu-memory"]
+    """The whole program on the CPU, with one row that is late at first; then one without time."""
+    rows = {row.name: row for row in ON_GPU}
+    row, late = rows["gpu-memory"], rows["gpu-adapters"]
     monkeypatch.setattr(gpu, "_tests", lambda folder: 1)
     assert gpu.everything([row], tmp_path, 1, quick=True) == 1 and not list(tmp_path.iterdir())
     assert "the equality tests failed" in capsys.readouterr().err
     monkeypatch.setattr(gpu, "_tests", lambda folder: 0)
-    assert gpu.everything([row], tmp_path, 1, quick=True) == 0
-    assert "gpu-memory" in capsys.readouterr().out
-    monkeypatch.setattr(gpu, "_tests", lambda folder: 1)
-    assert gpu.everything([row], tmp_path, 1, quick=True) == 0, "all of it was done before"
-    (late,) = [row for row in ON_GPU if row.name == "gpu-adapters"]
+
+    def too_slow(words: list[str], **settings: Any) -> None:
+        assert 0 < settings["timeout"] <= gpu.BUDGET
+        raise subprocess.TimeoutExpired(words, settings["timeout"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", too_slow)
+        assert gpu.everything([row], tmp_path, 1, quick=True) == 1
+    assert "time of --gpu was over" in report.load(tmp_path)[row.name].reason
+    monkeypatch.setattr(gpu, "_tests", lambda folder: 1)  # they passed, and are not repeated
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 0, "a late row is measured again"
+    assert report.load(tmp_path)[row.name].value and row.name in capsys.readouterr().out
     assert gpu.everything([row, late], tmp_path, 1, quick=True, seconds=0.5) == 1
     assert "not reached; the next call measures it" in capsys.readouterr().err
-    assert late.name not in report.load(tmp_path)
-    assert gpu.everything([row, late], tmp_path, 1, quick=True, seconds=1.2) == 1
-    assert "time of --gpu was over" in report.load(tmp_path)[late.name].reason
-    assert gpu.everything([row, late], tmp_path, 1, quick=True) == 0, "a late row is measured again"
-    assert report.load(tmp_path)[late.name].value
+    assert late.name not in report.load(tmp_path), "and what is there was not measured again"
 
 
 @pytest.mark.parametrize("status", ["pass", "fail"])

@@ -82,7 +82,7 @@ def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
     done = run()
     said = done.out + done.err
     assert "Usage: mrlm" in said and "Missing command" not in said
-    assert all(command in said for command in cli.COMMANDS)
+    assert all(command in said for command in cli.commands())
 
 
 def test_the_version_and_the_completion_of_shells(
@@ -99,15 +99,33 @@ def test_the_version_and_the_completion_of_shells(
 
 
 def test_every_option_says_what_it_is() -> None:
-    commands: Any = typer.main.get_command(cli.app())
+    commands: Any = typer.main.get_command(cli.command_line())
     for name, command in commands.commands.items():
         for option in command.params:
             assert getattr(option, "help", True), f"{name} {option.name}"
 
 
+def test_a_new_command_is_one_file(
+    run: Mrlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by its name, with options that stand in it."""
+    (tmp_path / "greet.py").write_text(
+        "from typing import Annotated\nimport typer\n\n"
+        "NAME = typer.Option('--name', '-n', help='Whom.')\n\n"
+        "def greet(name: Annotated[str, NAME] = 'all') -> None:\n"
+        "    'Say hello.'\n    print('hello', name)\n"
+    )
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "mrlm.cli.greet", raising=False)
+    assert cli.commands()[-1] == "greet" and "Say hello." in run("--help").out
+    assert run("greet", "-n", "Ada").out == "hello Ada\n" and run("greet").out == "hello all\n"
+    assert run("greet", "--nam", "x").code == 2
+    assert "Whom." in run("greet", "--help").out
+
+
 def test_help_of_no_command_loads_a_heavy_library() -> None:
     """One process asks for the help of every command, so that none of them loads any."""
-    lines = [[], *([command] for command in cli.COMMANDS)]
+    lines = [[], *([command] for command in cli.commands())]
     program = (
         "import sys\n"
         "from mrlm.cli import main\n"
@@ -122,7 +140,9 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "asked:" in done.stdout, done.stderr
-    assert all(command in done.stdout.partition("Usage: mrlm train")[0] for command in cli.COMMANDS)
+    assert all(
+        command in done.stdout.partition("Usage: mrlm train")[0] for command in cli.commands()
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,6 +163,9 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
             "data set 'no.jsonl': file or folder does not exist",
         ),
         (["look", "outputs/no"], "error: outputs/no: folder does not exist"),
+        (["look", "small.yaml"], "error: small.yaml: it is a file; give a run folder"),
+        (["doctor", "small.yaml"], "is examined by mrlm doctor --config small.yaml"),
+        (["view", "small.yaml"], "error: small.yaml: it is a file; give a run folder"),
         (
             ["train", "--resume", "nowhere"],
             "error: --resume nowhere: folder 'nowhere' does not exist",

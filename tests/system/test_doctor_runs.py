@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ailing
 import mrlm
 from mrlm import ExperimentConfig, run_experiment
-from mrlm.cli import app
+from mrlm.cli import command_line
 from mrlm.config.normalize import section_key
 from mrlm.core.errors import CheckError, PluginError
 from mrlm.doctor.alarm import ALARMS, alarms_in
@@ -60,7 +60,7 @@ DISEASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    found = CliRunner().invoke(app(), ["doctor", *arguments, "--json"])
+    found = CliRunner().invoke(command_line(), ["doctor", *arguments, "--json"])
     rows = [json.loads(line) for line in found.stdout.splitlines()]
     if Path(arguments[0] if arguments else "--").is_dir():
         examined = rows.pop()
@@ -195,7 +195,7 @@ def test_the_machine_is_checked() -> None:
 
 
 def test_what_cannot_be_examined_is_one_error(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app(), ["doctor", str(tmp_path)])
+    found = CliRunner().invoke(command_line(), ["doctor", str(tmp_path)])
     assert found.exit_code == 2 and "not a run folder" in found.stderr
-    found = CliRunner().invoke(app(), ["doctor", "--centralised", str(tmp_path)])
+    found = CliRunner().invoke(command_line(), ["doctor", "--centralised", str(tmp_path)])
     assert found.exit_code == 2 and "give its folder first" in found.stderr

@@ -237,10 +237,11 @@ def joined_words(args: Any, words: dict[str, Any]) -> tuple[dict[str, Any], Any]
 
 
 def names_of(
-    agents: Mapping[str, Any] | Sequence[Any] | None, num_agents: int | None
+    agents: Mapping[str, Any] | Sequence[Any] | None, num_agents: int | None, app: Any = None
 ) -> Sequence[str]:
-    """Names of the agents that a trainer's arguments describe."""
-    if agents and isinstance(agents, Mapping):
+    """Names of the agents that a trainer's arguments describe; a list has models, or, of an
+    app, names."""
+    if agents and (app is not None or isinstance(agents, Mapping)):
         return list(agents)
     return agent_names(num_agents or (1 if agents is None else len(agents)))
 

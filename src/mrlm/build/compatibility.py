@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mrlm.build.engines import check_engine
+from mrlm.build.policies import origin_of
 from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import check_alone, world_size
 from mrlm.doctor.examination import make_rules
 from mrlm.learn.bases.spec import SamplingPlan
+from mrlm.learn.policy.loading import load_tokenizer
+from mrlm.learn.policy.reference import check_vocabulary
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.tracking.run_log import check_trackers
 
@@ -30,6 +33,8 @@ def check_plays(plan: RunPlan) -> None:
             )
         return
     for env in plan.trained_environments:
+        if env.template.workflow is not None:
+            _check_app(plan, env)
         if env.workflow.spec.combines and sampler.cross is None:
             raise ConfigError(
                 "workflow.name='cross' plays every combination of the agents' answers, and "
@@ -49,12 +54,40 @@ def check_plays(plan: RunPlan) -> None:
             )
 
 
+def _check_app(plan: RunPlan, env: EnvironmentSpec) -> None:
+    """Refuses credit that an app cannot have: its answers are not combined, and it has no states;
+    and, where agents have several instances, credit that knows each agent by its name."""
+    sampler, name = plan.spec.sampling, plan.config.training.algorithm
+    if sampler.cross is not None or sampler.tree:
+        raise ConfigError(
+            f"training.algorithm={name!r} tries several answers to one state, and an app "
+            f"({env.name!r}) is played as a whole; use magrpo, grpo or ippo"
+        )
+    named = plan.spec.critic.topology == "mixed" or sampler.greedy or sampler.replays is not None
+    if named and env.template.instances:
+        raise ConfigError(
+            f"training.algorithm={name!r} credits every agent by its name, and environment "
+            f"{env.name!r} has instances of {', '.join(env.template.instances)}; use magrpo, grpo, "
+            "ippo or mappo, or remove instances"
+        )
+
+
 def crossed(plan: SamplingPlan, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
     """The environments; every combination of answers is played where the algorithm requires it."""
     if plan.cross is None:
         return list(environments)
     workflow = registry.load("workflows", "cross")()
     return [replace(env, workflow=workflow) if env.trained else env for env in environments]
+
+
+def check_teachers(plan: RunPlan) -> None:
+    """Refuses references with other tokens than their policies."""
+    for name in dict.fromkeys(plan.assignment.trained.values()):
+        source = plan.spec.reference_of(name)
+        if source is not None:
+            _, _, live, own = origin_of(plan, name)
+            trusted = plan.config.model.trust_remote_code
+            check_vocabulary(source, live or load_tokenizer(own, trusted), name)
 
 
 def check_trained(plan: RunPlan) -> None:

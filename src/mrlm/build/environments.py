@@ -11,7 +11,7 @@ from typing import Any
 
 from mrlm.build.policies import LiveObjects
 from mrlm.config import EnvironmentConfig, ExperimentConfig
-from mrlm.config.play_sections import REMOTE
+from mrlm.config.play_sections import REMOTE, WorkflowConfig
 from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
@@ -164,6 +164,12 @@ def _workflow(
     config: ExperimentConfig, parts: LiveObjects, template: Environment, section: EnvironmentConfig
 ) -> Workflow:
     transition = parts.external_transition
+    if template.workflow is not None:
+        if parts.workflow is not None or config.workflow != WorkflowConfig():
+            raise ConfigError(
+                f"environment {section.env_type!r} brings its own workflow; remove workflow"
+            )
+        return as_workflow(registry.load("workflows", template.workflow))
     if parts.workflow is not None:
         return _with_transition(parts.workflow, transition, "the workflow")
     plugin = registry.load("workflows", config.workflow.name)

@@ -42,18 +42,20 @@ def with_parts(
 
 
 def opened_llm(
-    llm: LLMEnvironment,
+    llm: Any,
     tokenizer: Any,
     config: ExperimentConfig,
     parts: LiveObjects,
     *environments: list[Any],
 ) -> tuple[Any, ...]:
     """The config with the settings of an `LLMEnvironment`, its model, the tokenizer, and the
-    environments with its rewards.
+    environments with its rewards; any other model as it is.
 
     Raises:
         ConfigError: it is frozen.
     """
+    if not isinstance(llm, LLMEnvironment):
+        return config, llm, tokenizer, *environments
     if llm.mode is EnvironmentMode.CLIENT:
         raise ConfigError(
             "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs EnvironmentMode.SERVER"
@@ -73,27 +75,37 @@ def opened_llm(
 
 
 def rewards_of(
-    weights: Sequence[float] | None, args: object, words: dict[str, Any]
+    weights: Sequence[float] | None, args: object, words: dict[str, Any], agents: Sequence[str]
 ) -> dict[str, Any]:
     """Arguments of the environment `reward` from those of a trainer; they are taken out of
     `words`. A mapping `rewards` belongs to it, a text to the algorithm."""
     calls = words.pop("rewards") if isinstance(words.get("rewards"), Mapping) else None
     written = args.reward_weights if isinstance(args, FlatWords) else words.pop(WEIGHTS, None)
-    return {"reward_weights": one_of(WEIGHTS, weights, written), "rewards": calls}
+    weights = one_of(WEIGHTS, weights, written)
+    return {"reward_weights": weights, "rewards": calls, "agents": agents}
 
 
 def scored_rows(
     config: ExperimentConfig,
     rows: Any,
     reward_func: Any,
-    agents: Sequence[str],
     eval_dataset: Any,
     scoring: Mapping[str, Any],
 ) -> Environment | None:
-    """The environment of rows that a reward function scores, for an algorithm that samples."""
+    """The environment of rows that a reward function scores, for an algorithm that samples; of an
+    `app` (a function of a row, its name, or a command as a list) in `scoring`, that app."""
     plays = not config.algorithm_settings().spec.sampling.rows
+    agents, app = scoring["agents"], scoring["app"]
+    rest = {name: value for name, value in scoring.items() if name not in ("agents", "app")}
+    if app is not None:
+        named = {"command" if isinstance(app, list | tuple) else "app": app, "agents": agents}
+        made = registry.load("environments", "app")
+        extra = {name: value for name, value in rest.items() if value is not None}
+        if unused := extra.keys() - {"rewards"}:
+            raise ConfigError(f"{min(unused)}= is for reward functions without app=; remove it")
+        return made(dataset=rows, reward=reward_func, eval_dataset=eval_dataset, **named, **extra)
     if rows is None or not plays or reward_func is None:
-        refuse_unplayed(reward_func=reward_func, eval_dataset=eval_dataset, **scoring)
+        refuse_unplayed(reward_func=reward_func, eval_dataset=eval_dataset, **rest)
         return None
     made = registry.load("environments", "reward")
-    return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **scoring)
+    return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **rest)

@@ -64,6 +64,20 @@ def check_free(folder: Path) -> None:
         unlock(folder)
 
 
+def is_written(folder: Path) -> bool:
+    """Whether a process writes to a folder now. Nothing is changed there."""
+    if os.path.realpath(folder) in _held:
+        return True
+    try:
+        file = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _acquire(file)
+    finally:
+        os.close(file)
+
+
 def unlock(folder: Path) -> None:
     """Release a folder that this process has locked."""
     file = _held.pop(os.path.realpath(folder), None)

@@ -217,7 +217,7 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     for names in bases_of(plan):
         live, path, *_ = origin_of(plan, names[0])
         if live is None:
-            model = load_with(section, _base_of(plan, names[0]) or path)
+            model = load_with(section, base_of(plan, names[0]) or path, section.quantization)
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
             taken[id(live)] = taken.get(id(live), 0) + 1
@@ -271,7 +271,7 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
     model share it, except for an adapter that changes its base."""
     every = plan.assignment.policies
     here = [name for name, section in every.items() if section.endpoint is None]
-    paths = {name: _base_of(plan, name) or origin_of(plan, name)[1] for name in here}
+    paths = {name: base_of(plan, name) or origin_of(plan, name)[1] for name in here}
     bases = {paths[name] for name in here if is_adapter(plan, name)}
     grouped: dict[Any, list[str]] = {}
     for name in here:
@@ -279,7 +279,7 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
         kind = "path" if paths[name] in bases else "frozen"
         key = ("live", id(live)) if live is not None else (kind, paths[name])
         shares = is_adapter(plan, name) or not every[name].trainable
-        if shares and changes_base(_start_of(plan, name)):
+        if shares and changes_base(start_of(plan, name)):
             shares = False
         grouped.setdefault(key if shares else ("own", name), []).append(name)
     return list(grouped.values())
@@ -289,7 +289,7 @@ def _incoming(plan: PlayPlan, name: str) -> Incoming:
     """The adapter that a policy is to be."""
     section = plan.assignment.policies[name]
     lora = lora_of(plan.config.model, section)
-    folder = None if _base_of(plan, name) is None else Path(run_model(origin_of(plan, name)[1]))
+    folder = None if base_of(plan, name) is None else Path(run_model(origin_of(plan, name)[1]))
     if not lora:
         return Incoming(name, section.trainable, folder=folder)
     explicit = lora.model_dump(include=lora.model_fields_set)
@@ -302,10 +302,10 @@ def is_adapter(plan: PlayPlan, name: str) -> bool:
     """Whether a policy is an adapter: a new one, a saved one, or that of a live PEFT model."""
     lora = lora_of(plan.config.model, plan.assignment.policies[name])
     live = is_peft(origin_of(plan, name)[0])
-    return bool(lora) or live or _base_of(plan, name) is not None
+    return bool(lora) or live or base_of(plan, name) is not None
 
 
-def _base_of(plan: PlayPlan, name: str) -> str | None:
+def base_of(plan: PlayPlan, name: str) -> str | None:
     """The base of a policy whose model is the folder of an adapter, else `None`. With `lora: false`
     all weights are trained, and the adapter is merged into its base."""
     live, path, *_ = origin_of(plan, name)
@@ -314,12 +314,12 @@ def _base_of(plan: PlayPlan, name: str) -> str | None:
     return adapter_base(run_model(path)) if live is None and not whole else None
 
 
-def _start_of(plan: PlayPlan, name: str) -> Any:
+def start_of(plan: PlayPlan, name: str) -> Any:
     """`init_lora_weights` of the adapter of a policy."""
     live, path, *_ = origin_of(plan, name)
     if live is not None and (adapter := live_adapter(live)):
         return live.peft_config[adapter].init_lora_weights
-    if live is None and _base_of(plan, name) is not None:
+    if live is None and base_of(plan, name) is not None:
         return adapter_settings(run_model(path)).get("init_lora_weights")
     lora = lora_of(plan.config.model, plan.assignment.policies[name])
     return lora.init_lora_weights if lora else True
@@ -338,15 +338,10 @@ def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     return live, path, tokenizer, source
 
 
-def load_with(section: ModelConfig, path: str) -> Any:
+def load_with(section: ModelConfig, path: str, quantization: str | None = None) -> Any:
     """Loads the model of a folder or hub id with the settings of a section."""
-    return load_model(
-        path,
-        section.torch_dtype,
-        section.trust_remote_code,
-        section.attn_implementation,
-        section.device,
-    )
+    how = section.torch_dtype, section.trust_remote_code, section.attn_implementation
+    return load_model(path, *how, section.device, quantization=quantization)
 
 
 def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from mrlm.build.ineffective import facts_of
 from mrlm.build.policies import PlayPlan, is_adapter, make_settings
@@ -171,9 +172,25 @@ def first_prompts(plan: RunPlan, colour: bool) -> list[str]:
     return lines
 
 
-def first_lengths(plan: RunPlan) -> tuple[int, int] | None:
-    """Mean tokens of the first prompts of all agents, or of the first rows, and of the completions
-    of these rows; `None` where they cannot be known here. No model is loaded.
+class FirstLengths(NamedTuple):
+    """Mean tokens of the first texts of a run.
+
+    Args:
+        prompt: of the first prompts of all agents, or of the first rows.
+        completion: of the completions of these rows.
+        apart: of a prompt from the first answer of another agent on.
+        answers: answers of others in a prompt, whose tokens are not counted.
+    """
+
+    prompt: int
+    completion: int
+    apart: float
+    answers: float
+
+
+def first_lengths(plan: RunPlan) -> FirstLengths | None:
+    """The lengths of a run's first texts; `None` where they cannot be known here. No model is
+    loaded.
 
     Raises:
         ModelError: a tokenizer cannot be loaded.
@@ -184,7 +201,16 @@ def first_lengths(plan: RunPlan) -> tuple[int, int] | None:
     if not turns:
         return None
     prompts, completions = [len(turn[2]) for turn in turns], [len(turn[3]) for turn in turns]
-    return round(sum(prompts) / len(turns)), round(sum(completions) / len(turns))
+    apart, answers = [0.0], [0]
+    if plan.rows is None:
+        texts = [turn[1].decode(turn[2]) for turn in turns]
+        apart = [
+            count * len(text.partition(ANSWER)[2]) / max(1, len(text))
+            for count, text in zip(prompts, texts, strict=True)
+        ]
+        answers = [text.count(ANSWER) for text in texts]
+    prompt, completion, *others = map(fmean, (prompts, completions, apart, answers))
+    return FirstLengths(round(prompt), round(completion), *others)
 
 
 def _reason(plan: RunPlan) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.policies import LiveObjects, PlayPlan, origin_of
+from mrlm.build.quantization import section_of
 from mrlm.build.team_config import workflow_section
 from mrlm.config import EnvironmentConfig, ExperimentConfig
 from mrlm.config.comparison import plain
@@ -69,6 +70,8 @@ def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
         }
     if policies := {name: _model(plan, name) for name in parts.models}:
         changes["policies"] = policies
+    if (kind := section_of(plan).quantization) != config.model.quantization:
+        changes["model"] = {"quantization": kind}
     return config.merged(changes) if changes else config
 
 

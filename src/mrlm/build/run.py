@@ -19,6 +19,7 @@ from mrlm.build.compatibility import (
     check_plays,
     check_processes,
     check_swap,
+    check_teachers,
     check_tracking,
     check_trained,
     crossed,
@@ -41,6 +42,7 @@ from mrlm.build.policies import (
 )
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
+from mrlm.build.quantization import check_quantized
 from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
@@ -208,6 +210,7 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
     check_processes,
     check_tracking,
     check_trained,
+    check_teachers,
     check_plays,
     check_opponents,
     check_asynchrony,
@@ -215,6 +218,7 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
     check_gradient_shares,
     check_engines,
     check_effects,
+    check_quantized,
 )
 """Checks between the sections of a config, in the order in which they are reported."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects, PlayPlan, assign, load_policies
-from mrlm.config import ExperimentConfig
+from mrlm.config import ExperimentConfig, load_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.incoming import load_adapter
@@ -81,6 +81,7 @@ class HostedPolicies:
         policies: name -> policy; adapters of one base share a model.
         models: name -> name of its model.
         settings: arguments of the engine, besides the policies.
+        prompts: name -> system prompt of chats without one.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class HostedPolicies:
         policies: Mapping[str, Policy],
         models: Mapping[str, str],
         settings: Mapping[str, Any] | None = None,
+        prompts: Mapping[str, str | None] | None = None,
     ) -> None:
         self.policies: dict[str, Policy] = dict(policies)
         self.models: dict[str, str] = dict(models)
         self.settings: dict[str, Any] = dict(settings or {})
+        self.prompts: dict[str, str | None] = dict(prompts or {})
 
     def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
@@ -106,6 +109,7 @@ class HostedPolicies:
                 self.models[name],
                 policy.max_context,
                 parent=self._parent(policy),
+                system_prompt=self.prompts.get(name),
             )
             for name, policy in self.policies.items()
         ]
@@ -149,13 +153,15 @@ def house_of(
     named: Mapping[str, str],
     dtype: str = "float32",
     device: str = "auto",
+    prompts: Mapping[str, str | None] | None = None,
 ) -> HostedPolicies:
     """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
-    base share it.
+    base share it, as do equal folders.
 
     Args:
         named: policy -> folder, hub id or run.
         dtype, device: of the models.
+        prompts: name -> system prompt of chats without one.
 
     Raises:
         ConfigError: none is given, or one cannot be loaded.
@@ -168,14 +174,34 @@ def house_of(
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
         if base is None:
-            model = load_model(path, dtype, device=device)
-            policies[name] = Policy(name, model, tokenizer)
+            if path not in bases:
+                bases[path] = load_model(path, dtype, device=device)
+            policies[name] = Policy(name, bases[path], tokenizer)
             continue
         if base not in bases:
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = load_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
-    return HostedPolicies(policies, named)
+    return HostedPolicies(policies, named, prompts=prompts)
+
+
+def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:
+    """The agents of a trained team under their names; those of one policy share its model.
+
+    Raises:
+        ConfigError: the folder has no team, or a policy cannot be loaded.
+    """
+    file = Path(run_model(str(folder))) / "team.yaml"
+    if not file.is_file():
+        raise ConfigError(f"--team {folder}: {file} does not exist; give a run or a pulled team")
+    config = load_config(file)
+    named = {
+        agent: str(config.policies[section.policy or agent].model)
+        for agent, section in config.agents.items()
+        if config.policies[section.policy or agent].model is not None
+    }
+    prompts = {agent: section.system_prompt for agent, section in config.agents.items()}
+    return house_of(named, dtype, device, prompts)
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrlm.build.policies import PlayPlan, origin_of
+from mrlm.build.quantization import section_of
 from mrlm.config import normalize
 from mrlm.config.comparison import plain
 from mrlm.core.registry import source_of
@@ -14,7 +15,14 @@ from mrlm.play.workflow import FunctionWorkflow, Workflow
 
 SECTIONS = ("environments", "workflow", "generation")
 """Sections that a team keeps as they were given."""
-MODEL = ("torch_dtype", "trust_remote_code", "attn_implementation", "lean", "chat_template_kwargs")
+MODEL = (
+    "torch_dtype",
+    "quantization",
+    "trust_remote_code",
+    "attn_implementation",
+    "lean",
+    "chat_template_kwargs",
+)
 """Settings of `model` that do not name one."""
 
 
@@ -27,6 +35,8 @@ def team_config(plan: PlayPlan) -> dict[str, Any]:
         Plain data, of which `ExperimentConfig` accepts every key.
     """
     config, set_values = plan.config, normalize.as_mappings(plan.config.given())
+    if kind := section_of(plan).quantization:
+        set_values.setdefault("model", {})["quantization"] = kind
     training: dict[str, Any] = {"seed": config.training.seed}
     if ":" not in config.training.algorithm:
         training["algorithm"] = config.training.algorithm

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import pkgutil
 import signal
 import sys
 from contextlib import suppress
@@ -19,12 +20,13 @@ from mrlm.config.trust import is_trusted
 from mrlm.core.operating_system import end_with_launcher
 from mrlm.core.registry import search
 
-COMMANDS = (
+FIRST = (
     "quickstart",
     "init",
     "recipe",
     "train",
     "eval",
+    "app",
     "collect",
     "play",
     "replay",
@@ -41,8 +43,7 @@ COMMANDS = (
     "info",
     "new",
 )
-CLASSES = {"train": "Train"}
-"""Command -> name of its class in its module, where it parses its arguments differently."""
+"""The order of the help; commands that are not here come after them, by name."""
 
 
 class Stderr(logging.Handler):
@@ -98,7 +99,13 @@ def _described(error: BaseException) -> str:
     return explain(error) + more
 
 
-def app() -> typer.Typer:
+def commands() -> list[str]:
+    """Every command: a file of this folder, with a function of its name."""
+    files = {name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")}
+    return [*(name for name in FIRST if name in files), *sorted(files.difference(FIRST))]
+
+
+def command_line() -> typer.Typer:
     """The application with all its commands."""
     application = typer.Typer(
         name="mrlm",
@@ -113,11 +120,10 @@ def app() -> typer.Typer:
     def options(verbose: Verbose = False, version: Version = False) -> None:
         """Multi-agent reinforcement learning of language models."""
 
-    for name in COMMANDS:
+    for name in commands():
         module = importlib.import_module(f"mrlm.cli.{name}")
         command = with_options(name, getattr(module, name))
-        cls = getattr(module, CLASSES[name]) if name in CLASSES else None
-        application.command(name, cls=cls)(command)
+        application.command(name, cls=vars(module).get("PARSER"))(command)
     return application
 
 
@@ -131,7 +137,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(Stderr())
-    app()(prog_name="mrlm")
+    command_line()(prog_name="mrlm")
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
@@ -47,8 +47,6 @@ Trust = Annotated[
         help="Accept a pulled config that imports code, runs programs or contacts servers.",
     ),
 ]
-TRUSTING = ("train", "eval", "collect", "play", "replay", "why", "view", "plan", "doctor", "serve")
-"""Commands that use a config or the folder of a run."""
 
 
 def _show_version(value: bool) -> None:
@@ -66,8 +64,9 @@ Version = Annotated[
 
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command with the names, bounds and help texts of its options. All take
-    `--verbose`, those that use a config `--trust`; a parameter `quiet` silences the log."""
+    """The function of a command with the names, bounds and help texts of its options: those of its
+    own annotations, or of the table. All take `--verbose`; those that use a config, or whose rows
+    say so, `--trust`; a parameter `quiet` silences the log."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
@@ -76,15 +75,18 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
         command(*args, **{key: _home(value) for key, value in options.items()})
 
     table = json.loads(Path(__file__).with_name(TABLE).read_text(encoding="utf-8"))
-    rows = table["shared"] | table[name]
+    rows = table["shared"] | table.get(name, {})
     command_signature = inspect.signature(command, eval_str=True)
     parameters = [
-        parameter.replace(
+        parameter
+        if get_origin(parameter.annotation) is Annotated
+        else parameter.replace(
             annotation=Annotated[parameter.annotation, _option(**rows[parameter.name])]
         )
         for parameter in command_signature.parameters.values()
     ]
-    flags = {"trust": Trust} if name in TRUSTING else {}
+    trusting = "trust" in rows or "config" in command_signature.parameters
+    flags = {"trust": Trust} if trusting else {}
     for flag, kind in {**flags, "verbose": Verbose}.items():
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(flag, keyword, default=False, annotation=kind))
@@ -118,7 +120,7 @@ def config_to_play(
     path: Path | None,
     overrides: Sequence[str] | None,
     model: str | None,
-    environments: Sequence[str] | None,
+    environments: Sequence[str | dict[str, Any]] | None,
 ) -> ExperimentConfig:
     """The experiment whose agents should play, with the models they should use.
 
@@ -128,7 +130,7 @@ def config_to_play(
         overrides: settings on top of everything else.
         model: replaces `model:`: a hub id, a model folder, or a run folder, from which each policy
             takes its own model.
-        environments: names of environments that replace `environments:`.
+        environments: names or sections of environments that replace `environments:`.
 
     Raises:
         ConfigError: something is missing, unknown or wrong.
@@ -137,7 +139,9 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise ConfigError("no experiment is given; use --config, or --model with --environment")
+        raise ConfigError(
+            "no experiment is given; use --config, or --model with --environment or --app"
+        )
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
@@ -153,9 +157,35 @@ def config_to_play(
     if trained is not None:
         data = _with_models(data, str(model), trained)
     if environments:
-        data["environments"] = [{"env_type": name} for name in environments]
+        data["environments"] = [
+            {"env_type": entry} if isinstance(entry, str) else entry for entry in environments
+        ]
     where = "the command line" if path is None else str(path)
     return parse_config(data, list(overrides or ()), where)
+
+
+def app_sections(
+    app: str | None, reward: str | None, data: str | None, agents: str | None
+) -> list[dict[str, Any]]:
+    """The environment `app` that options describe, as a list of sections; empty without `--app`.
+
+    Raises:
+        ConfigError: an option of an app is given without one, or the rows are missing.
+    """
+    if app is None:
+        for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
+            if value is not None:
+                raise ConfigError(f"{name} is for an app; give --app too, or set it in the config")
+        return []
+    if data is None:
+        raise ConfigError("--app needs rows: give --data, such as rows.jsonl")
+    source = str(Path(data).absolute()) if Path(data).exists() else data
+    section: dict[str, Any] = {"env_type": "app", "app": app, "dataset": source}
+    if reward is not None:
+        section["reward"] = reward
+    if agents is not None:
+        section["agents"] = [name.strip() for name in agents.split(",") if name.strip()]
+    return [section]
 
 
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def doctor(
 
 def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     """Prints the alarms of a run folder, or of its stages; whether there are any."""
+    from mrlm.build.lock import is_written
     from mrlm.doctor.alarm import alarms_in
     from mrlm.doctor.examination import examination_of
     from mrlm.record.reader import METRICS
@@ -66,7 +67,7 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
         located += [(stage, alarm) for alarm in sorted(alarms, key=lambda alarm: alarm.step)]
     for stage, alarm in located:
         print(json.dumps(alarm.row()) if as_json else _story(stage, alarm, len(stages) > 1))
-    ended = [(stage, text) for stage in stages if (text := ended_in(stage)) is not None]
+    ended = [(x, text) for x in stages if (text := ended_in(x)) is not None and not is_written(x)]
     for stage, text in ended:
         row = {"rule": "ended", "folder": str(stage), "because": text}
         print(json.dumps(row) if as_json else printable(f"{stage}: {text}"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import aligned, config_to_play, recorded_at, write_json
+from mrlm.cli._options import aligned, app_sections, config_to_play, recorded_at, write_json
 from mrlm.core.progress import counted
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ def eval(
     success: float = 1.0,
     output: Path | None = None,
     record: Path | None = None,
+    app: str | None = None,
+    reward: str | None = None,
+    data: str | None = None,
+    agents: str | None = None,
     quiet: bool = False,
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
@@ -36,7 +40,8 @@ def eval(
     from mrlm.record.redaction import redacted, secrets
     from mrlm.runs import evaluate_model
 
-    loaded = config_to_play(config, overrides, model, environment)
+    played = [*(environment or ()), *app_sections(app, reward, data, agents)]
+    loaded = config_to_play(config, overrides, model, played)
     section = loaded.evaluation
     plays = samples or section.samples
     chosen = (section.greedy and plays == 1) if greedy is None else greedy
@@ -44,14 +49,9 @@ def eval(
         raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
     count = num_episodes or section.episodes or EPISODES
     result = evaluate_model(loaded, count, plays, chosen, record)
-    environments: dict[str, dict[str, list[float]]] = {}
-    for episode in result.episodes:
-        tasks = environments.setdefault(episode.environment, {}).setdefault(episode.task.id, [])
-        if not episode.failed:
-            tasks.append(episode.reward)
     summaries = {
         name: summarize(list(tasks.values()), plays, success)
-        for name, tasks in environments.items()
+        for name, tasks in _rewards(result.episodes).items()
     }
     failed = sum(episode.failed for episode in result.episodes)
     how = "greedy" if chosen else "sampled"
@@ -73,6 +73,16 @@ def eval(
             "config": loaded.resolved(),
         }
         write_json(output, redacted(report, secrets()))
+
+
+def _rewards(episodes: Sequence[Episode]) -> dict[str, dict[str, list[float]]]:
+    """Environment -> task -> the rewards of its episodes that did not fail."""
+    environments: dict[str, dict[str, list[float]]] = {}
+    for episode in episodes:
+        tasks = environments.setdefault(episode.environment, {}).setdefault(episode.task.id, [])
+        if not episode.failed:
+            tasks.append(episode.reward)
+    return environments
 
 
 def table(summaries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -10,6 +10,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
+    from mrlm.build.preview import FirstLengths
     from mrlm.build.run_plan import RunPlan
     from mrlm.config import ExperimentConfig
     from mrlm.planning.devices import Device
@@ -135,7 +136,8 @@ def _counts(
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
-    prompt, mean, note = _set_lengths(run, prompt, mean)
+    first = _measured(run)
+    prompt, mean, note = _set_lengths(run, prompt, mean, first)
     free = USABLE * device.memory
     plan = arithmetic_of(run, shape=shape, parameters=weights, free=free)
     assignment = run.assignment
@@ -158,31 +160,31 @@ def _counts(
     spec = stage.algorithm_settings().spec
     engine = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
     needs = Needs(spec.columns, spec.reads_old)
-    lengths = Lengths(prompt, mean, longest, latency, engine)
+    apart = 0 if first is None else min(prompt, first.apart + first.answers * mean)
+    lengths = Lengths(prompt, mean, longest, latency, engine, apart=round(apart))
     return plan, lengths, needs
 
 
 def _set_lengths(
-    run: RunPlan, prompt: int | None, mean: int | None
+    run: RunPlan, prompt: int | None, mean: int | None, first: FirstLengths | None
 ) -> tuple[int, int | None, list[str]]:
     """Tokens of a prompt, as given or as the first ones have; those of a row's completion likewise;
     and a note on them. The config of the run has them as its limits afterwards."""
     limit, rows = run.config.generation.max_prompt_tokens, run.rows is not None
-    first = _measured(run) if prompt is None or (rows and mean is None) else None
     note: list[str] = []
     if prompt is None and first is not None:
-        prompt = min(first[0], limit or first[0])
+        prompt = min(first.prompt, limit or first.prompt)
         note = [f"prompts are assumed to be as long as the first ones: {prompt} tokens"]
     elif prompt is None and limit is None:
         note = [f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens"]
     lengths = {"max_prompt_tokens": prompt or limit or PROMPT}
     if rows and first is not None:
-        lengths["max_new_tokens"] = mean = mean or max(1, first[1])
+        lengths["max_new_tokens"] = mean = mean or max(1, first.completion)
     run.config = run.config.merged({"generation": lengths})
     return lengths["max_prompt_tokens"], mean, note
 
 
-def _measured(run: RunPlan) -> tuple[int, int] | None:
+def _measured(run: RunPlan) -> FirstLengths | None:
     """The lengths of a run's first texts; `None` where its tokenizer, environment or rows are
     not here."""
     from mrlm.build.preview import first_lengths

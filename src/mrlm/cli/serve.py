@@ -42,6 +42,7 @@ def serve(
     grace: float = 30.0,
     policy: list[str] | None = None,
     policies_of: Path | None = None,
+    team: Path | None = None,
     http_port: int | None = None,
     take_weights: bool = False,
     weights_from: Path | None = None,
@@ -52,7 +53,7 @@ def serve(
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
 
-    worlds = _served(environments, config, bool(policy or policies_of), http_port)
+    worlds = _served(environments, config, bool(policy or policies_of or team), http_port)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -71,7 +72,9 @@ def serve(
         arguments=arguments,
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
-    hub = open_hub(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
+    hub = open_hub(
+        policy, policies_of, team, take_weights, weights_from, device, dtype, engine_timeout
+    )
     _run(settings, hub, http_port, grace)
 
 
@@ -167,6 +170,7 @@ def _token(token: str | None, variable: str | None) -> str | None:
 def open_hub(
     named: list[str] | None,
     of: Path | None,
+    team: Path | None,
     take_weights: bool,
     weights_from: Path | None,
     device: str,
@@ -178,21 +182,23 @@ def open_hub(
     Raises:
         ConfigError: an option is wrong, or a policy cannot be loaded.
     """
-    if not named and of is None:
+    if not named and of is None and team is None:
         return None
-    if named and of is not None:
-        raise ConfigError("give --policy or --policies-of, not both")
+    if bool(named) + (of is not None) + (team is not None) > 1:
+        raise ConfigError("give one of --policy, --policies-of and --team")
     if weights_from is not None and not weights_from.is_dir():
         raise ConfigError(f"--weights-from {weights_from}: this folder does not exist")
     import torch
 
-    from mrlm.build.served_policies import house_of, house_of_config
+    from mrlm.build.served_policies import house_of, house_of_config, house_of_team
     from mrlm.config import load_config
     from mrlm.runs import TINY
     from mrlm.serving.policies.hub import PolicyHub
 
     if of is not None:
         house = house_of_config(load_config(of).stage_configs()[-1][1])
+    elif team is not None:
+        house = house_of_team(team, dtype, device)
     else:
         house = house_of(_by_name(named or []), dtype, device)
     if all(policy.size < TINY for policy in house.policies.values()):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 from mrlm import distributed
+from mrlm.cli._options import app_sections
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Train(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+PARSER = Train
+
+
 def train(
     overrides: list[str] | None = None,
     config: Path | None = None,
@@ -47,6 +51,10 @@ def train(
     profile: bool = False,
     steps: int | None = None,
     show: str | None = None,
+    app: str | None = None,
+    reward: str | None = None,
+    data: str | None = None,
+    agents: str | None = None,
     quiet: bool = False,
 ) -> None:
     """Train the agents of an experiment."""
@@ -57,7 +65,8 @@ def train(
     if show is not None:
         names = [name.strip() for name in show.split(",") if name.strip()]
         overrides = [*(overrides or ()), f"training.show={json.dumps(names)}"]
-    path, loaded = _experiment(config, overrides or (), output, resume)
+    worlds = app_sections(app, reward, data, agents)
+    path, loaded = _experiment(config, overrides or (), output, resume, worlds)
     from mrlm.experiment import at_most, run_experiment
     from mrlm.experiment import dry_run as describe  # config errors come before this import
 
@@ -93,23 +102,34 @@ def train(
 
 
 def _experiment(
-    config: Path | None, overrides: Sequence[str], output: Path | None, resume: str | None
+    config: Path | None,
+    overrides: Sequence[str],
+    output: Path | None,
+    resume: str | None,
+    app: list[dict[str, Any]],
 ) -> tuple[Path, ExperimentConfig]:
-    """The config file and its content, with the run folder in it."""
-    from mrlm.config import load_config
+    """The config file and its content, with the run folder and an app in it."""
+    from mrlm.config import load_config, parse_config
 
     run = Path(resume) if resume else None
     if run is not None and run.name.startswith("checkpoint-"):
         run = run.parent
+    if config is None and app and run is None:
+        loaded = parse_config({"environments": app}, overrides, "the command line")
+        return Path("config.yaml"), loaded.merged({"output_dir": str(output)} if output else {})
     if config is None:
         if run is None:
-            raise ConfigError("no experiment is given; use --config, or --resume with a run folder")
+            raise ConfigError(
+                "no experiment is given; use --config, --app, or --resume with a run folder"
+            )
         if not run.is_dir():
             raise ConfigError(f"--resume {resume}: folder {str(run)!r} does not exist")
         config = run / "config.yaml"
         if not config.is_file():
             raise ConfigError(f"--resume {resume}: it has no config.yaml; give --config too")
     loaded = load_config(config, overrides)
+    if app:
+        loaded = loaded.merged({"environments": app})
     folder = output or run
     return config, loaded if folder is None else loaded.merged({"output_dir": str(folder)})
 

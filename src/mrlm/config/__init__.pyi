@@ -32,6 +32,7 @@ from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
 from mrlm.algorithms.c3 import C3 as C3
 from mrlm.algorithms.ccpo import CCPO as CCPO
 from mrlm.algorithms.cory import CORY as CORY
+from mrlm.algorithms.distill import Distill as Distill
 from mrlm.algorithms.dpo import DPO as DPO
 from mrlm.algorithms.dr_mas import DrMAS as DrMAS
 from mrlm.algorithms.grpo import GRPO as GRPO
@@ -113,6 +114,10 @@ class FlatWords:
     torch_dtype: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool | None = None
+    model_init_kwargs: dict[str, Any] | None = None
+    quantization_config: Any | None = None
+    load_in_4bit: bool | None = None
+    load_in_8bit: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     use_cpu: bool | None = None
     use_peft: bool | None = None
@@ -219,6 +224,9 @@ class CORYConfig(FlatWords, CORY): ...  # pyright: ignore[reportIncompatibleVari
 
 @dataclass(kw_only=True)
 class DPOConfig(FlatWords, DPO): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+
+@dataclass(kw_only=True)
+class DistillationConfig(FlatWords, Distill): ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
 @dataclass(kw_only=True)
 class DrMASConfig(FlatWords, DrMAS): ...  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.other_libraries import OFF, Refused, read_table
+from mrlm.core.errors import ConfigError
 from mrlm.core.faces import Face
 from mrlm.core.sampling import FIELDS
 
@@ -84,6 +85,26 @@ def _optimizer(value: Any) -> object:
     return "adamw" if is_adamw and not value.endswith("bit") else value
 
 
+def _quantization(value: Any) -> object:
+    """`model.quantization` for a `BitsAndBytesConfig`, or its settings as a mapping."""
+    if value is None:
+        return UNSET
+    if not isinstance(value, Mapping):
+        value = value.to_dict() if hasattr(value, "to_dict") else {"quant_method": value}
+    if value.get("load_in_8bit"):
+        return "int8"
+    double_nf4 = value.get("bnb_4bit_quant_type") == "nf4" and value.get(
+        "bnb_4bit_use_double_quant"
+    )
+    if value.get("load_in_4bit") and double_nf4:
+        return "nf4"
+    raise ConfigError(
+        "quantization_config: int8 and NF4 with double quantisation (bnb_4bit_quant_type='nf4', "
+        "bnb_4bit_use_double_quant=True) are loaded here; for others load the model with it and "
+        "pass the object as model=, with peft_config="
+    )
+
+
 CONVERTERS: dict[str, Callable[[Any], object]] = {
     "adapter": _default_adapter,
     "bf16": _precision("bf16"),
@@ -91,9 +112,11 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
     "fp16": _precision("fp16"),
     "optimizer": _optimizer,
     "positive": _if_positive,
+    "quantization": _quantization,
 }
 TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (bool, int, float, str)},
+    "Any": Any,
     "dict[str, Any]": dict[str, Any],
     "bool | str": bool | str,
     "list[float]": list[float],

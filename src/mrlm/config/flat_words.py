@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, get_type_hints
@@ -24,6 +24,11 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 
+LOADING = (
+    *("dtype", "torch_dtype", "attn_implementation", "trust_remote_code", "quantization_config"),
+    *("load_in_4bit", "load_in_8bit"),
+)
+"""Words inside `model_init_kwargs`."""
 STRATEGIES = {
     "eval_strategy": "eval_steps",
     "save_strategy": "save_steps",
@@ -284,7 +289,7 @@ def folded(
         ConfigError: one of them without the other.
     """
     of_strategies: list[Problem] = [] if problems is None else problems
-    plain_words = _without_strategies(list(words), of_strategies)
+    plain_words = _without_strategies(list(_opened(words)), of_strategies)
     if problems is None and of_strategies:
         raise InvalidConfig(of_strategies)
     switches = [value for _, name, value in plain_words if name == "reference_kl_enabled"]
@@ -300,6 +305,20 @@ def folded(
         elif name != "reference_kl_coef" or switches[0]:
             combined.append((section, name, value))
     return combined
+
+
+def _opened(words: Iterable[tuple[str, str, object]]) -> Iterator[tuple[str, str, object]]:
+    """Words, with those inside TRL's `model_init_kwargs` in its place."""
+    for section, name, value in words:
+        if name != "model_init_kwargs" or not isinstance(value, Mapping):
+            yield section, name, value
+            continue
+        for key, setting in value.items():
+            if key not in LOADING:
+                text = f"only {', '.join(LOADING)} are read; load the model with it and pass model="
+                raise InvalidConfig([Problem(f"{section}.{name}.{key}".lstrip("."), text)])
+            dtype = "dtype" in key and setting is not None
+            yield section, key, str(setting).removeprefix("torch.") if dtype else setting
 
 
 def _without_strategies(

@@ -21,7 +21,7 @@ DATA: frozenset[str] = frozenset(
 MODELS: frozenset[str] = frozenset(
     (
         *("model_name_or_path", "tokenizer_name_or_path", "model", "tokenizer", "critic_model"),
-        *("reward_model", "source"),
+        *("reward_model", "source", "teacher_model"),
     )
 )
 """Keys whose value may be a model folder."""
@@ -112,8 +112,8 @@ def _exists(path: Path) -> bool:
 def _leaves(data: object, key: str = "") -> Iterator[tuple[str, str]]:
     """(key, text) of everything that may be a path."""
     if isinstance(data, Mapping):
-        for name, value in data.items():
-            yield from _leaves(value, str(name))
+        for name, value in data.items():  # of a teacher for each policy, the name is no key
+            yield from _leaves(value, key if key == "teacher_model" else str(name))
     elif isinstance(data, list | tuple):
         for value in data:
             yield from _leaves(value, key)
@@ -123,7 +123,8 @@ def _leaves(data: object, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _changed(data: object, change: Change, key: str = "") -> Any:
     if isinstance(data, Mapping):
-        return {name: _changed(value, change, str(name)) for name, value in data.items()}
+        names = {name: key if key == "teacher_model" else str(name) for name in data}
+        return {name: _changed(value, change, names[name]) for name, value in data.items()}
     if isinstance(data, list):
         return [_changed(value, change, key) for value in data]
     if key == OUTPUT and isinstance(data, str):

@@ -76,6 +76,9 @@ class ModelConfig(Section):
     """By default the model's own."""
     torch_dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     """Type of the weights; `auto` is the saved type."""
+    quantization: Literal["nf4", "int8"] | None = None
+    """Keep the weights of linear layers in 4 bits (`nf4`, with double quantisation) or 8 (`int8`).
+    They are not trained: trained policies need `lora`. Needs bitsandbytes (`mrlm[quant]`)."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
@@ -103,7 +106,7 @@ class ModelConfig(Section):
             "every policy has a model of its own; remove it, or policies.<name>.model",
         ),
         **each_of(
-            "torch_dtype attn_implementation",
+            "torch_dtype attn_implementation quantization",
             lambda s, run: run.loaded or run.config.training.critic_model,
             "every model was given as an object, and none is loaded; remove it",
         ),

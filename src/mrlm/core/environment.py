@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, Literal
 
 from mrlm.core.constructed import constructed
@@ -52,6 +53,10 @@ class Environment:
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread with a deadline. Fast environments set it to `False`."""
+    workflow: str | None = None
+    """`module:name` of the workflow that plays it, if no other can."""
+    instances: Mapping[str, str | None] = MappingProxyType({})
+    """Agents that it may have several of in an episode -> the agent that spawns them."""
     isolation: str | Mapping[str, object] | None = None
     """Isolation of the programs of models that it runs, as in `open_sandbox`; `None` if none."""
 
@@ -122,11 +127,7 @@ class Environment:
         return copy.deepcopy(self)
 
     def with_turns(self, settings: Mapping[str, object]) -> Environment | None:
-        """This environment with the workflow's turn settings; `None` if it has its own rules.
-
-        Args:
-            settings: values of `TURN_SETTINGS`.
-        """
+        """This environment with the workflow's turn settings; `None` if it has its own rules."""
         return None
 
     def close(self) -> None:
@@ -190,9 +191,7 @@ class SingleAgentEnvironment(Environment):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         offered = {"task": task, "seed": seed, "options": {"task": task}}
-        observation = self.env.reset(
-            **{key: value for key, value in offered.items() if key in self._accepts}
-        )
+        observation = self.env.reset(**{k: v for k, v in offered.items() if k in self._accepts})
         if not isinstance(observation, Observation):
             fix = "return Observation([Message(text)])"
             raise _wrong_type(self.env, "reset", observation, "an Observation", fix)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
+def role_of(agent: str) -> str:
+    """The agent that an instance is of: `coder` of `coder#1`. The instances of an agent are
+    compared with one another, and their numbers are logged together."""
+    return agent.partition("#")[0]
+
+
 def agent_label(agent: str, policy: str, agents: Mapping[str, set[str]]) -> str | None:
     """The last part of the name of an agent's number, where those of policies have the policy's
     name: the agent; `<policy>/<agent>` if one of several policies has its name; `None` if that

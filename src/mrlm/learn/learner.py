@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, ModelError
 from mrlm.core.timing import count, span
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
@@ -34,8 +34,9 @@ from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
-from mrlm.learn.policy.reference import renew
+from mrlm.learn.policy.reference import load_reference, renew
 from mrlm.learn.update_meter import SKIPPED, UpdateMeter
 
 
@@ -79,6 +80,8 @@ class Learner(Trainee):
         policy = as_policy("policy", model, tokenizer, reference)
         if policy.adapter:
             make_trainable(policy.model, policy.adapter)
+        elif is_quantized(policy.model):
+            raise ModelError(f"policy {policy.name!r}: {UNTRAINED} (a peft.LoraConfig)")
         super().__init__(policy, settings or LearnerSettings(), f"policy {policy.name!r}")
         self.weights_of: Policy = policy
         self.algorithm = algorithm
@@ -94,7 +97,9 @@ class Learner(Trainee):
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
             self.critic = kind(self.policy, critic or beside(policy), self.settings)
-        if spec.columns & {"ref_logprobs", "full_kl"}:
+        if spec.has_reference:
+            if (source := spec.reference_of(policy.name)) is not None and reference is None:
+                load_reference(policy, source)
             policy.keep_reference()
 
     @property
@@ -179,6 +184,8 @@ class Learner(Trainee):
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` takes rollouts."""
         batch, across = self.packed(samples), self.weights_of.across
+        if self.spec.compares:
+            batch.reference = self.weights_of.reference_distributions(batch)
         outputs = self.weights_of.forward(batch, self.spec.entropy)
         loss = self.algorithm.loss(batch, outputs)
         if across is not None:
@@ -303,6 +310,8 @@ class Learner(Trainee):
         settings, policy = self.settings, self.weights_of
         micros = micro_batches(policy, settings, samples, totals, settings.accumulation)
         for batch, real, last in micros:
+            if algorithm.spec.compares and real:
+                batch.reference = policy.reference_distributions(batch)
             loss = yield Work(
                 policy,
                 batch,

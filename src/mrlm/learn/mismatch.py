@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.core.owners import role_of
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
@@ -89,7 +90,7 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
         if not comparable(turn, versions[turn.policy]):
             continue
         value = float(_divergence_of(turn).sum())
-        key = (turn.policy, turn.agent)
+        key = (turn.policy, role_of(turn.agent))
         sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
     return sums
 

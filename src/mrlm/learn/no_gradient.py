@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,18 +38,27 @@ def check_gradient(
         batch = pack(micro, totals, policy.pad_id, policy.device)
         with policy.scoring():
             outputs = policy.forward(batch)
-        leaves = [_leaf(x) for x in (outputs.logprobs, outputs.entropy, outputs.values)]
+        spread = outputs.distributions
+        if not algorithm.spec.compares or spread is None:
+            states = spread = None
+        else:
+            batch.reference = policy.reference_distributions(batch)
+            states = _leaf(spread.states)
+            spread = replace(spread, states=states)
+        columns = outputs.logprobs, outputs.entropy, outputs.values
+        leaves = [_leaf(column) for column in columns]
         with torch.enable_grad():
-            loss = algorithm.loss(batch, Outputs(*leaves))  # pyright: ignore[reportArgumentType]
+            loss = algorithm.loss(batch, Outputs(*leaves, distributions=spread))  # pyright: ignore[reportArgumentType]
         if not loss.total.requires_grad:
             continue
-        inputs = [leaf for leaf in leaves if leaf is not None]
+        inputs = [leaf for leaf in (*leaves, states) if leaf is not None]
         slopes = torch.autograd.grad(loss.total, inputs, allow_unused=True)
         logprobs = leaves[0]
         assert logprobs is not None
         certain = (logprobs.detach().exp() >= 1) & (slopes[1] is None)
         for index, slope in enumerate(slopes):
             if slope is not None:
+                slope = slope if slope.dim() == 1 else slope.abs().amax(-1)
                 count += int(((slope != 0) & ~(certain & (index == 0))).sum())
     if not count:
         return

@@ -24,7 +24,7 @@ from mrlm.planning.timing import Share, learned_tokens
 USABLE = 0.92
 """Share of a device's memory that a run may take; the rest is for allocator and libraries."""
 
-PROCESS = 1 << 28
+PROCESS = 3 << 27
 """Bytes of the interpreter, its libraries and the run's own data, where they share a device."""
 
 

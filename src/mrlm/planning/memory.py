@@ -11,6 +11,9 @@ from mrlm.planning.policy_weights import WeightSizes
 
 BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one weight; `auto` counts as 16 bit, the usual type of saved models."""
+QUANTIZED: dict[str, float] = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
+"""The same of a linear map that is kept in 4 or 8 bits; in 4 bits 64 weights have a number in 8
+bits, 256 of which have one in 32."""
 WHOLE = 4
 """Bytes of a float32 number."""
 ADAPTER_BYTES = 4
@@ -38,17 +41,18 @@ REDUCING = ("buckets",)
 PASSING = (*LEARNING, *PLAYING, *REDUCING)
 
 MEMORY = (
-    "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
+    "memory = weights N*b (a base under several adapters once; its linear maps with "
+    "model.quantization=nf4 .516 bytes each, with int8 1) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam; with training.optimizer_offload on the host, and those of some weights "
     "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
     "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
     "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
-    "GPU of a block and of the head) + kv_cache rows*tokens*2*kv_width*layers*c (rows that do not "
-    "fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
-    "engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes of a weight "
-    "and of a computed value, M tokens of a micro-batch. The temporary memory of training and "
-    "sampling is not needed at the same time"
+    "GPU of a block and of the head; of quantised ones a block, on a CPU one map) + kv_cache "
+    "rows*tokens*2*kv_width*layers*c (rows that do not fit into engine.kv_mib, by default 80 % of "
+    "what a GPU has free, wait) + prefixes of at most engine.cache_mib; N weights, T trained ones, "
+    "A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
+    "micro-batch. The temporary memory of training and sampling is not needed at the same time"
 )
 
 Parts = dict[str, int]
@@ -74,6 +78,7 @@ class MemoryLoad:
         offloaded: whether the moments are in the host's memory.
         agents: number of agents.
         accelerated: whether the device is not a CPU.
+        quantization: how the linear maps of bases are kept, if quantised.
     """
 
     width: int = 4
@@ -91,6 +96,7 @@ class MemoryLoad:
     offloaded: bool = False
     agents: int = 1
     accelerated: bool = False
+    quantization: str | None = None
 
 
 def parts_of(
@@ -106,7 +112,7 @@ def parts_of(
     """
     width, shape = job.width, weights.shape
     bytes_each = ADAPTER_BYTES if weights.lora is not None else width
-    parts: Parts = {"weights": weights.count * width // shards if weights.owns else 0}
+    parts: Parts = {"weights": model_bytes(weights, job) // shards if weights.owns else 0}
     if weights.lora is not None:
         parts["adapter"] = weights.adapter * bytes_each // shards
     if weights.trainable:
@@ -134,6 +140,14 @@ def parts_of(
     if shape is not None:
         parts |= _passing(weights, shape, job, shards)
     return parts
+
+
+def model_bytes(weights: WeightSizes, job: MemoryLoad) -> int:
+    """Bytes of the weights of a policy's model."""
+    if job.quantization is None:
+        return weights.count * job.width
+    maps = weights.count if weights.shape is None else weights.shape.body
+    return (weights.count - maps) * job.width + round(maps * QUANTIZED[job.quantization])
 
 
 def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
@@ -188,12 +202,22 @@ def tokens_in(
 
 def casts(shape: ModelShape, job: MemoryLoad) -> int:
     """Bytes of weights in the type they are computed in: on a CPU all of them until the backward
-    pass, on an accelerator one block's, and the head's."""
+    pass, on an accelerator one block's, and the head's. Quantised ones are dequantised for one
+    block, on a CPU for one map."""
+    if job.quantization is not None:
+        largest = max(rows * columns for rows, columns in shape.linears) * job.width
+        block = shape.body // shape.layers * job.computed if job.accelerated else 0
+        return block + largest + _cast_head(shape, job)
     if job.computed >= job.width:
         return 0
     if job.lean and job.accelerated:
-        return (shape.body // shape.layers + shape.vocab * shape.hidden) * job.computed
+        return shape.body // shape.layers * job.computed + _cast_head(shape, job)
     return 0 if job.checkpointing else shape.body * job.computed
+
+
+def _cast_head(shape: ModelShape, job: MemoryLoad) -> int:
+    casts_head = job.lean and job.accelerated and job.computed < job.width
+    return shape.vocab * shape.hidden * job.computed if casts_head else 0
 
 
 def key_bytes(shape: ModelShape, computed: int) -> int:
@@ -203,7 +227,10 @@ def key_bytes(shape: ModelShape, computed: int) -> int:
 
 def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
     """Bytes of the weights that the engine `lean` stores in its own layout: all linear maps on a
-    CPU, and if it computes in another type; else the fused ones."""
+    CPU, and if it computes in another type; else the fused ones. Quantised ones are dequantised on
+    a CPU alone."""
+    if job.quantization is not None and not on_processor:
+        return casts(shape, job) - shape.body // shape.layers * job.computed
     if on_processor or job.computed != job.width:
         return (shape.body + shape.vocab * shape.hidden) * job.computed
     fused = shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate

@@ -16,6 +16,8 @@ from mrlm.planning.memory import (
     MOST_TOKENS,
     WHOLE,
     MemoryLoad,
+    key_bytes,
+    model_bytes,
     on_host,
     parts_of,
     peak,
@@ -243,8 +245,7 @@ def arithmetic(
 def _bounded(plan: Plan) -> list[str]:
     """Notes on memory that is not on the device, or not at once."""
     notes: list[str] = []
-    hosts = sum(on_host(policy, plan.job) for policy in plan.weights)
-    if hosts:
+    if hosts := sum(on_host(policy, plan.job) for policy in plan.weights):
         text = size_text(hosts)
         notes.append(f"the host keeps {text} of the optimizer (training.optimizer_offload)")
     whole = replace(plan.job, most_keys=None)
@@ -279,17 +280,17 @@ def _most_tokens(config: ExperimentConfig, plan: Plan, job: MemoryLoad, free: fl
     limit = config.training.max_tokens_per_microbatch
     if limit != "auto":
         return limit
-    free -= sum(each.count * job.width for each in plan.weights if each.owns)
+    free -= sum(model_bytes(each, job) for each in plan.weights if each.owns)
     shapes = [each.shape for each in plan.weights if each.trainable and each.shape is not None]
     how = job.computed, job.checkpointing, job.lean
     return min((tokens_in(free / 2, shape, *how) for shape in shapes), default=MOST_TOKENS)
 
 
 def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float) -> MemoryLoad:
-    training = config.training
+    training, width = config.training, BYTES[config.model.torch_dtype]
     precise = training.precision in ("auto", "fp32")
-    width = BYTES[config.model.torch_dtype]
-    several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
+    limit = config.engine.kv_mib if config.engine.name == "lean" else None
+    again = config.engine.name == "lean" and (plan.turns > 1 or (plan.calls or 0) > plan.agents)
     job = MemoryLoad(
         width=width,
         computed=width if precise else 2,
@@ -300,20 +301,18 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         plays=not plan.rows,
         rows=min(config.engine.batch_size, plan.episodes * plan.agents),
         length=plan.tokens,
-        most_keys=_most_keys(config),
+        most_keys=None if limit is None else limit << 20,
         offloaded=training.optimizer_offload,
-        kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
+        kept=config.engine.cache_mib << 20 if again else 0,
         agents=plan.agents,
         accelerated=accelerated,
+        quantization=config.model.quantization,
     )
+    played = max(plan.episodes, config.evaluation.episodes) * plan.agents * plan.tokens
+    keys = [key_bytes(each.shape, job.computed) for each in plan.weights if each.shape is not None]
+    job = replace(job, kept=min(job.kept, played * max(keys, default=0)))
     most = _most_tokens(config, plan, job, free)
     return replace(job, tokens=min(most, max(1, plan.trained_tokens)))
-
-
-def _most_keys(config: ExperimentConfig) -> int | None:
-    """Bytes that `engine.kv_mib` allows."""
-    mib = config.engine.kv_mib
-    return None if mib is None or config.engine.name != "lean" else mib << 20
 
 
 def _counted(

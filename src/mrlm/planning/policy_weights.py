@@ -109,7 +109,7 @@ def _add_beside(
     opponents = config.opponents
     learning = [policy for policy in sizes if policy.trainable]
     for policy in learning:
-        policy.reference = bool(spec.columns & {"ref_logprobs", "full_kl"}) and policy.lora is None
+        policy.reference = spec.has_reference and policy.lora is None
         if opponents.on and (opponents.policies is None or policy.name in opponents.policies):
             policy.num_opponents = opponents.at_once
     if "values" not in spec.columns or spec.critic.topology == "shared" or not learning:

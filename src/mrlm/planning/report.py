@@ -210,8 +210,9 @@ def _weights_text(plan: Plan) -> Iterable[str]:
         if policy.lora is not None:
             kind = f"LoRA r={policy.lora.r}, {policy.adapter / 1e6:.3g}M"
             kind += "" if policy.owns else f", on the base of {policy.base}"
+        bits = "" if plan.job.quantization is None else f" in {plan.job.quantization}"
         yield (
-            f"policy {policy.name}: {_count_text(policy.count)} weights ({kind}), "
+            f"policy {policy.name}: {_count_text(policy.count)} weights{bits} ({kind}), "
             f"{policy.num_agents} agent(s)"
             + (f", {policy.num_opponents} opponent copies" if policy.num_opponents else "")
         )

@@ -27,6 +27,8 @@ class Lengths:
         latency: seconds the environment takes for a joint step.
         engine: `lean`, in the same process, or `vllm`, a server.
         again: observation tokens between two turns of an agent.
+        apart: tokens of a prompt that differ between siblings, since an agent reads what others
+            wrote.
     """
 
     prompt: int
@@ -35,6 +37,7 @@ class Lengths:
     latency: float = 0.0
     engine: str = "lean"
     again: int = 0
+    apart: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def environments(share: Share) -> Took:
 
 def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     """Tokens of a policy that go through its model in an epoch, and the trained part of them;
-    siblings share their prompt in the library's own forward pass."""
+    siblings share their prompt in the library's own forward pass, up to what others wrote."""
     plan, lengths = share.plan, share.lengths
     num_agents = weights.num_agents / max(1, plan.trained_agents)
     sequences = plan.sequences * share.part * min(1.0, num_agents)
@@ -135,7 +138,7 @@ def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     openings = sequences
     if plan.job.lean and not plan.rows:
         openings = min(sequences, share.tasks * weights.num_agents)
-    between = sequences * (plan.turns - 1) * lengths.again
+    between = sequences * (plan.turns - 1) * lengths.again + (sequences - openings) * lengths.apart
     return (
         openings * lengths.prompt + sequences * completion_tokens + between,
         sequences * completion_tokens,

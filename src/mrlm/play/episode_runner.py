@@ -19,7 +19,7 @@ from mrlm.core.sync_async import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Message, StepResult, Task, Turn
 from mrlm.core.user_errors import explain
-from mrlm.play.agent import Agents, PromptTooLong
+from mrlm.play.agent import Agent, Agents, PromptTooLong
 from mrlm.play.board_recorder import BoardRecorder
 from mrlm.play.engine import ExternalCalls
 from mrlm.play.reward_booking import Share, book, summed
@@ -333,6 +333,18 @@ class EpisodeRunner:
                         f"environment {self.episode.environment!r}: {what} of task "
                         f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
                     ) from error
+
+
+def join(runner: EpisodeRunner, role: str, name: str) -> Agent:
+    """A further agent of an episode: an instance of a role, with a rollout of its own and the
+    policy of the role."""
+    first = runner.agents[role]
+    agent = replace(first, settings=replace(first.settings, name=name))
+    runner.agents[name] = agent
+    runner.environment.agents = (*runner.environment.agents, name)
+    runner._agent_of[name] = name
+    runner.episode.policies[name] = agent.settings.policy
+    return agent
 
 
 def close_agents(runner: EpisodeRunner) -> None:

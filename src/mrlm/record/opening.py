@@ -13,6 +13,15 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 
 
+def check_folder(path: Path) -> None:
+    """Raises `ConfigError`: a run folder does not exist, or is a file."""
+    if path.is_file():
+        fix = f"; a config is examined by mrlm doctor --config {path}" * (path.suffix == ".yaml")
+        raise ConfigError(f"{path}: it is a file; give a run folder, as outputs/NAME{fix}")
+    if not path.is_dir():
+        raise ConfigError(f"{path}: folder does not exist; give a run folder, as outputs/NAME")
+
+
 def run_file(folder: Path, name: str) -> Path | None:
     """A file of a run folder, if there is one.
 

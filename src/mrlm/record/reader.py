@@ -15,7 +15,7 @@ import numpy as np
 
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import INDEX, Part, episode_file, parts_of, rows_of
-from mrlm.record.opening import parsed_line, run_file
+from mrlm.record.opening import check_folder, parsed_line, run_file
 from mrlm.record.packing import unpack
 from mrlm.record.vocabulary import read_vocabulary
 
@@ -257,7 +257,6 @@ def read_run(folder: str | os.PathLike[str]) -> RecordedRun:
     if episode_file(path) is None and not (path / METRICS).is_file():
         stages = sorted(metrics_path.parent.name for metrics_path in path.glob(f"*/{METRICS}"))
         fix = f"; it has stages, give one: {', '.join(stages)}" if stages else ""
-        if not path.is_dir():
-            raise ConfigError(f"{path}: folder does not exist; give a run folder, as outputs/NAME")
+        check_folder(path)
         raise ConfigError(f"{path}: not a run folder, no {METRICS} and no {INDEX}{fix}")
     return RecordedRun(path)

@@ -1,11 +1,11 @@
 """Nothing is learned.
 
 In all of the last steps no agent has an advantage (all compared episodes had equal rewards), or
-the gradient is 0; or no step so far had a token to train on; or no step so far has moved the
-weights, although gradients are not 0; and the task is not solved. Or success is hardly above 0 in
-all of many steps, and the reward does not rise any more. A task is solved where success is 1, or
-the reward is at the top of the environment's range; where neither is known, where it has risen to
-its best and is the same for all tasks.
+hardly one has and success is hardly above 0, or the gradient is 0; or no step so far had a token to
+train on; or no step so far has moved the weights, although gradients are not 0; and the task is not
+solved. Or success is hardly above 0 in all of many steps, and the reward does not rise any more. A
+task is solved where success is 1, or the reward is at the top of the environment's range; where
+neither is known, where it has risen to its best and is the same for all tasks.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class NothingLearned(Rule):
         steps: consecutive steps in which it holds.
         never: steps in which success stays below `rare` and the reward has stopped to rise.
         rare: see there.
+        ties: share of advantages that are 0, from which a success below `rare` is never found.
         still: largest `weight_change` of a step that counts as none; a weight in float32 has no
             more digits.
     """
@@ -40,6 +41,7 @@ class NothingLearned(Rule):
     still: float = 1e-7
     never: int = 32
     rare: float = 0.02
+    ties: float = 0.95
 
     do: ClassVar[str] = (
         "check whether the reward varies between episodes of a task; use easier or harder tasks, a "
@@ -82,12 +84,20 @@ class NothingLearned(Rule):
         if len(trained) >= self.steps and not trained.any():
             return int(steps[0]), f"no token was trained in {len(trained)} steps"
         zeros = [history.known(f"advantage/{agent}/zero", self.steps) for agent in history.agents]
-        if not zeros or any(len(values) < self.steps or values.min() < 1 for _, values in zeros):
+        if not zeros or any(len(values) < self.steps for _, values in zeros):
             return None
         rewards = history.known("reward/mean", self.steps)[1]
         level = f", {rewards.mean():.3g} on average" if len(rewards) else ""
         name, rates = success(history, episodes)
         level += f" ({name} {rates[-self.steps :].mean():.2g})" if len(rates) else ""
+        if any(values.min() < 1 for _, values in zeros):
+            ties = min(float(values.mean()) for _, values in zeros)
+            if ties < self.ties or not len(rates) or rates[-self.steps :].mean() > self.rare:
+                return None
+            return int(zeros[0][0][0]), (
+                f"hardly anything is learned in {self.steps} steps: {ties:.0%} of all advantages "
+                f"are 0, since in these groups all rewards are equal{level}"
+            )
         since = min(
             _since(history, f"advantage/{agent_name}/zero", 1.0) for agent_name in history.agents
         )

@@ -17,6 +17,12 @@ from mrlm.core.tiny_model import HUB_ID, NAME, portable_name
 from mrlm.teams.policies import PolicyFolder
 
 CARD = "README.md"
+LOADED = {
+    "nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
+    "bnb_4bit_compute_dtype=torch.{dtype}",
+    "int8": "load_in_8bit=True",
+}
+"""Arguments of `BitsAndBytesConfig` for each `model.quantization`."""
 TRAIN = "train.yaml"
 """The config of the run that trained the team, without secrets and paths of its machine."""
 
@@ -61,6 +67,7 @@ def team_card(card: Card) -> str:
         f"A team of {count} ({', '.join(agents)}) for [MRLM](https://pypi.org/project/mrlm), "
         "multi-agent reinforcement learning of language models.",
         "## Use\n\n" + _use(card),
+        *_load(card),
         "## Agents\n\n" + _agents(card, list(agents)),
         "## Policies\n\n" + _policies(card),
         *_training(card),
@@ -126,6 +133,27 @@ def _use(card: Card) -> str:
     )
 
 
+def _load(card: Card) -> list[str]:
+    """The lines that load an adapter with transformers and PEFT on the base it was trained on, if
+    that was quantised."""
+    section = card.team.get("model", {})
+    kind, dtype = section.get("quantization"), section.get("torch_dtype", "float32")
+    entry = next((policy for policy in card.policies.values() if policy.adapter), None)
+    if kind is None or entry is None:
+        return []
+    settings = LOADED[kind].format(dtype="float32" if dtype == "auto" else dtype)
+    dtype = '"auto"' if dtype == "auto" else f"torch.{dtype}"
+    return [
+        f"## Load\n\nThe adapters were trained on their base in {kind}. Its layers may compute in "
+        "16 bits; `base.dequantize()` computes with the numbers of the training.\n\n"
+        "```python\nimport torch\nfrom peft import PeftModel\n"
+        "from transformers import AutoModelForCausalLM, BitsAndBytesConfig\n\n"
+        f"base = AutoModelForCausalLM.from_pretrained(\n    {entry.base!r},\n"
+        f"    dtype={dtype},\n    quantization_config=BitsAndBytesConfig({settings}),\n)\n"
+        f"model = PeftModel.from_pretrained(base, {entry.folder!r})\n```"
+    ]
+
+
 def _agents(card: Card, agents: Sequence[str]) -> str:
     workflow = dict(card.team.get("workflow") or {"name": "turns"})
     name = workflow.pop("name", "turns")
@@ -180,6 +208,8 @@ def _policy(card: Card, name: str, linked: bool = True) -> str:
     )
     if entry.adapter:
         rank = f"rank {entry.adapter['r']}, alpha {entry.adapter['lora_alpha']:g}"
+        bits = card.team.get("model", {}).get("quantization")
+        base = f"{base} in {bits}" if bits else base
         return f"{kind}; a LoRA adapter ({rank}) on {base}{location}."
     return f"{kind}; a whole model that began as {base}{location}."
 
@@ -284,9 +314,12 @@ def _serve(card: Card, names: Sequence[str]) -> str:
         model = "$(python -c 'import mrlm; print(mrlm.default_model())')" if tiny else base
         largest = max(card.policies[name].rank for name in group)
         rank = next(size for size in (8, 16, 32, 64, 128, 256, 512, largest) if size >= largest)
+        nf4 = card.team.get("model", {}).get("quantization") == "nf4"  # vLLM has no int8 of it
+        bits = " --quantization bitsandbytes" if nf4 else ""
         modules = " ".join(f"{name}={card.policies[name].folder}" for name in group)
         lines.append(
-            f"vllm serve {model} --enable-lora --max-lora-rank {rank} --lora-modules {modules}"
+            f"vllm serve {model}{bits} --enable-lora --max-lora-rank {rank} "
+            f"--lora-modules {modules}"
         )
     if not lines:
         return "No policy has weights here."

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mrlm.config import yaml
 from mrlm.config.trust import mark, origin_of
 from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
+from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import (
     BASES,
     adapter_base,
@@ -23,6 +26,7 @@ from mrlm.learn.policy.loading import (
     load_tokenizer,
     quietly,
 )
+from mrlm.learn.policy.quantized import use_dequantized
 from mrlm.learn.policy.saved_model import HEADS, hub_name, name_on_card, rename_base
 from mrlm.teams.card import CARD, TRAIN, write_cards
 from mrlm.teams.public import local_files, public
@@ -34,6 +38,8 @@ OURS = (TEAM, FACTS, TRAIN, CARD, MANIFEST)
 """Files of a team beside the only policy; the others are those of the policy."""
 WEIGHTS = (".safetensors", ".bin", ".pt")
 POLICIES = "policies"
+PROBE = 64
+"""Tokens whose logits are compared when an adapter is merged."""
 PAGE = "run.html"
 
 
@@ -90,8 +96,10 @@ def pack(
         bases = {} if merge else _bases(team, here, target, published)
         for name in here:
             location = "." if len(here) == 1 else f"{POLICIES}/{name}"
-            _add(target / location, team["policies"][name], bases.get(name), link)
+            _add(name, target / location, team, bases.get(name), link)
             team["policies"][name]["model"] = location
+        if merge:
+            team.get("model", {}).pop("quantization", None)
         _leave_out_local(team)
         (target / TEAM).write_text(yaml.write(public(team)), encoding="utf-8")
         for name in (FACTS, TRAIN):
@@ -154,13 +162,12 @@ def _bases(
     return adapter_bases
 
 
-def _add(target: Path, section: dict[str, Any], base: str | None, link: bool) -> None:
-    """Adds the policy of a section, with its tokenizer; an adapter without a `base` is merged."""
+def _add(name: str, target: Path, team: Mapping[str, Any], base: str | None, link: bool) -> None:
+    """Adds a policy, with its tokenizer; an adapter without a `base` is merged."""
+    section = team["policies"][name]
     source = Path(section["model"])
     if base is None and adapter_base(str(source)) is not None:
-        with quietly():
-            load_model(str(source), dtype="auto", device="cpu").save_pretrained(target)
-            load_tokenizer(str(source)).save_pretrained(target)
+        _merge(name, target, source, team.get("model", {}))
     else:
         _copy(source, target, link)
         if base is not None:
@@ -168,6 +175,34 @@ def _add(target: Path, section: dict[str, Any], base: str | None, link: bool) ->
     tokenizer = section.pop("tokenizer", None)
     if tokenizer is not None:
         load_tokenizer(tokenizer).save_pretrained(target)
+
+
+@torch.no_grad()
+def _merge(name: str, target: Path, source: Path, section: Mapping[str, Any]) -> None:
+    """Writes an adapter as a whole model: its base as it was trained on, dequantised if it was
+    quantised, with the adapter merged into it. Says by how much logits moved."""
+    quantization = section.get("quantization")
+    dtype = section.get("torch_dtype", "float32") if quantization else "auto"
+    how: Any = {"dtype": dtype, "device": "cpu", "quantization": quantization}
+    base = adapter_base(str(source))
+    assert base is not None
+    with quietly():
+        adapted = load_adapter(load_model(base, **how), "merged", source)
+        use_dequantized(adapted)
+        size = adapted.config.vocab_size
+        ids = torch.tensor([[(37 * at + 5) % size for at in range(PROBE)]])
+        before = adapted.eval()(input_ids=ids).logits.float()
+        del adapted
+        merged = load_model(str(source), **how)
+        merged.save_pretrained(target)
+        load_tokenizer(str(source)).save_pretrained(target)
+        moved = (merged.eval()(input_ids=ids).logits.float() - before).abs()
+    log.info(
+        "policy %s: the adapter is merged into its base%s; its logits move by %.2g at most, %.2g "
+        "on average, on %d tokens",
+        *(name, f", which is dequantised from {quantization}" if quantization else ""),
+        *(float(moved.max()), float(moved.mean()), PROBE),
+    )
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.owners import owners_of
+from mrlm.core.owners import owners_of, role_of
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import PEAKS
 from mrlm.learn.data.batch import joined
@@ -42,7 +42,7 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for name in names if len(names) > 1 else ():
         rewards = [episode.reward for episode in scored if episode.environment == name]
         metrics[f"{name}/reward/mean"] = float(np.mean(rewards))
-    agents = sorted({agent for episode in valid for agent in episode.rollouts})
+    agents = sorted({role_of(agent) for episode in valid for agent in episode.rollouts})
     turns = [turn for episode in valid for turn in episode.turns]
     written = [turn for turn in turns if turn.completion_ids]
     if written:
@@ -53,8 +53,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["completion_length/cut"] = _share(stopped)
     metrics["turns/mean"] = len(turns) / len(valid)
     for agent in agents:
-        acted = [(item, item.rollouts[agent]) for item in valid if agent in item.rollouts]
-        agent_rewards = [rollout.reward for item, rollout in acted if agent not in item.missing]
+        acted = [
+            (name in item.missing, rollout)
+            for item in valid
+            for name, rollout in item.rollouts.items()
+            if role_of(name) == agent
+        ]
+        agent_rewards = [rollout.reward for missing, rollout in acted if not missing]
         if agent_rewards:
             metrics[f"reward/{agent}/mean"] = float(np.mean(agent_rewards))
         completions = (turn.completion_ids for _, rollout in acted for turn in rollout.turns)
@@ -75,7 +80,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     agents: dict[str, list[Turn]] = {}
     policies: dict[str, list[Turn]] = {}
     for turn in _credited(groups):
-        agents.setdefault(turn.agent, []).append(turn)
+        agents.setdefault(role_of(turn.agent), []).append(turn)
         policies.setdefault(turn.policy, []).append(turn)
     tokens = {
         agent: sum([len(turn.completion_ids) for turn in turns]) for agent, turns in agents.items()
@@ -115,6 +120,7 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
             for agent, rollout in episode.rollouts.items():
                 turns = [t for t in rollout.turns if t.trained and t.completion_ids]
                 if turns and not (episode.greedy or episode.pruned):
+                    agent = role_of(agent)
                     policies.setdefault(agent, turns[0].policy)
                     completions = tuple([tuple(turn.completion_ids) for turn in turns])
                     rollouts.setdefault(agent, []).append(completions)

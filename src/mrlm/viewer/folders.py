@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import episode_file
-from mrlm.record.opening import run_file
+from mrlm.record.opening import check_folder, run_file
 from mrlm.record.reader import METRICS
 from mrlm.record.vocabulary import VOCABULARY
 from mrlm.viewer.source import CONFIG, ViewedStage
@@ -23,8 +23,7 @@ def runs_in(folder: Path) -> dict[str, Path]:
     Raises:
         ConfigError: the folder does not exist.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: folder does not exist; give a run folder, as outputs/NAME")
+    check_folder(folder)
     if stages_of(folder, folder):
         return {"": folder}
     folders = sorted(path for path in folder.iterdir() if path.is_dir())

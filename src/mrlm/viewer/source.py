@@ -14,7 +14,7 @@ import yaml
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
-from mrlm.record.opening import parsed_line, run_file
+from mrlm.record.opening import check_folder, parsed_line, run_file
 from mrlm.record.reader import METRICS, read_run
 
 CONFIG = "config.yaml"
@@ -168,8 +168,7 @@ def viewed_stages(folder: Path) -> list[ViewedStage]:
     Raises:
         ConfigError: the folder does not exist or is not a run folder.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: folder does not exist; give a run folder, as outputs/NAME")
+    check_folder(folder)
     if _has_record(folder):
         return [ViewedStage("", folder)]
     stages = sorted(filter(_has_record, folder.iterdir()), key=lambda path: _number(path.name))

@@ -1,5 +1,6 @@
 """The project's own attacks, as data: programs, solutions, calculations, files, answers.
-What each is, what may come of it, and why it is tried. Nothing is run here.
+What each is, what may come of it, and why it is tried. Nothing is run here. Programs and solutions
+are YAML files beside this one: name -> fields, where those that have defaults may be left out.
 
 Words in capitals stand for what only the runner knows:
 
@@ -11,8 +12,12 @@ Words in capitals stand for what only the runner knows:
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 ENDED = ("error", "killed", "timeout", "oom", "output_limit")
 """Every end but a good one."""
@@ -24,6 +29,15 @@ WON = 'print("ESC" "APED", flush=True)'
 MARKER = "ESCAPED"
 SUM = (((1, 2), 3), ((5, 7), 12), ((-4, 4), 0))
 """Calls of a function `add`, and what they give."""
+
+LONG = {
+    "long_line": "x = '" + "a" * 900_000 + "'; 1 / 0",
+    "deep_syntax": "-" * 100_000 + "1",
+    "many_names": "\n".join(" " * i + f"def f{i}():" for i in range(120)) + f"\n{' ' * 121}pass",
+}
+"""Case -> a source that is too long for a file."""
+NO_TEXT = {"BYTE_FF ": "\udcff", "SURROGATE": "\ud800"}
+"""Word -> what UTF-8 cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,34 @@ class Solution:
     paid: bool = False
     calls: tuple[tuple[Any, Any], ...] = SUM
     entry: str = "add"
+
+
+def read(name: str, kind: type[Any]) -> tuple[Any, ...]:
+    """The cases of a file."""
+    text = Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+    rows = yaml.load(text, yaml.CSafeLoader)
+    return tuple(
+        kind(name, **{key: _value(name, key, row[key]) for key in row})
+        for name, row in rows.items()
+    )
+
+
+def _value(case: str, field: str, value: Any) -> Any:
+    if field == "calls":
+        return ast.literal_eval(value)
+    if field == "files":
+        return tuple((_text(name), text.encode()) for name, text in value.items())
+    if field in ("ends", "landlock") and isinstance(value, str):
+        return {"ENDED": ENDED, "ANY": ANY, "CUT": CUT}[value]
+    if isinstance(value, str):
+        return LONG[case] if value == "LONG" else _text(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _text(text: str) -> str:
+    for word, instead in NO_TEXT.items():
+        text = text.replace(word, instead)
+    return text
 
 
 @dataclass(frozen=True, slots=True)

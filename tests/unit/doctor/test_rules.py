@@ -218,6 +218,24 @@ def test_a_solved_game_of_hints_has_no_alarm() -> None:
     assert alarms(rows(40, **done), guesses(1.0, deaf=True)) == []
 
 
+@pytest.mark.parametrize(
+    ("ties", "correct", "alarmed"),
+    [  # of runs of a pretrained model: one agent, and a team on its way
+        ([1, 1, 1, 0.94, 1, 1, 1, 1, 0.94, 0.94], [0, 0, 0, 0.03, 0, 0, 0, 0, 0.02, 0.02], True),
+        ([0.94, 1, 1, 1, 1, 0.94, 0.94, 1, 1, 0.88], [0.02, 0, 0, 0, 0, 0.02, 0.02, 0, 0, 0], True),
+        ([0.75, 0.62, 0.5, 0.5, 0.75, 0.88, 0.62, 0.44, 0.5, 0.38], [0] * 10, False),
+        ([1, 0.94, 1, 1, 1, 1, 1, 1, 0.94, 1], [0.9] * 10, False),
+    ],
+)
+def test_hardly_any_group_differs_and_none_succeeds(
+    ties: list[float], correct: list[float], alarmed: bool
+) -> None:
+    zeros: Any = {f"advantage__{agent}__zero": ties for agent in AGENTS}
+    columns = zeros | {f"reward__{agent}__correct": correct for agent in AGENTS}
+    history = rows(10, **columns, reward__mean=correct)
+    assert rules_of(alarms(history)) == ({("nothing_learned", None)} if alarmed else set())
+
+
 def test_success_that_never_came() -> None:
     never = {"reward__a__correct": 0.0, "reward__mean": np.where(np.arange(60) < 9, -0.2, 0.0)}
     never["reward__mean"] = never["reward__mean"] + noise(60, 0.005)

@@ -149,8 +149,11 @@ def its_forward(model: Any, backend: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("how", [by_wrapper, in_place, its_forward])
-@pytest.mark.parametrize("kind", ["own", "llama"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("own", by_wrapper), ("own", in_place), ("own", its_forward), ("llama", by_wrapper)]
+    + [pytest.param("llama", how, marks=pytest.mark.slow) for how in (in_place, its_forward)],
+)
 def test_a_compiled_forward_is_used(how: Any, kind: str, model: Any, tokenizer: Any) -> None:
     torch._dynamo.reset()
     plain = Sums() if kind == "own" else model

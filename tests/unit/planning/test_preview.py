@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from mrlm.cli.plan import _counts
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.tiny_model import default_model
-from mrlm.experiment import dry_run
+from mrlm.core.types import Message, Reward, StepResult
+from mrlm.environments.relay import RelayEnvironment
+from mrlm.experiment import dry_run, run_experiment
+from mrlm.learn import joint_update
+from mrlm.planning.devices import find_device
+from mrlm.planning.timing import Share, learned_tokens
 
 CONFIG: dict[str, Any] = {
     "training": {"algorithm": "magrpo", "num_iterations": 2, "batch_size": 2},
@@ -91,3 +99,42 @@ def test_the_formula_of_memory_is_explained_once() -> None:
     assert text.count("peak memory") == 2
     assert text.count("note: memory = ") == 1
     assert text.splitlines()[-1].startswith("note: memory = ")
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+def test_the_tokens_of_a_pass_are_those_that_training_packs(
+    terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Siblings share the prompt of the agent that is asked first, and not that of one that reads
+    its answer."""
+    settings: dict[str, Any] = {
+        "environments": [{"env_type": "relay", "style": "question", "terms": [terms, 1]}],
+        "policies": {"first": {"lora": {"r": 2}}, "second": {"lora": {"r": 2}}},
+        "training": {"algorithm": "magrpo", "batch_size": 4, "num_iterations": 1},
+        "magrpo": {"group_size": 4},
+        "generation": {"max_new_tokens": 8, "temperature": 3.0},
+        "evaluation": {"episodes": 0},
+        "output_dir": str(tmp_path / "run"),
+    }
+    config = ExperimentConfig(**settings)
+    packed: list[int] = []
+    through, step = joint_update._through, RelayEnvironment.step
+
+    def varied(self: RelayEnvironment, actions: dict[str, Message]) -> StepResult:
+        result = step(self, actions)
+        value = sum(map(ord, "".join(each.content for each in actions.values()))) % 97 / 97
+        rewards = {agent: Reward(value) for agent in result.rewards}
+        return replace(result, rewards=rewards)
+
+    def counting(works: Any, passes: Any) -> Any:
+        packed.append(sum(len(work.batch.tree.ids) for work in works))
+        return through(works, passes)
+
+    monkeypatch.setattr(joint_update, "_through", counting)
+    monkeypatch.setattr(RelayEnvironment, "step", varied)
+    run_experiment(config)
+    unset = (None, None, 0.0), (None, None, None, None)
+    counts, lengths, _ = _counts(config, find_device("cpu"), None, *unset)
+    everything = Share(find_device("cpu"), counts.tasks, counts, lengths)
+    planned = sum(learned_tokens(everything, each)[0] for each in counts.weights)
+    assert planned == pytest.approx(sum(packed), rel=0.2)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hacks import ASSERT_HACKS, HACKS
 from mrlm.core.errors import DataError
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import (
@@ -38,6 +38,7 @@ from mrlm.sandbox.types import (
     Session,
     SessionEnded,
 )
+from places import FIXTURES
 
 SHORT = Limits(wall=0.3)
 """For what does nothing but hang."""
@@ -48,6 +49,9 @@ SMALL = Limits(wall=1.0, memory=256 * MIB)
 NAN = float("nan")
 SUMS = [FunctionCall((1, 2), 3), FunctionCall((5, 7), 12), FunctionCall((-4, 4), 0)]
 HONEST = "def add(a, b):\n    return a + b\n"
+ATTACKS = yaml.load((FIXTURES / "hacks.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+HACKS = ATTACKS["hacks"] | {"too long": "#" * 300_000, "no Unicode": f"{HONEST}# \ud800"}
+"""What it is -> the code."""
 
 
 class Watched:
@@ -546,9 +550,9 @@ def test_arguments_are_changed_where_that_is_what_a_call_is_for(sandbox: Watched
     assert all_passed(asserts(sandbox, code, tests, "sort"))
 
 
-@pytest.mark.parametrize("name", ASSERT_HACKS)
+@pytest.mark.parametrize("name", ATTACKS["assert_hacks"])
 def test_a_hack_of_asserts_is_not_paid(sandbox: Watched, name: str) -> None:
-    code, test = ASSERT_HACKS[name]
+    code, test = ATTACKS["assert_hacks"][name].values()
     refused = name.startswith("a test")
     limits = Limits(wall=60.0 if refused else 1.0)
     verdict = asserts(sandbox, code, [test], limits=limits)[0]

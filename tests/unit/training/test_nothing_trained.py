@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,10 @@ def test_the_commands_say_how_a_run_ended(tmp_path: Path, run: Any) -> None:
     (tmp_path / "run" / "run.log").unlink()  # as a kill in the first step leaves it
     done = run("doctor", str(tmp_path / "run"))
     assert done.code == 1 and "no step of this run has ended" in done.out
+    code = "import sys, pathlib, mrlm.build.lock as x; x.lock(pathlib.Path(sys.argv[1])); input(1)"
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=-1, stdout=-1) as writer:  # that run in its first step
+        assert writer.stdout is not None and writer.stdout.read(1) == b"1"
+        done = run("doctor", str(tmp_path / "run"))
+        writer.communicate(b"\n")
+    assert done.code == 0 and "no alarms" in done.out

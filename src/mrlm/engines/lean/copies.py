@@ -35,7 +35,9 @@ def joined_bias(linears: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
     if all(linear.bias is None for linear in linears):
         return None
     biases = [
-        linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+        torch.zeros(linear.module.out_features, dtype=dtype, device=linear.stored.device)
+        if linear.bias is None
+        else linear.bias
         for linear in linears
     ]
     return torch.cat(biases).detach().to(dtype)

@@ -112,7 +112,7 @@ class Decoder:
         owners: list[int] = [-1, -1, -1]
         for number, (_, _, linears) in enumerate(jobs):
             product_weights = [
-                t for linear in linears for t in (linear.weight, linear.bias) if t is not None
+                t for linear in linears for t in (linear.stored, linear.bias) if t is not None
             ]
             tensors += product_weights
             owners += [number] * len(product_weights)
@@ -241,14 +241,16 @@ class Decoder:
         return old
 
     def _fused(self, linears: list[Any], old: Product | None) -> Product:
-        weight, bias = (
-            self._stored([linear.weight for linear in linears]),
-            joined_bias(linears, self.stored),
-        )
+        weight: matmul.Weight | None
+        if linears[0].quantized and not self.on_processor:
+            weight = matmul.Quantized([linear.module for linear in linears])
+        else:
+            weight = self._stored([linear.weight for linear in linears])
+        bias = joined_bias(linears, self.stored)
         if old is not None:
             weight, bias = self._into(old.weight, weight), self._into(old.bias, bias)
         assert weight is not None
-        return Product(weight, bias, [len(linear.weight) for linear in linears])
+        return Product(weight, bias, [linear.module.out_features for linear in linears])
 
     def _stored(self, weights: Sequence[Tensor]) -> matmul.Weight:
         if self.eight_bits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -113,6 +114,9 @@ class Spec:
         columns: names of `ANNOTATED` columns, computed before credit.
         critic: estimator of values.
         scalar_head: every policy gets a scalar head, regardless of `columns`.
+        reference: model that a policy's reference is loaded from, for all policies or by policy;
+            `None`: the policy as it is at the start.
+        compares: the loss reads the distributions of the reference over the whole vocabulary.
         unit: samples that micro-batches never split.
         orders: supported update orders of policies; the first is the default.
         swap_every: iterations after which agents exchange their policies; `None`: never.
@@ -136,6 +140,8 @@ class Spec:
     columns: frozenset[str] = frozenset()
     critic: CriticPlan = CriticPlan()
     scalar_head: bool = False
+    reference: str | Mapping[str, str] | None = None
+    compares: bool = False
     unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
     orders: tuple[Order, ...] = ("simultaneous", "alternating", "sequential")
     swap_every: int | None = None
@@ -152,6 +158,16 @@ class Spec:
     def __post_init__(self) -> None:
         for name in {*self.columns} - {*ANNOTATED}:
             raise ConfigError(f"Spec.columns: {name} is none of {', '.join(ANNOTATED)}")
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether every policy has a frozen reference."""
+        return self.compares or bool(self.columns & {"ref_logprobs", "full_kl"})
+
+    def reference_of(self, policy: str) -> str | None:
+        """The model that the reference of a policy is loaded from."""
+        source = self.reference
+        return source.get(policy) if isinstance(source, Mapping) else source
 
     def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
         """True if the reference is set to the policy before iteration `step` (from 0), which takes

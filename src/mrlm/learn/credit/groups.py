@@ -11,6 +11,7 @@ import numpy as np
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
+from mrlm.core.owners import role_of
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.data.batch import as_column
@@ -43,14 +44,14 @@ def clear(groups: Iterable[Group]) -> None:
 
 
 def members(group: Group) -> dict[str, list[Member]]:
-    """Agent -> its rollouts with trained turns and finite rewards, of successful episodes."""
+    """Agent -> its rollouts, or its instances', with trained turns, of successful episodes."""
     by_agent: dict[str, list[Member]] = {}
     for episode in group.valid:
         if not math.isfinite(episode.reward):
             continue
         for agent, rollout in episode.rollouts.items():
             if math.isfinite(rollout.reward) and trained_turns(rollout):
-                by_agent.setdefault(agent, []).append((episode, rollout))
+                by_agent.setdefault(role_of(agent), []).append((episode, rollout))
     return by_agent
 
 
@@ -194,7 +195,9 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
         compared = members(group)
         rollouts = [pair for episode in group for pair in episode.rollouts.items()]
         for agent in {
-            name for name, candidate in rollouts if name in compared or trained_turns(candidate)
+            role_of(name)
+            for name, candidate in rollouts
+            if role_of(name) in compared or trained_turns(candidate)
         }:
             siblings = compared.get(agent, [])
             turns = (turn for _, rollout in siblings for turn in trained_turns(rollout))

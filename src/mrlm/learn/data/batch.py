@@ -17,8 +17,10 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from mrlm.core.owners import role_of
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
+from mrlm.learn.fast.lm_head import Distributions
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
 
 
@@ -61,6 +63,7 @@ class Batch:
         turns: the turns, in order of `turn`.
         totals: denominators over the whole optimiser batch.
         host: (N,) columns in `HOST` as arrays of the host, so that it need not wait for a device.
+        reference: distributions of the reference at the trained tokens, if the loss compares them.
     """
 
     samples: list[Sample]
@@ -83,6 +86,7 @@ class Batch:
     agents: list[str]
     totals: Totals
     host: dict[str, np.ndarray]
+    reference: Distributions | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -168,7 +172,10 @@ class Batch:
             columns[name] = columns[name] - begin
             host[name] = host[name] - begin
         turns, samples = self.turns[opening:closing], self.samples[first:last]
-        return replace(self, samples=samples, turns=turns, host=host, **columns)
+        reference = None if self.reference is None else self.reference[here]
+        return replace(
+            self, samples=samples, turns=turns, host=host, reference=reference, **columns
+        )
 
     def trained_token_ids(self) -> list[list[int]]:
         """The trained token ids, one list per turn."""
@@ -179,11 +186,13 @@ class Batch:
 class Outputs:
     """A policy's outputs for the N trained tokens of a batch: `logprobs`, `entropy` (in nats, at
     the sampling temperature) and `values`, each (N,). `entropy` has a gradient only if the
-    algorithm requests it; `values` is `None` for a policy without a value head."""
+    algorithm requests it; `values` is `None` for a policy without a value head. `distributions` are
+    those over the whole vocabulary, with a gradient, for losses that compare them."""
 
     logprobs: Tensor
     entropy: Tensor
     values: Tensor | None = None
+    distributions: Distributions | None = None
 
 
 PART = "loss"
@@ -239,14 +248,15 @@ def pack(
     optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
     turns = [turn for sample in samples for turn in sample.turns]
     starts = [start - 1 for sample in samples for start in sample.starts]
-    agents = {name: number for number, name in enumerate(dict.fromkeys(t.agent for t in turns))}
+    roles = [role_of(turn.agent) for turn in turns]
+    agents = {name: number for number, name in enumerate(dict.fromkeys(roles))}
     counts = np.array([len(turn.completion_ids) for turn in turns], dtype=np.int64)
     per_turn: dict[str, Sequence[float]] = {
         "sequence": [row for row, sample in enumerate(samples) for _ in sample.turns],
         "turn": range(len(turns)),
         "rollout": [sample.rollout for sample in samples for _ in sample.turns],
         "unit": [sample.unit for sample in samples for _ in sample.turns],
-        "agent": [agents[turn.agent] for turn in turns],
+        "agent": [agents[role] for role in roles],
         "temperature": [1.0 if t.sampling.greedy else t.sampling.temperature for t in turns],
     }
     columns: dict[str, list[Column | None]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mrlm.core.owners import role_of
 from mrlm.core.types import Turn
 
 
@@ -48,7 +49,8 @@ class Totals:
             count, turns = rollouts.get(sample.rollout, (0, 0))
             for turn in sample.turns:
                 length = len(turn.completion_ids)
-                by_agent[turn.agent] = by_agent.get(turn.agent, 0) + length
+                agent = role_of(turn.agent)
+                by_agent[agent] = by_agent.get(agent, 0) + length
                 count += length
             rollouts[sample.rollout] = (count, turns + len(sample.turns))
         turns, tokens = sum([len(sample.turns) for sample in samples]), sum(by_agent.values())

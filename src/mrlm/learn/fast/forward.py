@@ -328,7 +328,7 @@ class LeanForward:
         additions = updates(x, loras, owned, shared.direct)
         if all(update is None for update in additions):
             return y
-        widths = [len(base.weight) for base in weights.linears[product]]
+        widths = [base.out_features for base in weights.linears[product]]
         parts = [
             y.new_zeros(len(y), width) if update is None else update
             for update, width in zip(additions, widths, strict=True)
@@ -343,7 +343,7 @@ class LeanForward:
         linears = [linear_of(module, None) for module in modules]
         if (blocks := linears_in_blocks(x, linears)) is not None:
             return blocks
-        outputs = [F.linear(x, *linear.typed(x.dtype)) for linear in linears]
+        outputs = [linear(x) for linear in linears]
         loras = [loras_of(module, owned.adapters) for module in modules]
         for y, update in zip(outputs, updates(x, loras, owned, shared.direct), strict=True):
             if update is not None:

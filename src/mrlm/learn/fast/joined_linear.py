@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mrlm.learn.policy.quantized import Dequantized, dense
+
 
 class BlockWeights:
     """The weights of a block in the compute type.
@@ -27,7 +29,7 @@ class BlockWeights:
         """Weights (out, in) and biases of a product, whose outputs follow each other: one if they
         had to be cast, else those of the modules."""
         linears = self.linears[product]
-        if all(linear.weight.dtype == self.dtype for linear in linears):
+        if all(linear.weight.dtype == self.dtype for linear in linears):  # not quantised
             return [(linear.weight, _typed(linear.bias, self.dtype)) for linear in linears]
         if self._cast is None:
             self._cast = self._casts()
@@ -44,10 +46,14 @@ class BlockWeights:
         sources: list[Tensor] = []
         for product, group in self.linears.items():
             first = group[0].weight
-            sizes = [len(linear.weight) for linear in group]
-            joined = first.new_empty((sum(sizes), first.shape[1]), dtype=self.dtype)
-            targets += joined.split(sizes)
-            sources += [linear.weight for linear in group]
+            sizes = [linear.out_features for linear in group]
+            joined = first.new_empty((sum(sizes), group[0].in_features), dtype=self.dtype)
+            for linear, part in zip(group, joined.split(sizes), strict=True):
+                if isinstance(linear, Dequantized):  # one at a time
+                    part.copy_(dense(linear))
+                else:
+                    targets.append(part)
+                    sources.append(linear.weight)
             bias = None
             if any(linear.bias is not None for linear in group):
                 make = (
@@ -59,7 +65,8 @@ class BlockWeights:
                 targets += [to for to, _ in biases]
                 sources += [source for _, source in biases]
             casts[product] = joined, bias
-        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+        if targets:
+            torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
         return casts
 
 

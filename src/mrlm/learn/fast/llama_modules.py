@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError
+from mrlm.learn.policy.quantized import Dequantized, dense
 from mrlm.learn.policy.wrapped_modules import is_replaced, modules_of
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -70,16 +71,37 @@ class Lora(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`x -> x @ weight.T + bias`, plus the update of an adapter. `weight` is (out, in), `bias`
-    (out,) or `None`."""
+    """`x -> x @ weight.T + bias`, plus the update of an adapter."""
 
-    weight: Tensor
-    bias: Tensor | None
+    module: nn.Linear
     lora: Lora | None
 
-    def typed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias in a type."""
-        return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+    @property
+    def weight(self) -> Tensor:
+        """(out, in); dequantised at every access."""
+        return dense(self.module)
+
+    @property
+    def stored(self) -> Tensor:
+        """The weight as the module has it, in 4 or 8 bits if it is quantised."""
+        return self.module.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(out,) or `None`."""
+        return self.module.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs (N, out) for x (N, in), in its type and without the adapter's update."""
+        if self.quantized:
+            return self.module(x)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.stored.to(x.dtype), bias)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the weight is kept in 4 or 8 bits."""
+        return isinstance(self.module, Dequantized)
 
 
 PRODUCTS: dict[str, tuple[str, ...]] = {
@@ -270,7 +292,7 @@ def linear_of(module: nn.Module, adapter: str | None) -> Linear:
     """Reads a linear module and the update of `adapter`; `None` and `""` add none."""
     base = _base_of(module)
     (lora,) = loras_of(module, [adapter])
-    return Linear(base.weight, base.bias, lora)
+    return Linear(base, lora)
 
 
 def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | None]:
@@ -342,8 +364,8 @@ def _layer(block: Any, config: Any, family: str) -> Layer:
 
 def _base_of(module: Any) -> nn.Linear:
     """The plain linear module, possibly inside a plain LoRA layer."""
-    base = getattr(module, "base_layer", module)
-    if type(base) is not nn.Linear:
+    base: Any = getattr(module, "base_layer", module)
+    if type(base) is not nn.Linear and not isinstance(base, Dequantized):
         raise NotLean(f"{type(base).__name__} takes the place of a linear layer")
     if base is not module:
         plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)

@@ -4,12 +4,13 @@ otherwise from recomputed logits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 CELLS = 1 << 22
 """Approximate number of logits held at once on a CPU, for its caches; more for a vocabulary so
@@ -43,6 +44,73 @@ class Head:
 
     weight: Tensor
     softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """Distributions over the vocabulary at N positions, computed where they are read.
+
+    Args:
+        states: hidden states (N, H), or without a `head` logits (N, V) at their temperatures.
+        head: the map from hidden states to logits.
+        temperature: (N,) divisors of the logits of a head; `None` for 1.
+    """
+
+    states: Tensor
+    head: Head | None = None
+    temperature: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.states.shape[0]
+
+    def __getitem__(self, here: slice) -> Distributions:
+        warmth = None if self.temperature is None else self.temperature[here]
+        return Distributions(self.states[here], self.head, warmth)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return self.states.shape[1] if self.head is None else self.head.weight.shape[0]
+
+    def logprobs(self) -> Tensor:
+        """Log-probs (N, V) of all tokens, in float32, or in float64 if the states are."""
+        if self.head is None:
+            return _precise(self.states).log_softmax(-1)
+        logits = _precise(self.states @ self.head.weight.t())
+        if self.head.softcap is not None:
+            logits = self.head.softcap * (logits / self.head.softcap).tanh()
+        if self.temperature is not None:
+            logits = logits / self.temperature[:, None]
+        return logits.log_softmax(-1)
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+Measure = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Log-probs (M, V) of distributions p and q at M positions -> a number for each (M,), and weights
+(M, V) of the log-probs of p, whose weighted sum has the number's gradient by the logits of p."""
+
+
+def compare(p: Distributions, q: Distributions, measure: Measure) -> Tensor:
+    """A number (N,) for each pair of distributions, with its gradient by p, chunk by chunk: no more
+    than a chunk of log-probs exists at once, also in backward, which computes them again."""
+
+    def part(p_states: Tensor, q_states: Tensor, here: slice) -> Tensor:
+        logprobs = replace(p[here], states=p_states).logprobs()
+        with torch.no_grad():
+            value, weights = measure(logprobs, replace(q[here], states=q_states).logprobs())
+        slope = (weights * logprobs).sum(-1)
+        return value + (slope - slope.detach())
+
+    size = rows_at_once(p.vocabulary, p.states.device)
+    parts: list[Tensor] = []
+    for start in range(0, len(p), size):
+        here = slice(start, start + size)
+        states = p.states[here], q.states[here]
+        parts.append(checkpoint(part, *states, here, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(parts) if parts else p.states.sum(-1)
 
 
 class TokenChunk:

@@ -8,14 +8,16 @@ widths 128 to 32000).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.learn.fast import int8
 from mrlm.learn.fast.cpu_backends import exact, onednn_serves
+from mrlm.learn.policy.quantized import dense
 
 LARGE = 1 << 17
 """Smallest number of entries for which weights are packed: oneDNN's calls cost 10 us more, and
@@ -29,7 +31,14 @@ SHAPES = 8
 a kernel for each, which takes as long as a product."""
 
 
-Weight = Tensor | int8.Int8
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """Layers in 4 or 8 bits, whose weights are dequantised for every product."""
+
+    layers: Sequence[nn.Linear]
+
+
+Weight = Tensor | int8.Int8 | Quantized
 """Of a linear map, as it is kept."""
 
 
@@ -64,7 +73,7 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
     """Whether a `weight` from `stored` has the entries of `weights` (out, in), bit by bit; `False`
     in 8 bits."""
-    if isinstance(weight, int8.Int8):
+    if not isinstance(weight, Tensor):
         return False
     dense = weight.to_dense() if weight.is_mkldnn else weight
     parts = dense.split([len(tensor) for tensor in weights])
@@ -79,6 +88,9 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     `int8.rounded`: computed in its dtype, returned in that of `x` (N, in)."""
     if isinstance(weight, int8.Int8):
         return int8.linear(x, weight, bias).to(x.dtype)
+    if isinstance(weight, Quantized):
+        y = torch.cat([F.linear(x, dense(layer).to(x.dtype)) for layer in weight.layers], -1)
+        return y if bias is None else y.add_(bias)
     inputs = x.to(weight.dtype)
     if weight.is_mkldnn:
         output = _through_onednn(inputs, weight, bias)

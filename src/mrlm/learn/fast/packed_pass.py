@@ -14,7 +14,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import Anatomy, anatomy_of, refuse_unnamed_adapter
-from mrlm.learn.fast.lm_head import Head, TokenChunk, chunks, rows_at_once, scores
+from mrlm.learn.fast.lm_head import Distributions, Head, TokenChunk, chunks, rows_at_once, scores
 from mrlm.learn.policy.wrapped_modules import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -77,7 +77,12 @@ class LeanPass:
         """Differentiable outputs for the trained tokens."""
         hidden = hidden_states([(self, batch)])
         logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.divisors)
-        return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
+        values = None if value_head is None else value_head(hidden)
+        return Outputs(logprobs, entropy, values, self.distributions(hidden, batch))
+
+    def distributions(self, hidden: Tensor, batch: Batch) -> Distributions:
+        """The distributions at the hidden states (N, H) of a batch."""
+        return Distributions(hidden, self.head, batch.divisors)
 
     def through_head(self, hidden: Tensor, jobs: Sequence[HeadJob]) -> tuple[list[Loss], Tensor]:
         """Computes the losses of batches from their hidden states (N, H), one after the other, and
@@ -139,7 +144,9 @@ class LeanPass:
         for (job, part), part_logprobs, surprise, states in zip(job_parts, *outputs, strict=True):
             values = None if job.value_head is None else job.value_head(states)
             part_entropy = surprise if job.entropy_gradient else surprise.detach()
-            losses.append(job.loss_of(part, Outputs(part_logprobs, part_entropy, values)))
+            spread = self.distributions(states, part)
+            outputs_of = Outputs(part_logprobs, part_entropy, values, spread)
+            losses.append(job.loss_of(part, outputs_of))
         torch.autograd.backward([loss.total for loss in losses])
         if chunk is not None:
             self._through_chunk(chunk, back)

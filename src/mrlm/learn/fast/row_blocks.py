@@ -31,7 +31,7 @@ def full(rows: int) -> int:
 def linears_in_blocks(x: Tensor, linears: Sequence[Linear]) -> list[Tensor] | None:
     """The outputs (N, out) of linear maps for x (N, in), with gradients; `None` where products are
     not computed in blocks."""
-    leaves = [*(item.weight for item in linears), *(item.bias for item in linears)]
+    leaves = [*(item.stored for item in linears), *(item.bias for item in linears)]
     if not _in_blocks(x) or any(item is not None and item.dtype != x.dtype for item in leaves):
         return None
     return list(_Linears.apply(x, len(linears), *leaves))  # pyright: ignore

@@ -21,6 +21,7 @@ from mrlm.core.errors import ModelError
 from mrlm.core.tiny_model import NAME, portable_name
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 from mrlm.learn.policy.library import first_line, quietly
+from mrlm.learn.policy.quantized import loading, quantization_in, without_quantization
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -64,9 +65,12 @@ def load_model(
     attn_implementation: str = "sdpa",
     device: str = "auto",
     scores: bool = False,
+    quantization: str | None = None,
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
-    folder: of a model, a run, or an adapter, which is merged into its base."""
+    folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base that is merged into is
+    dequantised."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -75,7 +79,8 @@ def load_model(
     _require_folder(path)
     base = adapter_base(path)
     if base is not None:
-        loaded = load_model(base, dtype, trust_remote_code, attn_implementation, device)
+        how = dtype, trust_remote_code, attn_implementation, device
+        loaded = without_quantization(load_model(base, *how, quantization=quantization))
         peft = import_peft()
         adapted = peft.PeftModel.from_pretrained(loaded, path)
         saved = peft.load_peft_weights(path, device="cpu")
@@ -87,24 +92,27 @@ def load_model(
                 f"{name}: the adapter cannot be merged into its base: {first_line(error)}; use it "
                 "as an adapter (train it further without lora: false, publish it with --base)"
             ) from error
+    target = pick_device(device)
+    quantized = loading(name, quantization, quantization_in(path), DTYPES[dtype], target)
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly(), _reachable_hub(path):
-            loading: Any = kind.from_pretrained(
+            result: Any = kind.from_pretrained(
                 path,
                 output_loading_info=True,
                 dtype=DTYPES[dtype],
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
                 attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
+                **quantized,
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
-    model, report = loading
+    model, report = result
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
-    return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+    return model if quantized else model.to(target)  # pyright: ignore[reportArgumentType]
 
 
 def require_weights(name: str, missing: Collection[str]) -> None:

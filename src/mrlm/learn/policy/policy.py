@@ -16,6 +16,7 @@ from mrlm.learn import ops
 from mrlm.learn.data.batch import Batch, Outputs
 from mrlm.learn.fast import packed_pass
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
+from mrlm.learn.fast.lm_head import Distributions
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 from mrlm.learn.policy.incoming import check_kind, live_adapter
 from mrlm.learn.policy.lora import BASE, adapter_weights, changes_nothing, set_adapter_weights
@@ -95,7 +96,7 @@ class Policy(PolicyWeights):
         logprobs = ops.token_logprobs(logits, batch.tokens)
         with nullcontext() if entropy_gradient else torch.no_grad():
             entropy = ops.entropy(logits)
-        return Outputs(logprobs, entropy, values)
+        return Outputs(logprobs, entropy, values, Distributions(logits))
 
     def values(self, batch: Batch) -> Tensor:
         """Values (N,) where trained tokens are predicted, without logits; needs a value head."""
@@ -122,6 +123,15 @@ class Policy(PolicyWeights):
         if lean is not None:
             return lean.outputs(batch).logprobs
         return ops.token_logprobs(self._logits("reference", batch), batch.tokens)
+
+    def reference_distributions(self, batch: Batch) -> Distributions:
+        """The frozen reference's distributions at the trained tokens, N of them."""
+        self._need_reference()
+        lean = self._pass("reference")
+        with self.scoring():
+            if lean is None:
+                return Distributions(self._logits("reference", batch))
+            return lean.distributions(hidden_states([(lean, batch)]), batch)
 
     @torch.no_grad()
     def full_kl(self, batch: Batch) -> Tensor:

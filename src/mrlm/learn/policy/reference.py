@@ -4,10 +4,15 @@ while the adapter is still a no-op)."""
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
+from mrlm.core.errors import ConfigError, ModelError
+from mrlm.learn.policy.incoming import load_adapter
+from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import copy_adapter, switch_adapter, unused_name, without_adapters
 from mrlm.learn.policy.weights import PolicyWeights
 
@@ -34,6 +39,52 @@ def renew(policy: PolicyWeights) -> None:
     else:
         policy.reference.load_state_dict(policy.storage.whole.model.state_dict())
     policy.reference_moved = True
+
+
+def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
+    """Checks, before its weights are loaded, that a model has the tokens of a policy.
+
+    Raises:
+        ConfigError: its tokenizer has others.
+    """
+    vocabulary, other = tokenizer.get_vocab(), load_tokenizer(source).get_vocab()
+    if vocabulary != other:
+        ids = [token for token in vocabulary if other.get(token) != vocabulary[token]]
+        raise ConfigError(
+            f"teacher_model={source}: its tokenizer has {len(other)} tokens and that of policy "
+            f"{policy!r} {len(vocabulary)}, {len(ids)} of which it has not or under another id, so "
+            "that it cannot score the policy's tokens; take a teacher of the same family, or train "
+            "on its texts: a data set of its answers with training.algorithm=sft"
+        )
+
+
+def load_reference(policy: PolicyWeights, source: str) -> None:
+    """Loads the reference of a policy: a hub id, or the folder of a model, a run or an adapter. An
+    adapter of the base that the policy's own is on becomes another one on it, so that no second
+    model is loaded.
+
+    Raises:
+        ConfigError: it has other tokens.
+        ModelError: it cannot be loaded, or predicts another number of tokens.
+    """
+    check_vocabulary(source, policy.tokenizer, policy.name)
+    path = run_model(source)
+    base = adapter_base(path)
+    if base is not None and policy.adapter is not None:
+        shared = policy.model.get_base_model().name_or_path
+        if os.path.realpath(base) == os.path.realpath(shared):
+            name = unused_name(policy.model, policy.name, "-teacher")
+            load_adapter(policy.model, name, Path(path))
+            policy.reference_adapter = name
+            return
+    model = load_model(path, str(policy.model.dtype).removeprefix("torch."), device="cpu")
+    size, needed = model.config.vocab_size, policy.model.config.vocab_size
+    if size != needed:
+        raise ModelError(
+            f"teacher_model={source}: it predicts {size} tokens and policy {policy.name!r} "
+            f"{needed}; resize the embeddings of one of them (resize_token_embeddings)"
+        )
+    policy.reference = model.to(policy.device).eval().requires_grad_(False)
 
 
 @contextmanager

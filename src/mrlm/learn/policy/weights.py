@@ -19,6 +19,7 @@ from mrlm.learn.policy.loading import require_weights
 from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.policy.modes import restored_modes
 from mrlm.learn.policy.own_forward import OwnForward, rounds_to_tf32
+from mrlm.learn.policy.quantized import num_weights, use_dequantized
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
 from mrlm.learn.policy.storage import Storage
 from mrlm.learn.policy.wrapped_modules import interface_of, modules_of, output_layer, unwrap
@@ -63,6 +64,7 @@ class PolicyWeights:
     ) -> None:
         self.name = name
         bare, wrapper = unwrap(model)
+        use_dequantized(bare)
         self.model: Any = bare
         self.across: Across | None = None if wrapper is None else Across(wrapper)
         self.tokenizer = tokenizer
@@ -181,7 +183,7 @@ class PolicyWeights:
     @cached_property
     def size(self) -> int:
         """Number of parameters of the model, base included."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        return num_weights(self.model)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:

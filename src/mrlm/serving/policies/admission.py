@@ -19,7 +19,7 @@ HIGHEST = {"temperature": 100}
 
 Kind = Literal[
     "unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden",
-    "denied", "browser", "late", "large",
+    "denied", "browser", "late", "large", "gone",
 ]  # fmt: skip
 
 
@@ -30,7 +30,7 @@ class Refusal(MRLMError):
         kind: the reason, translated by each protocol: `unknown` (no such policy), `bad` and `long`
             (the request can never be answered), `busy` and `asleep` (a retry may succeed), `slow`
             (the deadline passed), `forbidden`, `failed` (an error of this server; its log says
-            more); over HTTP also `denied` (no token), `browser`, `late` and `large`.
+            more); over HTTP also `denied` (no token), `browser`, `late`, `large` and `gone`.
         message: text for the client.
         field: the part of the request that is wrong.
     """

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
+from mrlm.core.owners import role_of
 from mrlm.core.sync_async import Background
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
@@ -67,6 +68,7 @@ class ServedPolicy:
         parent: the policy that is the base of this adapter.
         version: version of its weights.
         seen: the last version with a computed fingerprint, and that fingerprint.
+        system_prompt: of chats without one, for an agent that was trained with it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ServedPolicy:
     parent: str | None = None
     version: int = 0
     seen: tuple[int, tuple[float, ...]] | None = None
+    system_prompt: str | None = None
 
     def fingerprint(self) -> tuple[float, ...]:
         """Numbers that change when the weights do. Reads all weights, once for each version."""
@@ -137,7 +140,7 @@ class PolicyHub:
 
     def find(self, name: str) -> ServedPolicy:
         """The policy of a name. Raises `Refusal`: the policy does not exist."""
-        policy = self.served.get(name)
+        policy = self.served.get(name) or self.served.get(role_of(name))
         if policy is None:
             text = f"policy {name[:100]!r} does not exist on this server; it has "
             raise Refusal("unknown", text + ", ".join(sorted(self.served)))

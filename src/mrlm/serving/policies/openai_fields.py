@@ -130,6 +130,11 @@ class Fields:
         """Completions of each prompt."""
         return self.whole("n", 1, 1, MOST_CHOICES)
 
+    def limit(self, default: int) -> int:
+        """Most tokens of a chat answer."""
+        limit = self.whole("max_tokens", default, 1, 1 << 31)
+        return self.whole("max_completion_tokens", limit, 1, 1 << 31)
+
     def count(self) -> int:
         """Total number of completions requested, computed before any prompt is read."""
         prompts: Any = self.body.get("prompt")

@@ -7,11 +7,11 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
-from mrlm.core.types import Completion, Message
+from mrlm.core.types import Completion, Message, Role
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
@@ -47,6 +47,7 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
     "browser": (403, "invalid_request_error", None),
     "late": (408, "invalid_request_error", None),
     "large": (413, "invalid_request_error", None),
+    "gone": (410, "invalid_request_error", "episode_over"),
 }
 
 
@@ -76,20 +77,24 @@ class OpenAIHandler:
             raise ConfigError(
                 'policies over HTTP need starlette and uvicorn: pip install "mrlm[serve]"'
             ) from error
+
+        paths = [
+            Page(path, self._guarded(route), methods=[method])
+            for (method, path), route in self.routes().items()
+        ]
+        return Starlette(routes=paths, exception_handlers={404: _no_page, 405: _no_page})
+
+    def routes(self) -> dict[tuple[str, str], Route]:
+        """(method, path) -> its route."""
         from mrlm.serving.policies.trainer_http import trainer_routes
 
-        routes: dict[tuple[str, str], Route] = {
+        return {
             ("GET", "/health"): self.health,
             ("GET", "/v1/models"): self.models,
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
             **trainer_routes(self.hub),
         }
-        paths = [
-            Page(path, self._guarded(route), methods=[method])
-            for (method, path), route in routes.items()
-        ]
-        return Starlette(routes=paths, exception_handlers={404: _no_page, 405: _no_page})
 
     # -- routes ------------------------------------------------------------------------------------
 
@@ -103,25 +108,36 @@ class OpenAIHandler:
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         fields = Fields(body, closed=True)
-        served = self.hub.find(fields.text("model"))
+        served = self.speaker(fields, request)
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
+
+        def choice(sent: Request, completion: Completion) -> JSON:
+            chat = served.chat  # none, of a policy behind an API
+            opened = chat is not None and chat.thoughts.opened(sent.prompt_ids) is not None
+            message, reason = spoken(completion, tools, opened)
+            scores = chat_logprobs(chat, completion) if logprobs and chat is not None else None
+            return {"message": message, "logprobs": scores, "finish_reason": reason}
+
+        kind = "chat.completion.chunk" if streamed else "chat.completion"
+        return await self._completed(kind, fields, self.sampled(served, fields), choice)
+
+    def speaker(self, fields: Fields, request: Any) -> Any:
+        """The policy that a chat request names."""
+        return self.hub.find(fields.text("model"))
+
+    async def sampled(
+        self, served: Any, fields: Fields
+    ) -> tuple[Sequence[Request], Sequence[Completion]]:
+        """The requests of a chat request, one for each choice, and their completions."""
 
         def asked() -> list[Request]:
             prompt = _rendered(served, fields.messages(served.max_context))
             room = max(1, served.max_context - len(prompt))
-            limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
-            limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
+            limit = fields.limit(min(room, DEFAULT_TOKENS))
             return _requests(served, fields, [prompt], limit)
 
-        def choice(sent: Request, completion: Completion) -> JSON:
-            opened = served.chat.thoughts.opened(sent.prompt_ids) is not None
-            message, reason = spoken(completion, tools, opened)
-            scores = chat_logprobs(served.chat, completion) if logprobs else None
-            return {"message": message, "logprobs": scores, "finish_reason": reason}
-
-        kind = "chat.completion.chunk" if streamed else "chat.completion"
-        return await self._completed(kind, fields, asked, choice)
+        return await self.hub.sample(fields.count(), asked)
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
@@ -148,7 +164,8 @@ class OpenAIHandler:
                 **(ids if shows_ids else {}),
             }
 
-        return await self._completed("text_completion", fields, asked, choice)
+        sampled = self.hub.sample(fields.count(), asked)
+        return await self._completed("text_completion", fields, sampled, choice)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -156,11 +173,11 @@ class OpenAIHandler:
         self,
         kind: str,
         fields: Fields,
-        make_requests: Callable[[], list[Request]],
+        sampled: Awaitable[tuple[Sequence[Request], Sequence[Completion]]],
         choice: Callable[[Request, Completion], JSON],
     ) -> JSON | AsyncIterator[bytes]:
         """The answer with one choice for each completion, streamed if the request says so."""
-        sent, completions = await self.hub.sample(fields.count(), make_requests)
+        sent, completions = await sampled
 
         def answer() -> JSON | AsyncIterator[bytes]:
             pairs = enumerate(zip(sent, completions, strict=True))
@@ -290,6 +307,9 @@ def _requests(
 
 
 def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
+    if served.system_prompt and messages[0].role is not Role.SYSTEM:
+        first = Message(served.system_prompt, Role.SYSTEM, metadata=messages[0].metadata)
+        messages = [first, *messages]
     try:
         return served.chat.prompt(messages).ids
     except ChatTemplateError as error:

@@ -1,0 +1,154 @@
+"""Distillation: a policy samples, and a teacher scores the same tokens.
+
+- **Kind** one agent, or independent agents
+- **Paper** on-policy distillation: GKD, arXiv 2306.13649, eq. 1 and 2; MiniLLM, 2306.08543.
+- **Formula** at each sampled token, over the vocabulary: `KL(p || q)` (reverse), `KL(q || p)`
+  (forward), or `JSD_b = b KL(q || m) + (1 - b) KL(p || m)` with `m = b q + (1 - b) p`, of policy p
+  and teacher q, averaged over all tokens; `sampled`: `r (sg(log p - log q))`, with the ratio r.
+- **Differs** from GKD: answers are always the policy's own (its lambda is 1), and the student is
+  sampled at its own temperature, which divides the teacher's logits too.
+- **Knobs** plan: single episodes, or siblings with `reward_weight`; loss: divergence from a
+  reference that is loaded; token mean.
+- **Curves** [Distillation](distillation.md#what-it-costs)
+- **Use it** to put a trained model, or a trained agent of a team, into a smaller or a fresh one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mrlm.core.episodes import Group
+from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
+from mrlm.learn import ops
+from mrlm.learn.bases.algorithm import Algorithm, settings
+from mrlm.learn.bases.spec import SamplingPlan, Spec
+from mrlm.learn.credit.groups import assign, clear, members
+from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
+from mrlm.learn.fast.lm_head import compare
+
+
+@settings
+class Distill(Algorithm):
+    """Lower the divergence of a policy from a teacher at the tokens that the policy samples (GKD,
+    arXiv 2306.13649).
+
+    The exact divergences are over the whole vocabulary, computed for a chunk of tokens at a time.
+    Their gradient is that of each token given the tokens before it, as in GKD; the effect of a
+    token on later ones is left out. `sampled` estimates the gradient of `reverse` from the sampled
+    tokens alone, without bias. Tokens of environments, tools and other agents are never scored.
+
+    Args:
+        teacher_model: the model that scores, for all policies or policy -> model: a hub id, or the
+            folder of a model, of a run or of an adapter. An adapter of the base that the policy's
+            own adapter is on is loaded beside it, without a second model. `None`: the policy as it
+            was at the start, which only keeps it there.
+        divergence: `reverse`, `KL(policy || teacher)`, seeks a mode; `forward` covers all of them;
+            `jsd` is between both; `sampled` is `reverse`, estimated from the sampled tokens.
+        beta: `jsd` only: weight of the teacher in the mixture; near 0 it is as `forward`, near 1 as
+            `reverse`, each times `beta (1 - beta)`.
+        reward_weight: weight of the policy gradient of the environment's rewards (each less the
+            mean of its siblings'), in the same step; 0 leaves rewards out.
+        aggregation: how per-token losses become one number (`ops.aggregate`).
+    """
+
+    teacher_model: str | dict[str, str] | None = None
+    divergence: Literal["reverse", "forward", "jsd", "sampled"] = "reverse"
+    beta: float = Field(default=0.5, gt=0, lt=1)
+    reward_weight: float = Field(default=0.0, ge=0)
+    aggregation: ops.Aggregation = "token_mean"
+
+    face: ClassVar[str] = "Distillation"
+    default_learning_rate: ClassVar[float] = 1e-5
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "beta": Matters(
+            lambda s, run: s.divergence == "jsd", "only divergence=jsd has a mixture; remove it"
+        ),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward_weight and self.group_size < 2:
+            raise ConfigError(
+                f"reward_weight={self.reward_weight:g} compares the rewards of siblings, and "
+                "group_size is 1; set group_size to 2 or more (8 is usual), or remove reward_weight"
+            )
+
+    @property
+    def spec(self) -> Spec:
+        sampled = self.divergence == "sampled"
+        return Spec(
+            SamplingPlan(siblings=self.reward_weight > 0),
+            columns=frozenset({"ref_logprobs"} if sampled else ()),
+            compares=not sampled,
+            reference=self.teacher_model,
+        )
+
+    def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        named = {*policy_of.values()}
+        if isinstance(self.teacher_model, dict) and named != {*self.teacher_model}:
+            raise ConfigError(
+                f"distill.teacher_model names teachers of {', '.join(self.teacher_model)}, and the "
+                f"trained policies are {', '.join(sorted(named))}; give each of them one"
+            )
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        clear(groups)
+        super().credit(groups)
+
+    def credit_group(self, group: Group) -> None:
+        for rollouts in members(group).values():
+            rewards = np.array([rollout.reward for _, rollout in rollouts])
+            advantages = self.reward_weight * (rewards - rewards.mean())
+            for (_, rollout), advantage in zip(rollouts, advantages, strict=True):
+                assign(rollout, float(advantage))
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        difference = ops.log_ratio(outputs.logprobs, batch.old_logprobs)
+        advantages = batch.advantages
+        if self.divergence == "sampled":
+            gap = (outputs.logprobs - batch.ref_logprobs).detach()
+            per_token = difference.exp() * (gap - advantages)
+        else:
+            assert outputs.distributions is not None and batch.reference is not None
+            distance = compare(outputs.distributions, batch.reference, self._measure)
+            gap, per_token = distance.detach(), distance
+            if self.reward_weight:
+                per_token = per_token - difference.exp() * advantages
+        parts = per_token * ops.token_weights(per_token, batch, self.aggregation)
+        tokens = {
+            "divergence": gap,
+            "entropy": outputs.entropy.detach(),
+            "approx_kl": ops.approx_kl(difference.detach()),
+        }
+        total = parts.sum()
+        metrics = {name: x.sum() / batch.totals.tokens for name, x in tokens.items()}
+        return Loss(
+            total, {"policy_loss": total.detach(), **metrics}, {PART: parts.detach(), **tokens}
+        )
+
+    def _measure(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The divergence (M,) of a policy and a teacher with log-probs (M, V), and the weights of
+        its gradient (`Measure`): all of them exactly 0 where policy and teacher are equal."""
+        gap, beta = p - q, self.beta
+        if self.divergence == "reverse":
+            weights = p.exp() * gap
+            return weights.sum(-1), weights
+        if self.divergence == "forward":
+            return (q.exp() * -gap).sum(-1), p.exp() - q.exp()
+        # log p - log m, in the form that does not overflow
+        below = torch.log1p(beta * torch.expm1(-gap.clamp(min=0)))
+        above = torch.log(beta + (1 - beta) * torch.exp(gap.clamp(max=0))) - gap
+        from_p = -torch.where(gap < 0, above, below)
+        own = (1 - beta) * p.exp() * from_p
+        return (own + beta * q.exp() * (from_p - gap)).sum(-1), own
+
+
+PLUGIN = Distill
