@@ -129,6 +129,10 @@ class StepSums:
     parameters: Sequence[nn.Parameter]
     numbers: dict[Any, Any]
 
+    def answer(self) -> dict[Any, Any]:
+        """The sums of a single process."""
+        return self.numbers
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -137,7 +141,7 @@ class Reading:
     policy: Policy
     samples: Sequence[Sample]
 
-    def read(self) -> tuple[Batch, Outputs]:
+    def answer(self) -> tuple[Batch, Outputs]:
         """The samples and what the policy gives for them."""
         policy = self.policy
         with policy.scoring():
@@ -211,16 +215,16 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[Meas
         try:
             short = isinstance(answer, torch.OutOfMemoryError)
             request = update.throw(answer) if short else update.send(answer)
-            while isinstance(request, Reading):
-                request = update.send(request.read())
-            while isinstance(request, StepSums) and peers.size == 1:
-                request = update.send(request.numbers)
+            while not isinstance(request, Work):
+                if isinstance(request, StepSums) and peers.size > 1:
+                    break
+                request = update.send(request.answer())
         except StopIteration as end:
             results[number] = end.value
             return
         if isinstance(request, Work):
             works[number] = request
-        else:
+        elif isinstance(request, StepSums):
             ends[number] = request
 
     with ExitStack() as opened:
