@@ -135,7 +135,7 @@ class StepSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScoringPass:
     """A pass over a few samples that only measures."""
 
     policy: Policy
@@ -149,9 +149,9 @@ class Reading:
             return batch, policy.forward(batch)
 
 
-Updating = Generator[Work | StepSums | Reading, Any, Measured]
+Updating = Generator[Work | StepSums | ScoringPass, Any, Measured]
 """An update of one learner: it is sent the detached `Loss` of a `Work`, the summed numbers of a
-`StepSums`, or the result of a `Reading`, and returns its metrics. Where memory runs out, a
+`StepSums`, or the result of a `ScoringPass`, and returns its metrics. Where memory runs out, a
 `torch.OutOfMemoryError` is thrown into it in place of a loss (see `tried`)."""
 
 

@@ -1,4 +1,4 @@
-"""What one update of a policy measures beside its loss."""
+"""The measurements of an update beside its loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, Totals
 from mrlm.learn.data.samples import FEW, without_gradient
 from mrlm.learn.data.trace import Trace
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers
-from mrlm.learn.joint_update import Reading
+from mrlm.learn.joint_update import ScoringPass
 from mrlm.learn.meter import Key, Mean, Measured, Meter, Number
 from mrlm.learn.mismatch import FirstLook
 from mrlm.learn.optimizer import LearnerSettings
@@ -57,18 +57,20 @@ class UpdateMeter:
         self.split: bool = bool(every) and step % every == 0
         """Whether the gradient by agent is still to be measured."""
 
-    def read(self, samples: Sequence[Sample]) -> Generator[Reading, tuple[Batch, Outputs], None]:
+    def read(
+        self, samples: Sequence[Sample]
+    ) -> Generator[ScoringPass, tuple[Batch, Outputs], None]:
         """Before the update, passes over a few samples: for the mismatch where there is dropout,
         and for agents without a gradient, of which every rank reads the same samples."""
         self.measured.tokens = Totals.of(samples).tokens_by_agent
         self.split &= len(self.measured.tokens) > 1
         if random_forward(self.policy):
-            batch, outputs = yield Reading(self.policy, samples[:FEW])
+            batch, outputs = yield ScoringPass(self.policy, samples[:FEW])
             self.look.add(batch, outputs.logprobs)
             self.look.done = True
         rest = without_gradient(samples, self.algorithm.spec.ignores_zero)
         if rest:
-            batch, outputs = yield Reading(self.policy, rest)
+            batch, outputs = yield ScoringPass(self.policy, rest)
             loss, numbers = self.algorithm.loss(batch, outputs), AgentNumbers()
             numbers.add(batch, loss)
             if self.peers.main and not self.look.done:
@@ -79,7 +81,7 @@ class UpdateMeter:
 
     @property
     def records(self) -> tuple[object, ...]:
-        """What passes over micro-batches write to."""
+        """The parts that passes over micro-batches write to."""
         return self.look, self.numbers, self.trace
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:

@@ -25,7 +25,7 @@ from mrlm.training.metrics import (
     distinct_metrics,
     episode_metrics,
 )
-from mrlm.training.run import Run
+from mrlm.training.run import Phase, Run
 from mrlm.training.weight_proof import prove
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -37,7 +37,7 @@ Updates = dict[str, dict[str, float]]
 async def play(run: Run) -> tuple[list[Group], list[Group]]:
     """Plays the groups of an iteration with the policies and opponents of its step; returns them,
     and those that the algorithm drops."""
-    run.updating = False
+    run.phase = Phase.PLAYING
     run.assign_policies(run.step)
     await run.population.meet(run.step)
     with span("play"):
@@ -94,7 +94,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
         tasks, batch_size = run.source.num_tasks(), run.config.training.batch_size
         if run.spec.renews_reference(run.step, tasks, batch_size):
             for learner in run.learners:
-                run.updating = True
+                run.phase = Phase.UPDATING
                 learner.renew_reference()
         await asyncio.gather(
             *(trainee.annotate(groups, run.spec.columns) for trainee in run.learners)
@@ -104,7 +104,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
     with span("update"):
         valued: Updates = {}
         for critic in run.critics:
-            run.updating = True
+            run.phase = Phase.UPDATING
             critic_seed = seed_of((seed, "critic", run.step, critic.name))
             valued[critic.name] = critic.update(groups, algorithm, run.step, critic_seed)
     with span("credit"), complete():
@@ -149,7 +149,7 @@ async def update(
         stages; and the mismatch in the first passes.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
-    run.updating = True
+    run.phase = Phase.UPDATING
     updates = {learner.policy: Measured() for learner in run.learners}
     between: dict[str, float] = {}
     learners = [] if algorithm.waiting else run.learners
