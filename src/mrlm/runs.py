@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from mrlm.train import train
 from mrlm.training.iteration import evaluate_groups
 from mrlm.training.metrics import api_metrics, episode_metrics
 from mrlm.training.profiler import Profiler
-from mrlm.training.run import Run
+from mrlm.training.run import Phase, Run
 from mrlm.training.saving import save
 from mrlm.training.stopping import watching
 
@@ -103,7 +104,7 @@ def run_to_end(run: Run) -> TrainResult:
             _train(run)
         if run.saves_end:
             save_policies(run, run.folder / "final")
-            run.unsaved = False
+            run.phase = Phase.SAVED
         if run.population:
             run.log.say(run.population.report())
     except KeyboardInterrupt:
@@ -128,32 +129,44 @@ def run_to_end(run: Run) -> TrainResult:
     return TrainResult(latest(history), history, run.folder)
 
 
-def save_end(run: Run, folder: int | None) -> None:
-    """Save the last step of a run, as a checkpoint and as `final/`, if it is not saved yet. A
-    folder that another run has by now is left alone.
+class LastStep:
+    """The saving of a run's last step, as a checkpoint and as `final/`: by `save`, and when the
+    `owner` of the run or the program ends."""
 
-    Args:
-        run: the run.
-        folder: identity (`folder_id`) of its folder when it began.
-    """
-    if not run.unsaved:
-        return
-    folders = checkpoints(run.folder)
-    if folder_id(run.folder) != folder or (folders and step_of(folders[0]) > run.step):
-        log.warning(
-            "%s was removed or is used by another run, so step %d of this one is not saved",
-            run.folder,
-            run.step,
-        )
-        return
-    with locked(run.folder) if run.peers.main else nullcontext():
-        if not (run.folder / f"checkpoint-{run.step}").is_dir():
-            save(run)
-        save_policies(run, run.folder / "final")
-    run.unsaved = False
+    def __init__(self, run: Run, owner: object) -> None:
+        self.run = run
+        self._folder = _folder_id(run.folder)
+        self._trained = False
+        weakref.finalize(owner, self.save)
+
+    def train(self, save: bool | None) -> TrainResult:
+        """Trains to the end, which is saved there if `save`; by default in the first call only."""
+        later = self._trained if save is None else not save
+        self.run.saves_end = not (later and self.run.defers)
+        result = run_to_end(self.run)
+        self._trained = True
+        return result
+
+    def save(self) -> None:
+        """Saves the last step, if it is not saved yet. A folder that another run has by now is left
+        alone."""
+        run = self.run
+        if run.phase is not Phase.UNSAVED:
+            return
+        folders = checkpoints(run.folder)
+        moved = _folder_id(run.folder) != self._folder
+        if moved or (folders and step_of(folders[0]) > run.step):
+            text = "%s was removed or is used by another run, so step %d of this one is not saved"
+            log.warning(text, run.folder, run.step)
+            return
+        with locked(run.folder) if run.peers.main else nullcontext():
+            if not (run.folder / f"checkpoint-{run.step}").is_dir():
+                save(run)
+            save_policies(run, run.folder / "final")
+        run.phase = Phase.SAVED
 
 
-def folder_id(folder: Path) -> int | None:
+def _folder_id(folder: Path) -> int | None:
     """A number of a folder that it keeps when it is moved; `None` without one."""
     return folder.stat().st_ino if folder.is_dir() else None
 

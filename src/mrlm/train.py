@@ -21,7 +21,7 @@ from mrlm.training.checks import (
 from mrlm.training.heap import still_heap
 from mrlm.training.iteration import credit, evaluate, measure, play, show, update
 from mrlm.training.metrics import api_metrics, by_policy
-from mrlm.training.run import Run
+from mrlm.training.run import Phase, Run
 from mrlm.training.saving import go_back_to_checkpoint, save, saved_before
 from mrlm.training.weight_proof import exchange, prove
 
@@ -52,11 +52,12 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
     while run.step < run.total_steps and not stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
-        run.unsaved = False  # within an iteration there is nothing to save
+        run.phase = Phase.PLAYING
         try:
             with saved_before(run):
                 metrics = await iterate(run, check=not run.checked)
         except NonFiniteError as error:
+            run.phase = Phase.SAVED
             go_back_to_checkpoint(run, error)
             await _share_weights(run)
             continue
@@ -77,7 +78,7 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
         due = _due(run.config.training.save_steps, run.step) and not run.failing
         if stopping or due or (last and run.saves_end):
             save(run)
-        run.unsaved = not (run.saves_end or interrupted)
+        run.phase = Phase.SAVED if run.saves_end or interrupted else Phase.UNSAVED
     if interrupted or (run.peers.size == 1 and run.interrupted):
         raise KeyboardInterrupt
     raise_alarm(run)

@@ -5,7 +5,6 @@ its name set."""
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from inspect import signature
@@ -51,11 +50,9 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import (
     EvalResult,
+    LastStep,
     TrainResult,
     evaluate,
-    folder_id,
-    run_to_end,
-    save_end,
     save_policies,
 )
 from mrlm.training.adapted_callbacks import adapted
@@ -111,11 +108,8 @@ class Trainer:
     args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
     _usual: frozenset[str] = frozenset()
-    _run: Run | None = None
     """Config paths that have the default of another library's class."""
-    _folder: int | None = None
-    _trained: bool = False
-    _run: Run | None = None
+    _last: LastStep | None = None
 
     def __init__(
         self,
@@ -269,14 +263,13 @@ class Trainer:
     @property
     def run(self) -> Run:
         """The run, built at first use."""
-        self._parts.usual = self._usual
-        return self._take(build(self.config, self._parts)) if self._run is None else self._run
+        return self._begun().run
 
-    def _take(self, run: Run) -> Run:
-        """Take a run, whose end is saved at the latest when this trainer or the program ends."""
-        self._run, self._folder = run, folder_id(run.folder)
-        weakref.finalize(self, save_end, run, self._folder)
-        return run
+    def _begun(self) -> LastStep:
+        self._parts.usual = self._usual
+        if self._last is None:
+            self._last = LastStep(build(self.config, self._parts), self)
+        return self._last
 
     def train(
         self,
@@ -300,19 +293,15 @@ class Trainer:
         """
         if num_iterations is not None:
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
-        if self._run is not None and not resume_from_checkpoint:
-            self._go_on(self._run)
+        if self._last is not None and not resume_from_checkpoint:
+            self._go_on(self._last.run)
         if resume_from_checkpoint:
             self.save()
             own_folder = resume_from_checkpoint is True
             folder = run_folder(self.config) if own_folder else resume_from_checkpoint
-            self._take(build(self.config, self._parts, Path(folder).expanduser()))
-            self._trained = False
-        run, later = self.run, self._trained if save is None else not save
-        run.saves_end = not (later and run.defers)
-        result = run_to_end(run)
-        self._trained = True
-        return result
+            run = build(self.config, self._parts, Path(folder).expanduser())
+            self._last = LastStep(run, self)
+        return self._begun().train(save)
 
     def _go_on(self, run: Run) -> None:
         """Prepare a run that was used before to continue for as many iterations."""
@@ -340,8 +329,8 @@ class Trainer:
     def save(self) -> None:
         """Save the last step, as a checkpoint and as `final/` in the run folder, if it is not saved
         yet."""
-        if self._run is not None:
-            save_end(self._run, self._folder)
+        if self._last is not None:
+            self._last.save()
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
         """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for

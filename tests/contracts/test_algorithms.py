@@ -25,8 +25,8 @@ from mrlm.core.faces import faces
 from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
 from mrlm.learn.credit.explain import explain_others
-from mrlm.learn.data.batch import Sample, Totals, merge, pack, split
-from mrlm.learn.data.samples import minibatches
+from mrlm.learn.data.batch import Sample, Totals, merge, pack
+from mrlm.learn.data.samples import minibatches, split
 from mrlm.record.plan import RecordPlan
 from oracles import both
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole

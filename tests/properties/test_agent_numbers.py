@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-import mrlm.learn.learner
+import mrlm.learn.update_meter
 from mrlm import load_config, run_experiment
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.owners import agent_label, owners_of
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.learn.agent_numbers import BY_AGENT, PEAKS, agent_means, taken_by_agent
+from mrlm.learn.agent_numbers import PEAKS, agent_means, agent_metrics
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.learner import Learner
+from mrlm.learn.meter import Max, Mean, Measured, Sum
+from mrlm.learn.mismatch import MISMATCH
 from mrlm.training.metrics import credit_metrics, distinct_metrics
 from tiny_runs import KINDS, ROWS, Letters, config_of, some
 
@@ -47,12 +49,12 @@ def test_weighted_by_tokens_they_are_the_policys_own(
     name: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In micro-batches and, where an algorithm has them, epochs of mini-batches."""
-    Sums = tuple[dict[str, float], dict[str, float], int]
+    Sums = tuple[dict[Any, Any], Measured, int]
     latest: list[Sums] = []
     updates: list[tuple[dict[str, float], Sums]] = []
     update = Learner.steps
 
-    def noted(table: dict[str, float], steps: int) -> dict[str, float]:
+    def noted(table: dict[Any, Any], steps: int) -> Measured:
         latest[:] = [(table, agent_means(table, steps), steps)]
         return latest[0][1]
 
@@ -62,7 +64,7 @@ def test_weighted_by_tokens_they_are_the_policys_own(
             updates.append((dict(metrics), latest[0]))
         return metrics
 
-    monkeypatch.setattr(mrlm.learn.learner, "agent_means", noted)
+    monkeypatch.setattr(mrlm.learn.update_meter, "agent_means", noted)
     monkeypatch.setattr(Learner, "steps", steps)
     changes: dict[str, Any] = {"training": {"max_tokens_per_microbatch": 100, "num_iterations": 1}}
     if name not in ROWS and shared:
@@ -73,23 +75,26 @@ def test_weighted_by_tokens_they_are_the_policys_own(
     for metrics, (table, found, count) in updates:
         if not table:  # all advantages of the policy are 0
             continue
-        sums: dict[str, float] = {}
-        for key, value in table.items():
-            column, agent = key.removeprefix(BY_AGENT).split(":", 1)
-            agents |= {agent} if column == "entropy" else set()
-            if key.startswith(BY_AGENT) and "@" not in column:
-                sums[column] = sums.get(column, 0.0) + value
-                if column not in ("share", "loss"):
-                    share = table[f"{BY_AGENT}share:{agent}"]
-                    assert found[f"{BY_AGENT}{column}:{agent}"] * share == pytest.approx(value)
-        read = sums.pop("share")
-        assert read == pytest.approx(round(read)) and read <= count + 1e-9  # shares of a step are 1
-        assert sums.pop("loss") / count == pytest.approx(metrics["loss"], rel=1e-4, abs=1e-6)
-        assert sums or name == "reward_model"
-        for column, value in sums.items():
+        totals: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        for (name, agent), number in table.items():
+            agents |= {agent} if name == "entropy" else set()
+            if isinstance(number, Sum):
+                totals[name] = totals.get(name, 0.0) + number.value
+            elif isinstance(number, Mean) and name != MISMATCH:
+                totals[name] = totals.get(name, 0.0) + number.total
+                weights[name] = weights.get(name, 0.0) + number.weight
+                assert found.agents[name, agent].value * number.weight == pytest.approx(
+                    number.total
+                )
+        assert totals.pop("loss") / count == pytest.approx(metrics["loss"], rel=1e-4, abs=1e-6)
+        assert totals or name == "reward_model"
+        for column, value in totals.items():
+            read = weights[column]  # shares of a step are 1
+            assert read == pytest.approx(round(read)) and read <= count + 1e-9
             assert value / read == pytest.approx(metrics[column], rel=1e-4, abs=1e-6), column
         for peak in PEAKS.values():
-            own = [x for key, x in found.items() if key.startswith(f"{BY_AGENT}{peak}:")]
+            own = [x.value for (column, _), x in found.agents.items() if column == peak]
             assert not own or max(own) == metrics[peak]
     if len(agents) > 1:
         assert {f"entropy/{agent}" for agent in agents} <= rows[-1].keys()
@@ -152,17 +157,18 @@ def test_labels_of_agents_with_a_policys_name() -> None:
 
 
 def test_an_agent_of_two_policies_has_their_mean() -> None:
-    def entries(tokens: float, **values: float) -> dict[str, float]:
-        named = {f"{BY_AGENT}{name}:x": value for name, value in values.items()}
-        return {"entropy": 9.0, **named, f"{BY_AGENT}tokens:x": tokens}
+    def update(tokens: int, **means: float) -> Measured:
+        numbers = {(name, "x"): Mean(value, 1.0) for name, value in means.items()}
+        return Measured({"entropy": 9.0}, numbers, {"x": tokens})
 
-    first = entries(30, entropy=1.0, loss=0.5, ratio_max=3.0)
-    updates = {"p": first, "q": entries(10, entropy=2.0, loss=0.25, ratio_max=2.0)}
-    updates["q"][f"{BY_AGENT}entropy:y"], updates["q"][f"{BY_AGENT}tokens:y"] = 4.0, 5.0
-    found = taken_by_agent(updates)
-    assert found == {"entropy/x": 1.25, "loss/x": 0.75, "ratio_max/x": 3.0, "entropy/y": 4.0}
-    assert updates == {"p": {"entropy": 9.0}, "q": {"entropy": 9.0}}
-    assert taken_by_agent({"p": entries(1, entropy=1.0)}) == {}, "one agent is the policy"
+    updates = {"p": update(30, entropy=1.0), "q": update(10, entropy=2.0)}
+    updates["p"].agents |= {("loss", "x"): Sum(0.5), ("ratio_max", "x"): Max(3.0)}
+    updates["q"].agents |= {("loss", "x"): Sum(0.25), ("ratio_max", "x"): Max(2.0)}
+    updates["q"].agents["entropy", "y"] = Mean(4.0, 1.0)
+    updates["q"].tokens["y"] = 5
+    expected = {"entropy/x": 1.25, "loss/x": 0.75, "ratio_max/x": 3.0, "entropy/y": 4.0}
+    assert agent_metrics(updates) == expected
+    assert agent_metrics({"p": update(1, entropy=1.0)}) == {}, "one agent is the policy"
 
 
 def test_ratios_by_hand(model: Any, tokenizer: Any) -> None:
@@ -197,7 +203,7 @@ def test_ratios_by_hand(model: Any, tokenizer: Any) -> None:
     assert len(everything) == 14 and max(everything) > 1.01
     assert metrics["ratio_mean"] == pytest.approx(np.mean(everything))
     assert metrics["ratio_max"] == pytest.approx(max(everything))
-    found = taken_by_agent({"policy": metrics})
+    found = agent_metrics({"policy": metrics})
     for agent, own in ratios.items():
         assert found[f"ratio_mean/{agent}"] == pytest.approx(np.mean(own))
         assert found[f"ratio_max/{agent}"] == pytest.approx(max(own))

@@ -14,7 +14,7 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
 from mrlm.learn.credit.user_rollouts import RolloutReader
-from mrlm.learn.data.batch import Totals, merge, pack, split
+from mrlm.learn.data.batch import Totals, merge, pack
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from oracles import logit_gradient
@@ -154,7 +154,7 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         learner = Learner(fresh, tokenizer, GRPO())
         plays, paid = [rollouts[i] for i in order], [rewards[i] for i in order]
         groups, _ = learner._credited(plays, paid, None)
-        from mrlm.learn.data.samples import samples_of
+        from mrlm.learn.data.samples import samples_of, split
 
         samples = samples_of(groups, "policy")
         totals = Totals.of(samples)

@@ -23,7 +23,8 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
-from mrlm.learn.data.batch import Batch, Loss, Totals, pack, split
+from mrlm.learn.data.batch import Batch, Loss, Totals, pack
+from mrlm.learn.data.samples import split
 from mrlm.learn.fast import (
     cpu_backends,
     forward,

@@ -36,7 +36,8 @@ from mrlm.core.types import (
 from mrlm.learn import mismatch
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.data.batch import Loss, Outputs, Sample, pack
-from mrlm.learn.mismatch import FirstLook, lag_kl, mismatch_metrics, taken, tally
+from mrlm.learn.meter import Mean, Sum
+from mrlm.learn.mismatch import MISMATCH, FirstLook, first_passes, lag_kl, mismatch_metrics, tally
 from mrlm.learn.policy.policy import Policy, own_dropout, random_forward
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.train import train
@@ -76,17 +77,17 @@ def test_the_first_pass_by_agent() -> None:
     look = FirstLook(version=0)
     look.add(batch_of(turns[:2]), torch.tensor([-1.5, -2.0, -1.0, -1.0]))
     look.add(batch_of(turns[2:]), torch.tensor([-1.0, -2.25]))
-    updates = {"p": {"loss": 1.0, **look.numbers()}}
-    found = mismatch_metrics([taken(updates)], ["p"])
+    updates = {"p": {("loss", "a"): Sum(1.0), **look.table()}}
+    found = mismatch_metrics([first_passes(updates)], ["p"])
     a, b = k3(-1.0, -1.5) + k3(-2.0, -2.25), k3(-2.0, -1.0)
     assert found == pytest.approx(
         {"mismatch_kl": (a + b) / 6, "mismatch_kl/a": a / 4, "mismatch_kl/b": b / 2}
     )
-    assert updates == {"p": {"loss": 1.0}}
 
 
 def test_policies_and_agents_have_names_of_their_own() -> None:
-    tallies = [{("p", "a"): (1.0, 2.0), ("p", "q"): (2.0, 2.0)}, {("q", "b"): (9.0, 3.0)}]
+    first = {("p", "a"): Mean(1.0, 2.0), ("p", "q"): Mean(2.0, 2.0)}
+    tallies = [first, {("q", "b"): Mean(9.0, 3.0)}]
     assert mismatch_metrics(tallies, ["p", "q"]) == {
         "mismatch_kl": 12 / 7,
         "mismatch_kl/p": 3 / 4,
@@ -94,17 +95,17 @@ def test_policies_and_agents_have_names_of_their_own() -> None:
         "mismatch_kl/a": 0.5,
         "mismatch_kl/b": 3.0,
     }
-    assert mismatch_metrics([{("p", "a"): (1.0, 2.0)}], ["p"]) == {"mismatch_kl": 0.5}
+    assert mismatch_metrics([{("p", "a"): Mean(1.0, 2.0)}], ["p"]) == {"mismatch_kl": 0.5}
     assert mismatch_metrics([{}], ["p"]) == {}
 
 
 def test_columns_before_the_update_are_taken_where_there_are_any() -> None:
     known = turn(old_logprobs=[-1.5, -2.0])
-    assert tally([known], {"p": 0}) == {("p", "a"): (pytest.approx(k3(-1.0, -1.5)), 2.0)}
+    assert tally([known], {"p": 0}) == {("p", "a"): Mean(pytest.approx(k3(-1.0, -1.5)), 2.0)}
     assert tally([known], {"other": 0}) == {} == tally([turn()], {"p": 0})
     look = FirstLook(0)
     look.add(batch_of([known]), torch.tensor([-1.0, -2.0]))
-    assert look.numbers() == {}, "it was counted already"
+    assert look.table() == {}, "it was counted already"
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,14 @@ def test_what_cannot_be_compared_is_not_counted(changes: Any) -> None:
     """Text no engine sampled, other weights, greedy tokens, cut distributions."""
     look = FirstLook(0)
     look.add(batch_of([turn(**changes)]), torch.tensor([-9.0, -9.0]))
-    assert look.numbers() == {}
+    assert look.table() == {}
     assert tally([turn(old_logprobs=[-9.0, -9.0], **changes)], {"p": 0}) == {}
 
 
 def test_a_log_prob_that_is_no_number_counts_as_wrong() -> None:
     look = FirstLook(0)
     look.add(batch_of([turn()]), torch.tensor([math.nan, -2.0]))
-    assert look.numbers()["mismatch_sum:a"] == 1e9
+    assert look.table()[MISMATCH, "a"].total == 1e9
     far = mismatch.divergence(torch.tensor([-800.0, 0.0, -25.0]), torch.tensor([0.0, -900.0, 0.0]))
     assert far.tolist() == [1e9, 899.0, 1e9] and far.dtype is torch.float64
     never = mismatch.divergence(torch.tensor([-math.inf, -1.0]), torch.tensor([-1.0, -math.inf]))
@@ -143,14 +144,13 @@ def test_what_can_be_compared_is_told_turn_by_turn() -> None:
     assert not mismatch.comparable(empty, 0) and not mismatch.comparable(turn(), 1)
     look = FirstLook(0)
     look.add(batch_of([turn(logprobs=None), turn()]), torch.tensor([-9.0, -9.0, -1.0, -3.0]))
-    wanted = {"mismatch_sum:a": k3(-2.0, -3.0), "mismatch_tokens:a": 2.0}
-    assert look.numbers() == pytest.approx(wanted) and not look.done
+    wanted = Mean(pytest.approx(k3(-2.0, -3.0)), 2.0)
+    assert look.table() == {(MISMATCH, "a"): wanted} and not look.done
     columns: Any = {"old_logprobs": [-1.5, -2.0]}
     turns = [turn(**columns), turn(trained=False, **columns), turn(**columns), turn("b", **columns)]
     one = k3(-1.0, -1.5)
-    expected = {("p", "a"): (2 * one, 4.0), ("p", "b"): (one, 2.0)}
-    found = tally(turns, {"p": 0, "q": 0})
-    assert {key: pytest.approx(value) for key, value in found.items()} == expected
+    two = {"a": Mean(pytest.approx(2 * one), 4.0), "b": Mean(pytest.approx(one), 2.0)}
+    assert tally(turns, {"p": 0, "q": 0}) == {("p", agent): mean for agent, mean in two.items()}
 
 
 def test_the_loss_of_an_own_loop_is_compared_where_it_was_sampled(tokenizer: Any) -> None:

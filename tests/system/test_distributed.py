@@ -31,7 +31,7 @@ from mrlm.distributed.serialization import dumps, loads
 from mrlm.learn import ops
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.learn.data.batch import Sample
-from mrlm.learn.data.data_parallel import parts
+from mrlm.learn.data.samples import parts
 from mrlm.learn.joint_update import StepSums, Updating, Work, run_together
 from places import IMPORTS, ROOT
 from tiny_runs import Letters

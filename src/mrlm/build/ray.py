@@ -41,6 +41,7 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.learner import Learner
+from mrlm.learn.meter import Measured
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import EnvironmentSpec
@@ -268,12 +269,12 @@ class OnRay(InProcess):
         jobs: Sequence[tuple[Any, Sequence[Sample], int]],
         algorithm: Algorithm,
         step: int,
-    ) -> list[dict[str, float]]:
+    ) -> list[Measured]:
         """Updates the learners of one base together, and different bases concurrently."""
         places: dict[WorkerSlot, list[int]] = {}
         for job_index, (learner, _, _) in enumerate(jobs):
             places.setdefault(learner.post, []).append(job_index)
-        metrics_of: dict[int, dict[str, float]] = {}
+        metrics_of: dict[int, Measured] = {}
 
         async def at(post: WorkerSlot, chosen: list[int]) -> None:
             work = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Peers:
@@ -48,8 +49,9 @@ class Peers:
         """Sum the gradient of every parameter over all processes; a missing one counts as zero, and
         one that is missing everywhere remains so."""
 
-    def add_numbers(self, tables: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-        """Sums of numbers by name, for each table over all processes; names may be missing."""
+    def add_numbers(self, tables: Sequence[Mapping[K, Any]]) -> list[dict[K, Any]]:
+        """Sums of numbers by name (floats, or what its type adds to its zero), for each table over
+        all processes; names may be missing."""
         return [dict(table) for table in tables]
 
     def spread(self, tensors: Iterable[Any]) -> None:

@@ -25,6 +25,7 @@ from mrlm.distributed import buckets
 from mrlm.distributed.serialization import dumps, loads
 
 T = TypeVar("T")
+K = TypeVar("K")
 FAILED = "mrlm/failed"
 """Store key for the rank of the first process that fails."""
 WRITTEN = "mrlm/said"
@@ -101,12 +102,12 @@ class ProcessGroup(Peers):
             with self._others():
                 buckets.add_gradients(list(parameters), self.bucket_bytes)
 
-    def add_numbers(self, tables: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-        sums: list[dict[str, float]] = [{} for _ in tables]
+    def add_numbers(self, tables: Sequence[Mapping[K, Any]]) -> list[dict[K, Any]]:
+        sums: list[dict[K, Any]] = [{} for _ in tables]
         for part in self.from_all([dict(table) for table in tables]):
             for total, table in zip(sums, part, strict=True):
                 for name, number in table.items():
-                    total[name] = total.get(name, 0.0) + number
+                    total[name] = total.get(name, type(number)()) + number
         return sums
 
     def spread(self, tensors: Iterable[Any]) -> None:

@@ -16,7 +16,8 @@ from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role
 from mrlm.data.tasks import joint_answer, row_messages
 from mrlm.learn.bases.preference import scored
-from mrlm.learn.data.batch import Sample, merge, pack, split
+from mrlm.learn.data.batch import Sample, merge, pack
+from mrlm.learn.data.samples import split
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.saved_model import HEADS

@@ -12,8 +12,8 @@ from mrlm.core.types import COLUMNS, Turn
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import column
 from mrlm.learn.data.batch import Batch, Sample
-from mrlm.learn.data.data_parallel import exchange_columns, micro_batches, parts, write_column
-from mrlm.learn.data.samples import openings, samples_of
+from mrlm.learn.data.data_parallel import exchange_columns, micro_batches, write_column
+from mrlm.learn.data.samples import openings, parts, samples_of
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mrlm.learn.agent_numbers import BY_AGENT
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.meter import Mean, Meter
 
 Gradient = Sequence[Tensor | None]
 """A gradient by parameter; `None` where it is zero."""
@@ -43,9 +43,9 @@ def _held(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, x.detach())
 
 
-def gradient_numbers(parts: Mapping[str, Gradient | None]) -> dict[str, float]:
+def gradient_numbers(parts: Mapping[str, Gradient | None]) -> Meter:
     """`gradient_share` of each agent, the norm of its part over the sum of the norms, and
-    `gradient_cosine` of each pair, as entries of an update's metrics; 0 for a zero gradient.
+    `gradient_cosine` of each pair; 0 for a zero gradient.
 
     Args:
         parts: agent -> its gradient; `None` if it has no tokens.
@@ -58,14 +58,14 @@ def gradient_numbers(parts: Mapping[str, Gradient | None]) -> dict[str, float]:
     }
     norm = {agent: max(0.0, dots[agent, agent]) ** 0.5 for agent in agents}
     whole = sum(norm.values())
-    numbers = {
-        f"{BY_AGENT}gradient_share:{agent}": norm[agent] / whole if whole else 0.0
-        for agent in agents
-    }
+    numbers = Meter()
+    for agent in agents:
+        share = norm[agent] / whole if whole else 0.0
+        numbers["gradient_share", agent] = Mean(share, 1.0)
     for (one, two), value in dots.items():
         if one != two:
             size = norm[one] * norm[two]
-            numbers[f"{BY_AGENT}gradient_cosine:{one}/{two}"] = value / size if size else 0.0
+            numbers["gradient_cosine", f"{one}/{two}"] = Mean(value / size if size else 0.0, 1.0)
     return numbers
 
 

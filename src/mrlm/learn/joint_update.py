@@ -15,9 +15,10 @@ from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import Batch, Loss, Sample
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, pack
 from mrlm.learn.fast.cpu_backends import other_products, quick_products
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass, LossOf, hidden_states
+from mrlm.learn.meter import Measured
 from mrlm.learn.optimizer import LearnerSettings, training_mode
 from mrlm.learn.policy.policy import Policy
 
@@ -121,16 +122,36 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """The end of a learner's optimiser step: gradients and `numbers`, to be summed over ranks."""
+    """The end of a learner's optimiser step: gradients and `numbers` (by name, or a `Meter`), to be
+    summed over ranks."""
 
     policy: str
     parameters: Sequence[nn.Parameter]
-    numbers: dict[str, float]
+    numbers: dict[Any, Any]
+
+    def answer(self) -> dict[Any, Any]:
+        """The sums of a single process."""
+        return self.numbers
 
 
-Updating = Generator[Work | StepSums, Any, dict[str, float]]
-"""An update of one learner: it is sent the detached `Loss` of a `Work`, or the summed numbers of a
-`StepSums`, and returns its metrics. Where memory runs out, a
+@dataclass(frozen=True, slots=True)
+class ScoringPass:
+    """A pass over a few samples that only measures."""
+
+    policy: Policy
+    samples: Sequence[Sample]
+
+    def answer(self) -> tuple[Batch, Outputs]:
+        """The samples and what the policy gives for them."""
+        policy = self.policy
+        with policy.scoring():
+            batch = pack(self.samples, None, policy.pad_id, policy.device)
+            return batch, policy.forward(batch)
+
+
+Updating = Generator[Work | StepSums | ScoringPass, Any, Measured]
+"""An update of one learner: it is sent the detached `Loss` of a `Work`, the summed numbers of a
+`StepSums`, or the result of a `ScoringPass`, and returns its metrics. Where memory runs out, a
 `torch.OutOfMemoryError` is thrown into it in place of a loss (see `tried`)."""
 
 
@@ -153,7 +174,7 @@ def tried(
 
 async def update_together(
     jobs: Sequence[tuple[Member, Sequence[Sample], int]], algorithm: Algorithm, step: int
-) -> list[dict[str, float]]:
+) -> list[Measured]:
     """Updates several learners at once, each with its samples and seed; `step` is the iteration of
     the learning rate schedules. Results as for `Learner.update`."""
     models: dict[int, list[Member]] = {}
@@ -180,30 +201,30 @@ def _tried(works: Sequence[Work]) -> Sequence[Loss | torch.OutOfMemoryError]:
     return [torch.OutOfMemoryError(text) for _ in works]  # without the frames that hold activations
 
 
-def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict[str, float]]:
+def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[Measured]:
     """Runs updates to their ends: once every unfinished one has a micro-batch, these are computed
     jointly. On several ranks, gradients of learners that finished a step are reduced together in
     order of names, so that all ranks reduce the same ones.
     """
-    results: dict[int, dict[str, float]] = {}
+    results: dict[int, Measured] = {}
     works: dict[int, Work] = {}
     ends: dict[int, StepSums] = {}
 
-    def resume(
-        number: int, answer: Loss | dict[str, float] | torch.OutOfMemoryError | None
-    ) -> None:
+    def resume(number: int, answer: Loss | dict[Any, Any] | torch.OutOfMemoryError | None) -> None:
         update = updates[number]
         try:
             short = isinstance(answer, torch.OutOfMemoryError)
             request = update.throw(answer) if short else update.send(answer)
-            while isinstance(request, StepSums) and peers.size == 1:
-                request = updates[number].send(request.numbers)
+            while not isinstance(request, Work):
+                if isinstance(request, StepSums) and peers.size > 1:
+                    break
+                request = update.send(request.answer())
         except StopIteration as end:
             results[number] = end.value
             return
         if isinstance(request, Work):
             works[number] = request
-        else:
+        elif isinstance(request, StepSums):
             ends[number] = request
 
     with ExitStack() as opened:
@@ -212,7 +233,7 @@ def run_together(updates: Sequence[Updating], peers: Peers = ALONE) -> list[dict
         for index in range(len(updates)):
             resume(index, None)
         while works or ends:
-            answers: Sequence[Loss | dict[str, float] | torch.OutOfMemoryError]
+            answers: Sequence[Loss | dict[Any, Any] | torch.OutOfMemoryError]
             if works:
                 places, answers = [*works], _tried([*works.values()])
                 works.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, ModelError
-from mrlm.core.owners import role_of
 from mrlm.core.timing import count, span
-from mrlm.learn.agent_numbers import BY_AGENT, TOKENS, AgentNumbers, agent_means, read_skipped
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
@@ -25,27 +22,22 @@ from mrlm.learn.critics.critic import AnswerCritic, Critic
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
-from mrlm.learn.data.samples import effective, minibatches
-from mrlm.learn.data.trace import Trace, watched
+from mrlm.learn.data.samples import effective_part, minibatches
 from mrlm.learn.fast.packed_pass import LossOf
-from mrlm.learn.gradient_parts import Gradient, gradient_numbers, part_of
+from mrlm.learn.gradient_parts import Gradient, part_of
 from mrlm.learn.joint_update import StepSums, Updating, Work, tried, update_together
 from mrlm.learn.loss_tensor import LossTensor, host_numbers
-from mrlm.learn.mismatch import FEW, FirstLook, loss_mismatch, raw
+from mrlm.learn.meter import Measured
+from mrlm.learn.mismatch import loss_mismatch
 from mrlm.learn.no_gradient import check_gradient, watch_gradient
 from mrlm.learn.optimizer import LearnerSettings, Trainee
 from mrlm.learn.policy.copies import beside, catch_up
 from mrlm.learn.policy.incoming import make_trainable
-from mrlm.learn.policy.policy import Policy, as_policy, random_forward
+from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import load_reference, renew
-from mrlm.learn.weight_change import WeightChange, relative
-
-log: logging.Logger = logging.getLogger("mrlm")
-
-SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
-"""Metrics of an optimiser step without a gradient."""
+from mrlm.learn.update_meter import SKIPPED, UpdateMeter
 
 
 class Learner(Trainee):
@@ -248,7 +240,7 @@ class Learner(Trainee):
 
     async def update(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
-    ) -> dict[str, float]:
+    ) -> Measured:
         """Trains on credited samples for the algorithm's epochs of `num_minibatches` optimiser
         steps; returns metrics, averaged over these. `step` is the iteration of the learning rate
         schedule, `seed` that of the order of mini-batches and of dropout."""
@@ -261,77 +253,44 @@ class Learner(Trainee):
         """`update` as a generator that yields its micro-batches, so that they can be computed
         jointly with those of other learners; the model is already in training mode."""
         if not samples:
-            return {}
+            return Measured()
         rank, device = self.settings.peers.rank, self.weights_of.device
         reseed = partial(seed_generators, (seed >> 1) + rank, device)
         reseed()
         rng, rate = random.Random(seed), self.stepper.begin(step)
-        look, numbers = self._first_look(samples), AgentNumbers()
-        change = WeightChange(self.stepper.own, self.settings.peers.size)
-        metrics = read_skipped(self.weights_of, samples, algorithm, look, self.settings.peers.main)
-        history: list[dict[str, float]] = []
-        tokens = Totals.of(samples).tokens_by_agent
-        every, split = self.settings.gradient_shares, sorted(tokens)
-        if not every or step % every or len(split) < 2:
-            split = []
-        for epoch in range(algorithm.update_epochs):
-            trace = Trace(samples)
+        start = self.stepper.own, algorithm, self.settings, self.version, step
+        meter = UpdateMeter(self.weights_of, *start)
+        yield from meter.read(samples)
+        for _ in range(algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
-                chosen = effective(minibatch, algorithm.spec.ignores_zero)
+                chosen, totals = effective_part(minibatch, algorithm.spec.ignores_zero)
                 if not chosen:
-                    history.append(SKIPPED)
+                    meter.add_step(SKIPPED)
                     continue
-                totals = Totals.of(minibatch)
-                totals.seen = Totals.of(chosen).tokens
-                work = chosen, totals, algorithm
-                if split:
-                    metrics |= yield from self._gradient_parts(split, *work, reseed)
-                    split = []
-                records = look, numbers, trace
-                loss_of = watched(algorithm.loss, *records)
-                history.append((yield from self._optimizer_step(*work, loss_of, records)))
-                look.done = True
-            trace.write()
-            moved = history[-1].get("approx_kl", 0.0)
-            if algorithm.target_kl is not None and moved > algorithm.target_kl:
-                log.info(
-                    "%s: stopped after %d epochs, approx_kl %.4f", self.policy, epoch + 1, moved
-                )
+                if meter.split:
+                    yield from self._gradient_parts(chosen, totals, meter, reseed)
+                meter.add_step((yield from self._optimizer_step(chosen, totals, meter)))
+            if meter.end_epoch():
                 break
         self.version += 1
-        metrics |= gradient_numbers(dict.fromkeys(split))  # if all advantages were 0
-        rank_numbers = look.numbers() | numbers.table(rank) | change.numbers()
-        sums = yield StepSums(self.policy, [], rank_numbers)
-        metrics |= _mean([row for row in history if row is not SKIPPED])
-        metrics |= {key: value for key, value in _mean(history).items() if key in SKIPPED}
-        metrics |= agent_means(sums, len(history)) | raw(sums) | relative(sums)
-        metrics |= {f"{BY_AGENT}{TOKENS}:{agent}": float(count) for agent, count in tokens.items()}
-        return metrics | {"learning_rate": rate, "optimizer_steps": float(len(history))}
-
-    def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
-        """Measures the sampler mismatch in the first pass; with dropout, in an extra one of a few
-        samples."""
-        policy, look = self.weights_of, FirstLook(self.version)
-        if random_forward(policy):
-            with policy.scoring():
-                batch = self.packed(samples[:FEW])
-                look.add(batch, policy.forward(batch).logprobs)
-            look.done = True
-        return look
+        sums = yield StepSums(self.policy, [], meter.table())
+        return meter.metrics(sums, rate)
 
     def _gradient_parts(
         self,
-        agents: Sequence[str],
         samples: Sequence[Sample],
         totals: Totals,
-        algorithm: Algorithm,
+        meter: UpdateMeter,
         reseed: Callable[[], None],
-    ) -> Updating:
-        """The gradient of a mini-batch by agent, one pass for each. `reseed` gives them the dropout
-        of the step that follows. Returns the numbers."""
-        parts: dict[str, Gradient | None] = dict.fromkeys(agents)
-        parameters, present = self.stepper.weights, Totals.of(samples).tokens_by_agent
-        for agent in (agent for agent in agents if agent in present):
+    ) -> Generator[Work | StepSums, Any, None]:
+        """Measures the gradient of a mini-batch by agent, one pass for each. `reseed` gives them
+        the dropout of the step that follows."""
+        parts: dict[str, Gradient | None] = dict.fromkeys(sorted(meter.measured.tokens))
+        parameters, algorithm = self.stepper.weights, meter.algorithm
+        present = Totals.of(samples).tokens_by_agent
+        for agent in parts:
+            if agent not in present:
+                continue
             reseed()
             loss_of = part_of(agent, algorithm.loss)
             yield from self._backward(samples, totals, algorithm, loss_of)
@@ -339,7 +298,7 @@ class Learner(Trainee):
             parts[agent] = [parameter.grad for parameter in parameters]
         self.stepper.clear()
         reseed()
-        return gradient_numbers(parts)
+        meter.add_gradients(parts)
 
     def _backward(
         self, samples: Sequence[Sample], totals: Totals, algorithm: Algorithm, loss_of: LossOf
@@ -367,29 +326,19 @@ class Learner(Trainee):
         return host_numbers(sums)
 
     def _optimizer_step(
-        self,
-        samples: Sequence[Sample],
-        totals: Totals,
-        algorithm: Algorithm,
-        loss_of: LossOf,
-        records: Sequence[object],
-    ) -> Updating:
+        self, samples: Sequence[Sample], totals: Totals, meter: UpdateMeter
+    ) -> Generator[Work | StepSums, Any, dict[str, float]]:
         """One optimiser step on the samples of a mini-batch that have a gradient; `totals` are
         those of the whole mini-batch."""
-        for turn in (turn for sample in samples for turn in sample.turns):
-            count("trained", role_of(turn.agent), len(turn))
-        gradient = partial(self._backward, samples, totals, algorithm, loss_of)
-        metrics = yield from tried(gradient, self.shrink, records)
+        algorithm = meter.algorithm
+        gradient = partial(self._backward, samples, totals, algorithm, meter.loss)
+        metrics = yield from tried(gradient, self.shrink, meter.records)
         metrics = yield StepSums(self.policy, self.stepper.weights, metrics)
         with span("optimizer", self.policy):
             limit = self.settings.max_tokens
             check = partial(check_gradient, self.weights_of, samples, algorithm, limit)
             metrics["grad_norm"], finite = self.finish_step(metrics, samples, check)
+        for agent, tokens in Totals.of(samples).tokens_by_agent.items():
+            count("trained", agent, tokens)
         finite_metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return finite_metrics | {"nonfinite_steps": float(not finite)}
-
-
-def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means by name over optimiser steps; where a name is missing it counts as 0."""
-    names = {name for row in rows for name in row}
-    return {name: sum(row.get(name, 0.0) for row in rows) / len(rows) for name in names}

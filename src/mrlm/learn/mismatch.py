@@ -18,18 +18,16 @@ from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
 from mrlm.learn.fast.prefix_tree import to_device
+from mrlm.learn.meter import Key, Mean, Meter, Number
 from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.policy import Policy, random_forward
 
-SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
-"""Prefixes of raw sums and counts in an update's metrics; the agent's name follows."""
+MISMATCH = "mismatch_kl"
 MOST = 1e9
 """Value of a token with a log-prob that is not finite on one side."""
-FEW = 8
-"""Number of samples in the extra pass when the first pass of an update uses dropout."""
 
-Tally = dict[tuple[str, str], tuple[float, float]]
-"""(policy, agent) -> sum over its tokens, and their number."""
+Tally = dict[tuple[str, str], Mean]
+"""(policy, agent) -> the mean over its tokens."""
 
 
 def comparable(turn: Turn, version: int) -> bool:
@@ -47,7 +45,7 @@ class FirstLook:
         self.version = version
         self.done = False
         """Whether it has seen all it needs."""
-        self._sums: dict[str, Tensor | float] = {}
+        self._means: dict[str, Mean] = {}
 
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
@@ -62,17 +60,13 @@ class FirstLook:
         for number, agent in enumerate(batch.agents):
             indices = np.flatnonzero(counted & (batch.host["agent"] == number))
             total = divergences[to_device(indices, divergences.device)].sum()
-            for name, value in ((SUM + agent, total), (COUNT + agent, len(indices))):
-                self._sums[name] = self._sums.get(name, 0.0) + value
+            mean = self._means.get(agent, Mean())
+            self._means[agent] = mean + Mean(total, float(len(indices)))
 
-    def numbers(self) -> dict[str, float]:
-        """Sums and counts that can be summed over ranks."""
-        return {name: float(value) for name, value in self._sums.items()}
-
-
-def raw(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The entries of `FirstLook.numbers` in the metrics of an optimiser step."""
-    return {name: value for name, value in metrics.items() if name.startswith((SUM, COUNT))}
+    def table(self) -> Meter:
+        """The numbers of this rank."""
+        means = self._means.items()
+        return Meter({(MISMATCH, agent): Mean(float(x.total), x.weight) for agent, x in means})
 
 
 def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
@@ -96,38 +90,36 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
         if not comparable(turn, versions[turn.policy]):
             continue
         value = float(_divergence_of(turn).sum())
-        owner = turn.policy, role_of(turn.agent)
-        total, count = sums.get(owner, (0.0, 0.0))
-        sums[owner] = (total + value, count + len(turn))
+        key = (turn.policy, role_of(turn.agent))
+        sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
     return sums
 
 
-def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
-    """Mismatch from the first passes of updates; removes the entries from their metrics."""
-    sums: Tally = {}
-    for policy, metrics in updates.items():
-        for agent in [name[len(SUM) :] for name in metrics if name.startswith(SUM)]:
-            sums[policy, agent] = (metrics.pop(SUM + agent), metrics.pop(COUNT + agent))
-    return sums
+def first_passes(updates: Mapping[str, Mapping[Key, Number]]) -> Tally:
+    """Mismatch from the first passes of updates: policy -> its numbers."""
+    return {
+        (policy, agent): number
+        for policy, numbers in updates.items()
+        for (name, agent), number in numbers.items()
+        if name == MISMATCH and isinstance(number, Mean)
+    }
 
 
 def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[str, float]:
     """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` with several trained policies, and
     `mismatch_kl/<agent>` with several agents, except for agents with a policy's name."""
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, Mean] = {}
     agents = {agent for tally in tallies for _, agent in tally}
     for tally in tallies:
-        for (policy, agent), (total, count) in tally.items():
+        for (policy, agent), mean in tally.items():
             names = [""] + [policy] * (len(policies) > 1)
             names += [agent] * (len(agents) > 1 and agent not in policies)
             for name in names:
-                entry = sums.setdefault(name, [0.0, 0.0])
-                entry[0] += total
-                entry[1] += count
+                sums[name] = sums.get(name, Mean()) + mean
     return {
-        f"mismatch_kl/{name}".rstrip("/"): total / count
-        for name, (total, count) in sums.items()
-        if count
+        f"{MISMATCH}/{name}".rstrip("/"): float(mean.value)
+        for name, mean in sums.items()
+        if mean.weight
     }
 
 
@@ -159,6 +151,6 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
     if not (policy.model.training and random_forward(policy, dropout=True)):
         look = FirstLook(version)
         look.add(batch, outputs.logprobs)
-        tallies.append(taken({policy.name: look.numbers()}))
+        tallies.append(first_passes({policy.name: look.table()}))
     metrics = mismatch_metrics(tallies, [policy.name])
-    return {name: value for name, value in metrics.items() if name == "mismatch_kl"}
+    return {name: value for name, value in metrics.items() if name == MISMATCH}

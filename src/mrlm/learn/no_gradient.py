@@ -12,7 +12,8 @@ from torch.autograd import Variable
 
 from mrlm.core.errors import TrainingError
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import Outputs, Sample, Totals, pack, split
+from mrlm.learn.data.batch import Outputs, Sample, Totals, pack
+from mrlm.learn.data.samples import split
 from mrlm.learn.policy.policy import Policy
 
 

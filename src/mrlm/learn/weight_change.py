@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mrlm.learn.meter import Mean
 from mrlm.learn.policy.storage import is_cut
 
 NAME = "weight_change"
 """The metric: norm of the change over the norm before it."""
 TENSORS, ENTRIES = 16, 256
 """Number of parameters that are read, and of entries of each, at equal distances."""
-_MOVED, _WHOLE = f"{NAME}:moved", f"{NAME}:whole"
 
 
 class WeightChange:
@@ -35,13 +35,13 @@ class WeightChange:
         self._shares = torch.from_numpy(np.repeat(shares, counts))
         self._before = _on_host(entries)
 
-    def numbers(self) -> dict[str, float]:
-        """Sums of squares that can be added over ranks; `relative` divides them."""
+    def square(self) -> Mean:
+        """The square of the metric; those of all ranks are added."""
         after = _on_host([_entries(weight) for weight in self._weights])
         moved, whole = (
             float(self._shares @ x.square()) for x in (after - self._before, self._before)
         )
-        return {_MOVED: moved, _WHOLE: whole}
+        return Mean(moved, whole)
 
 
 def _on_host(entries: Sequence[Tensor]) -> Tensor:
@@ -80,7 +80,6 @@ def _copies(weight: Tensor, ranks: int) -> int:
     return ranks // math.prod(cut.device_mesh.size(k) for k in shards)
 
 
-def relative(sums: Mapping[str, float]) -> dict[str, float]:
-    """The metric, from the sums of all ranks; none if all weights were 0."""
-    whole = sums.get(_WHOLE, 0.0)
-    return {NAME: math.sqrt(sums[_MOVED] / whole)} if whole else {}
+def relative(square: Mean) -> dict[str, float]:
+    """The metric, from its square; none if all weights were 0."""
+    return {NAME: math.sqrt(square.value)} if square.weight else {}

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from mrlm.core.episodes import Group
 from mrlm.core.timing import span
-from mrlm.learn.agent_numbers import taken_by_agent
+from mrlm.learn.agent_numbers import agent_metrics
 from mrlm.learn.bases.steps import carry, keeps, refine
 from mrlm.learn.credit.explain import explain_others
-from mrlm.learn.mismatch import Tally, lag_kl, taken, tally
+from mrlm.learn.meter import Measured
+from mrlm.learn.mismatch import Tally, first_passes, lag_kl, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import rest
@@ -24,7 +25,7 @@ from mrlm.training.metrics import (
     distinct_metrics,
     episode_metrics,
 )
-from mrlm.training.run import Run
+from mrlm.training.run import Phase, Run
 from mrlm.training.weight_proof import prove
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -36,7 +37,7 @@ Updates = dict[str, dict[str, float]]
 async def play(run: Run) -> tuple[list[Group], list[Group]]:
     """Plays the groups of an iteration with the policies and opponents of its step; returns them,
     and those that the algorithm drops."""
-    run.updating = False
+    run.phase = Phase.PLAYING
     run.assign_policies(run.step)
     await run.population.meet(run.step)
     with span("play"):
@@ -93,7 +94,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
         tasks, batch_size = run.source.num_tasks(), run.config.training.batch_size
         if run.spec.renews_reference(run.step, tasks, batch_size):
             for learner in run.learners:
-                run.updating = True
+                run.phase = Phase.UPDATING
                 learner.renew_reference()
         await asyncio.gather(
             *(trainee.annotate(groups, run.spec.columns) for trainee in run.learners)
@@ -103,7 +104,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
     with span("update"):
         valued: Updates = {}
         for critic in run.critics:
-            run.updating = True
+            run.phase = Phase.UPDATING
             critic_seed = seed_of((seed, "critic", run.step, critic.name))
             valued[critic.name] = critic.update(groups, algorithm, run.step, critic_seed)
     with span("credit"), complete():
@@ -138,7 +139,9 @@ def measure(
     return metrics, tally(turns, {learner.policy: learner.version for learner in run.learners})
 
 
-async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float], Tally]:
+async def update(
+    run: Run, groups: Sequence[Group]
+) -> tuple[dict[str, Measured], dict[str, float], Tally]:
     """Updates the policies, stage by stage of the schedule.
 
     Returns:
@@ -146,8 +149,8 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
         stages; and the mismatch in the first passes.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
-    run.updating = True
-    updates: Updates = {learner.policy: {} for learner in run.learners}
+    run.phase = Phase.UPDATING
+    updates = {learner.policy: Measured() for learner in run.learners}
     between: dict[str, float] = {}
     learners = [] if algorithm.waiting else run.learners
     stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
@@ -162,8 +165,8 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
             waiting = [learner for later in stages[index + 1 :] for learner in later]
             with complete():
                 between |= await carry(algorithm, stage, waiting, groups)
-    drift = taken(updates)
-    return updates, between | taken_by_agent(updates), drift
+    drift = first_passes({policy: update.agents for policy, update in updates.items()})
+    return updates, between | agent_metrics(updates), drift
 
 
 async def evaluate(run: Run) -> dict[str, float]:

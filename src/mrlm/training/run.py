@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mrlm.learn.data.batch import Sample
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
+from mrlm.learn.meter import Measured
 from mrlm.learn.schedule import Schedule
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
@@ -70,7 +72,7 @@ class Placement:
         jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
         algorithm: Algorithm,
         step: int,
-    ) -> list[dict[str, float]]:
+    ) -> list[Measured]:
         """Updates the learners of a stage; arguments are those of `update_together`."""
         return await update_together(jobs, algorithm, step)
 
@@ -94,6 +96,19 @@ class Placement:
 
     def close(self) -> None:
         """Frees resources elsewhere."""
+
+
+class Phase(Enum):
+    """The part of a step that a run is in."""
+
+    PLAYING = 1
+    """Within a step whose state can be saved as that of the step before."""
+    UPDATING = 2
+    """Weights have changed since the last step."""
+    UNSAVED = 3
+    """The last step is whole, and `final/` does not have it yet."""
+    SAVED = 4
+    """There is nothing to save."""
 
 
 @dataclass(slots=True)
@@ -124,8 +139,7 @@ class Run:
         alarm: the alarm that ends the run (`training.doctor=stop`).
         unproven: the latest training data, where engines have its weights without a proof.
         saves_end: its last step is saved, as a checkpoint and as `final/`.
-        unsaved: its last step is whole, and `final/` does not have it yet.
-        updating: weights have changed since its last step.
+        phase: where it is in its steps.
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
         live_models: policies whose models a program gave as objects.
@@ -156,11 +170,10 @@ class Run:
     stopping: bool = False
     interrupted: bool = False
     alarm: str | None = None
-    updating: bool = False
-    checked: bool = False
     unproven: Sequence[Group] | None = None
     saves_end: bool = True
-    unsaved: bool = False
+    phase: Phase = Phase.SAVED
+    checked: bool = False
     team: Mapping[str, Any] = field(default_factory=dict)
     live_models: Sequence[str] = ()
 

@@ -13,7 +13,7 @@ from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint,
 from mrlm.play.sources.source import StateLater
 from mrlm.training.metrics import remote_engines
 from mrlm.training.rollback import count_at, go_back
-from mrlm.training.run import Run
+from mrlm.training.run import Phase, Run
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -43,7 +43,8 @@ def saved_before(run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         exists = (run.folder / f"checkpoint-{run.step}").is_dir()
-        if run.step and begun and not (exists or run.updating or run.failing) and run.saves_end:
+        whole = begun and run.phase is not Phase.UPDATING and not run.failing
+        if run.step and whole and not exists and run.saves_end:
             save(run, begun)
             error.add_note(f"checkpoint-{run.step} is saved")
         raise

@@ -21,7 +21,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
-from mrlm.learn.data.trace import Trace, watched
+from mrlm.learn.data.trace import Trace
 from mrlm.learn.fast import attention
 from mrlm.learn.fast.repeatable import repeatable, strictly
 from mrlm.learn.fast.varlen_attention import (
@@ -96,7 +96,14 @@ def step(owners: Sequence[Policy], rows: list[Sample], device: Any, way: str) ->
         loss = losses(batch, owners[0].forward(batch)).total
         loss.backward()
         return loss
-    loss_of = watched(losses, FirstLook(0), AgentNumbers(), Trace(rows))
+    look, numbers, trace = FirstLook(0), AgentNumbers(), Trace()
+
+    def loss_of(batch: Any, outputs: Any) -> Any:
+        trace.add(batch, outputs)
+        look.add(batch, outputs.logprobs)
+        numbers.add(batch, loss := losses(batch, outputs))
+        return loss
+
     works = [
         Work(owner, pack(rows, None, 0, device), loss_of, lambda loss: loss.backward())
         for owner in owners

@@ -14,29 +14,19 @@ import torch
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.process_group import Peers
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
-from mrlm.learn.data.batch import (
-    Batch,
-    Outputs,
-    Sample,
-    Totals,
-    as_column,
-    merge,
+from mrlm.learn.data.batch import Batch, Outputs, Sample, Totals, as_column, merge, pack
+from mrlm.learn.data.data_parallel import exchange_columns, flat, nothing, weights_of, write_column
+from mrlm.learn.data.first_pass import FirstPass
+from mrlm.learn.data.samples import (
+    minibatches,
     new_tokens,
-    pack,
+    openings,
+    parts,
+    rounds,
+    samples_of,
     split,
     units_of,
 )
-from mrlm.learn.data.data_parallel import (
-    exchange_columns,
-    flat,
-    nothing,
-    parts,
-    rounds,
-    weights_of,
-    write_column,
-)
-from mrlm.learn.data.first_pass import FirstPass
-from mrlm.learn.data.samples import minibatches, openings, samples_of
 
 
 def turn(prompt: list[int], said: list[int], agent: str = "a", policy: str = "p") -> Turn:

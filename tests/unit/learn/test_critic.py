@@ -36,8 +36,7 @@ from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic
 from mrlm.learn.data import data_parallel
 from mrlm.learn.data.batch import Batch, Sample, merge, pack
-from mrlm.learn.data.data_parallel import rounds
-from mrlm.learn.data.samples import minibatches, samples_of
+from mrlm.learn.data.samples import minibatches, rounds, samples_of
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.lora import BASE

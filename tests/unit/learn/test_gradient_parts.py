@@ -13,7 +13,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.learn.agent_numbers import taken_by_agent
+from mrlm.learn.agent_numbers import agent_metrics
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.gradient_parts import gradient_numbers, part_of
 from mrlm.learn.joint_update import Work, accumulate
@@ -98,7 +98,7 @@ def test_the_parts_add_up(model: Any, tokenizer: Any, algorithm: Algorithm, lora
     assert (sum(parts.values()) - whole).norm() <= 1e-6 * whole.norm()
     updates = {"policy": asyncio.run(learner.update(samples, learner.algorithm, 2, 7))}
     norms = {agent: float(part.norm()) for agent, part in parts.items()}
-    found = taken_by_agent(updates)
+    found = agent_metrics(updates)
     for agent, norm in norms.items():
         share = norm / sum(norms.values())
         assert found[f"gradient_share/{agent}"] == pytest.approx(share, rel=1e-4)
@@ -116,7 +116,7 @@ def test_shares_are_logged_in_their_iterations_also_without_a_gradient(
     samples = credited(learner, {"one": [1.0] * 4, "two": [0.0, 1.0, 0.0, 1.0]})
     flat = credited(learner, {"one": [1.0] * 4, "two": [0.0] * 4})
     found = [
-        taken_by_agent({"p": asyncio.run(learner.update(rows, learner.algorithm, step, 0))})
+        agent_metrics({"p": asyncio.run(learner.update(rows, learner.algorithm, step, 0))})
         for step, rows in ((3, samples), (4, samples), (6, flat))
     ]
     names = {"gradient_share/one", "gradient_share/two", "gradient_cosine/one/two"}
@@ -134,13 +134,13 @@ def test_numbers_by_hand() -> None:
     parts = {"a": [torch.tensor([3.0]), None], "b": [torch.tensor([1.0]), torch.ones(1)], "c": None}
     found = gradient_numbers(parts)
     root = math.sqrt(2)
-    assert found == pytest.approx(
+    assert {key: number.value for key, number in found.items()} == pytest.approx(
         {
-            "by_agent:gradient_share:a": 3 / (3 + root),
-            "by_agent:gradient_share:b": root / (3 + root),
-            "by_agent:gradient_share:c": 0.0,
-            "by_agent:gradient_cosine:a/b": 1 / root,
-            "by_agent:gradient_cosine:a/c": 0.0,
-            "by_agent:gradient_cosine:b/c": 0.0,
+            ("gradient_share", "a"): 3 / (3 + root),
+            ("gradient_share", "b"): root / (3 + root),
+            ("gradient_share", "c"): 0.0,
+            ("gradient_cosine", "a/b"): 1 / root,
+            ("gradient_cosine", "a/c"): 0.0,
+            ("gradient_cosine", "b/c"): 0.0,
         }
     )

@@ -44,6 +44,7 @@ from mrlm.learn.joint_update import (
     run_together,
     update_together,
 )
+from mrlm.learn.meter import Mean, Measured
 from mrlm.learn.optimizer import LearnerSettings, Stepper, training_mode
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
@@ -72,9 +73,7 @@ def learner_of(algorithm: Any, tokenizer: Any, model: Any = None, **settings: An
     return Learner(policy, None, algorithm, settings=LearnerSettings(**settings))
 
 
-def updated(
-    learner: Learner, chosen: Sequence[Sample], step: int = 0, seed: int = 1
-) -> dict[str, float]:
+def updated(learner: Learner, chosen: Sequence[Sample], step: int = 0, seed: int = 1) -> Measured:
     return asyncio.run(learner.update(chosen, learner.algorithm, step, seed))
 
 
@@ -276,7 +275,7 @@ def test_epochs_end_once_the_policy_has_moved_beyond_the_target(
     assert metrics.get("approx_kl", 0.0) == pytest.approx(known / steps)
     assert metrics["learning_rate"] == 0.125
     # the sampler is compared with the first step alone, before any weight has moved
-    assert metrics["mismatch_tokens:agent"] == algorithm.seen[0]
+    assert metrics.agents["mismatch_kl", "agent"].weight == algorithm.seen[0]
     assert learner.version == 1
     assert updated(learner, []) == {} and learner.version == 1
 
@@ -326,7 +325,7 @@ def test_an_update_is_one_step_down_the_loss(
 def test_where_dropout_draws_the_sampler_is_compared_without_it(tokenizer: Any) -> None:
     """A few samples are read once more for that; what is drawn follows from the seed."""
 
-    def one(seed: int) -> tuple[Learner, dict[str, float]]:
+    def one(seed: int) -> tuple[Learner, Measured]:
         settings = {"r": 2, "alpha": 4, "dropout": 0.5, "target_modules": ["q_proj"]}
         torch.manual_seed(0)
         model = add_adapter(family("llama"), "policy", settings)
@@ -344,8 +343,8 @@ def test_where_dropout_draws_the_sampler_is_compared_without_it(tokenizer: Any) 
         return learner, updated(learner, samples(*turns), seed=seed)
 
     metrics = one(1)[1]
-    assert metrics["mismatch_tokens:agent"] == sum(range(1, 9))
-    assert metrics["mismatch_sum:agent"] == pytest.approx(0.0, abs=1e-6)
+    mismatch = metrics.agents["mismatch_kl", "agent"]
+    assert mismatch == Mean(pytest.approx(0.0, abs=1e-6), sum(range(1, 9)))
     found = [one(seed)[0].weights_of.parameters() for seed in (2, 2, 64)]
     pairs = [list(zip(found[0], other, strict=True)) for other in found[1:]]
     assert all(torch.equal(a, b) for a, b in pairs[0])

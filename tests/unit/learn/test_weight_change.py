@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from mrlm.learn.meter import Mean
 from mrlm.learn.weight_change import ENTRIES, TENSORS, WeightChange, relative
 
 
-def moved(weights: list[nn.Parameter], by: float) -> dict[str, float]:
+def moved(weights: list[nn.Parameter], by: float) -> Mean:
     change = WeightChange(weights)
     with torch.no_grad():
         for weight in weights:
             weight += by
-    return change.numbers()
+    return change.square()
 
 
 def test_the_change_of_an_update_by_hand() -> None:
@@ -36,7 +37,7 @@ def test_a_sample_of_many_weights_measures_all_of_them() -> None:
             weight += 0.01 * torch.randn_like(weight)
     after = torch.stack([weight.detach() for weight in weights])
     whole = float((after - before).norm() / before.norm())
-    assert relative(change.numbers())["weight_change"] == pytest.approx(whole, rel=0.05)
+    assert relative(change.square())["weight_change"] == pytest.approx(whole, rel=0.05)
 
 
 def test_sixteen_bits_round_a_small_change_away() -> None:
@@ -54,7 +55,7 @@ def test_sums_of_ranks_add_up() -> None:
     change = WeightChange(weights, ranks=2)
     with torch.no_grad():
         weights[0] += 1.0
-    sums = {name: 2 * value for name, value in change.numbers().items()}
+    sums = change.square() + change.square()
     assert relative(sums) == relative(one) == {"weight_change": pytest.approx(math.sqrt(2 / 25))}
 
 

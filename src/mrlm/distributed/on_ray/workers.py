@@ -37,6 +37,7 @@ from mrlm.learn.data.data_parallel import weights_of
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
+from mrlm.learn.meter import Measured
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine, Request
 
@@ -134,7 +135,7 @@ class RayWorker:
 
     def update(
         self, jobs: Sequence[Job], algorithm: Algorithm, step: int
-    ) -> tuple[list[dict[str, float]], list[tuple[int, int]], Counts]:
+    ) -> tuple[list[Measured], list[tuple[int, int]], Counts]:
         """Update learners jointly; returns their metrics, their versions with the number of
         non-finite steps, and event counts."""
         whole = [(self.learners[name], samples, seed) for name, samples, seed, _ in jobs]

@@ -25,8 +25,8 @@ from mrlm.learn.credit.joint_steps import (
     joint_texts,
     own_texts,
 )
-from mrlm.learn.data.batch import Sample, merge, pack, split
-from mrlm.learn.data.data_parallel import parts
+from mrlm.learn.data.batch import Sample, merge, pack
+from mrlm.learn.data.samples import parts, split
 from mrlm.learn.policy.policy import Policy
 
 log: logging.Logger = logging.getLogger("mrlm")

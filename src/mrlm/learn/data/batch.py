@@ -18,7 +18,6 @@ import numpy as np
 from torch import Tensor
 
 from mrlm.core.owners import role_of
-from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
 from mrlm.learn.fast.lm_head import Distributions
@@ -240,75 +239,6 @@ def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample
         sample.turns.append(turn)
         sample.starts.append(len(turn.prompt_ids))
     return samples
-
-
-def split(
-    samples: Sequence[Sample], max_tokens: int, parts: int = 1, packed: bool = False
-) -> list[list[Sample]]:
-    """Splits samples of one optimiser batch into at least `parts` micro-batches of at most
-    `max_tokens` tokens without splitting a unit (a single unit may exceed the limit). Tokens are
-    grid cells, padding included; or, with `packed`, those of the prefix tree, and samples with a
-    common prefix are placed together."""
-    units = units_of(samples)
-    if packed:
-        units.sort(key=lambda unit: unit[0].ids)
-        if parts == 1 and units and sum([len(sample.ids) for sample in samples]) <= max_tokens:
-            return [[*chain.from_iterable(units)]]  # they fit even without common prefixes
-    else:
-        units.sort(key=lambda unit: -max(len(sample.ids) for sample in unit))
-    most = len(units) // parts
-    batches: list[list[Sample]] = []
-    load, count = _Load(packed), most  # the first unit opens a batch
-    for unit in units:
-        load.add(unit)
-        if load.size > max_tokens or count >= most:
-            batches.append([])
-            load, count = _Load(packed), 0
-            load.add(unit)
-        batches[-1].extend(unit)
-        count += 1
-    return batches
-
-
-@dataclass(slots=True)
-class _Load:
-    """Size of a micro-batch."""
-
-    packed: bool
-    rows: int = 0
-    longest: int = 0
-    tokens: int = 0
-    last: Sequence[int] = ()
-
-    @property
-    def size(self) -> int:
-        return self.tokens if self.packed else self.rows * self.longest
-
-    def add(self, unit: Sequence[Sample]) -> None:
-        """Adds a unit."""
-        if self.packed:
-            self.tokens += new_tokens(unit, self.last)
-            self.last = unit[-1].ids
-            return
-        self.rows += len(unit)
-        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
-
-
-def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Groups samples by unit, in order of first appearance."""
-    by_unit: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_unit.setdefault(sample.unit, []).append(sample)
-    return list(by_unit.values())
-
-
-def new_tokens(unit: Sequence[Sample], last: Sequence[int] = ()) -> int:
-    """Number of tokens of a unit that share no prefix with the sample before (`last` at first)."""
-    count = 0
-    for sample in unit:
-        count += len(sample.ids) - shared_prefix(last, sample.ids)
-        last = sample.ids
-    return count
 
 
 def pack(

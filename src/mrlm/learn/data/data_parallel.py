@@ -1,27 +1,17 @@
-"""The split of samples over ranks, which never changes results, and exchange of columns."""
+"""The micro-batches of a rank, and exchange of columns between ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
 
-from mrlm.core.process_group import Peers, shares
+from mrlm.core.process_group import Peers
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import (
-    Batch,
-    Loss,
-    Outputs,
-    Sample,
-    Totals,
-    new_tokens,
-    pack,
-    split,
-    units_of,
-)
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, Totals, pack
+from mrlm.learn.data.samples import parts, rounds
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
 
@@ -30,49 +20,6 @@ class HasModules(Protocol):
     """A policy or a critic."""
 
     def modules(self) -> Iterable[nn.Module]: ...
-
-
-def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sample]]:
-    """Splits samples into `size` parts of about equal cost without splitting units; some may be
-    empty. With `packed`, shared prefixes stay together and cost once."""
-    if size == 1:
-        return [list(samples)]
-    units = units_of(samples)
-    if not packed:
-        loads = [float(sum(len(sample.ids) for sample in unit)) for unit in units]
-        places = shares(loads, size)
-    else:
-        order = sorted(range(len(units)), key=lambda index: units[index][0].ids)
-        before = [[], *(units[index][-1].ids for index in order)]
-        costs = [new_tokens(units[index], last) for index, last in zip(order, before, strict=False)]
-        places = _stretches(order, costs, size)
-    return [[sample for index in chosen for sample in units[index]] for chosen in places]
-
-
-def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[list[int]]:
-    """Cuts an order into `size` contiguous runs of about equal cost, as sorted indices."""
-    runs: list[list[int]] = [[] for _ in range(size)]
-    total = max(1, sum(costs))
-    for index, cost, end in zip(order, costs, accumulate(costs), strict=True):
-        middle = end - cost / 2
-        runs[min(size - 1, int(middle * size / total))].append(index)
-    return [sorted(places) for places in runs]
-
-
-def rounds(
-    policy: Policy,
-    peers: Peers,
-    shared: Sequence[Sequence[Sample]],
-    max_tokens: int,
-    least: int = 1,
-) -> list[list[Sample]]:
-    """The micro-batches of this rank, from the samples of each rank; limits as in `split`. With a
-    sharded model every rank has the same number, padded with empty ones."""
-    batches = split(shared[peers.rank], max_tokens, least, policy.packed)
-    if not policy.storage.sharded:
-        return batches
-    most = max(len(split(part, max_tokens, least, policy.packed)) for part in shared)
-    return batches + [[] for _ in range(most - len(batches))]
 
 
 def micro_batches(

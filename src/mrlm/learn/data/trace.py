@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import compress
 
 import numpy as np
@@ -10,41 +9,20 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Turn
-from mrlm.learn.agent_numbers import AgentNumbers
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
-from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.data.batch import Batch, Outputs
 from mrlm.learn.fast.prefix_tree import to_device
-from mrlm.learn.mismatch import FirstLook
-
-
-def watched(loss_of: LossOf, look: FirstLook, numbers: AgentNumbers, trace: Trace) -> LossOf:
-    """A loss whose inputs and numbers are noted."""
-
-    def noted(batch: Batch, outputs: Outputs) -> Loss:
-        trace.add(batch, outputs)
-        if not look.done:
-            look.add(batch, outputs.logprobs)
-        loss = loss_of(batch, outputs)
-        numbers.add(batch, loss)
-        return loss
-
-    return noted
 
 
 class Trace:
     """Log-probs and entropies of one pass over samples, for their turns with a `trace`."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
-        turns = (turn for sample in samples for turn in sample.turns)
-        self._turns: dict[int, Turn] = {id(t): t for t in turns if t.trace is not None}
+    def __init__(self) -> None:
         self._seen: list[tuple[list[Turn], Tensor]] = []
 
     @torch.no_grad()
     def add(self, batch: Batch, outputs: Outputs) -> None:
         """Adds a batch."""
-        if not self._turns:
-            return
-        traced = np.array([id(turn) in self._turns for turn in batch.turns])
+        traced = np.array([turn.trace is not None for turn in batch.turns])
         (indices,) = np.nonzero(traced[batch.host["turn"]])
         if len(indices):
             here = to_device(indices, outputs.logprobs.device)
@@ -53,13 +31,13 @@ class Trace:
 
     def write(self) -> None:
         """Writes `last_logprobs` and `entropies`, one number per token, to the turns' traces."""
-        by_turn: dict[int, list[np.ndarray]] = {}
+        by_turn: dict[int, tuple[Turn, list[np.ndarray]]] = {}
         for turns, columns in self._seen:
             ends = np.cumsum([len(turn) for turn in turns])
             parts = np.split(columns.cpu().numpy(), ends[:-1], axis=1)
             for turn, part in zip(turns, parts, strict=True):
-                by_turn.setdefault(id(turn), []).append(part)
-        for key, several in by_turn.items():
+                by_turn.setdefault(id(turn), (turn, []))[1].append(part)
+        for turn, several in by_turn.values():
             logprobs, entropies = np.concatenate(several, axis=1)
-            if len(logprobs) == len(self._turns[key]):  # of sharded updates, only the own part
-                self._turns[key].trace = {"last_logprobs": logprobs, "entropies": entropies}
+            if len(logprobs) == len(turn):  # of sharded updates, only the own part
+                turn.trace = {"last_logprobs": logprobs, "entropies": entropies}
