@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chromium import Browser
-from mrlm.learn.credit.tree_returns import by_state
+from mrlm.learn.credit.returns import by_state
 from mrlm.record.reader import read_run
 from mrlm.viewer.export import export_run
 from viewed import check_clean, check_fits, needs_browser, texts, trained_players

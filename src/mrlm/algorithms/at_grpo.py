@@ -29,7 +29,7 @@ from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.explain import against
 from mrlm.learn.credit.groups import members, trained_turns
-from mrlm.learn.credit.tree_returns import Node, by_state
+from mrlm.learn.credit.returns import Node, by_state
 
 
 @settings

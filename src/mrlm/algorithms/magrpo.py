@@ -44,8 +44,7 @@ from mrlm.learn.credit.groups import (
     members,
     trained_turns,
 )
-from mrlm.learn.credit.team_returns import tree_returns, turn_returns
-from mrlm.learn.credit.tree_returns import forked
+from mrlm.learn.credit.returns import forked, tree_returns, turn_returns
 from mrlm.learn.ops import Aggregation
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]

@@ -56,7 +56,10 @@ def forms(messages: Messages, template: str, parts: bool) -> Iterator[Messages]:
         parts: whether it reads contents as lists of parts only.
     """
     if parts:
-        messages = [_in_parts(message) for message in messages]
+        messages = [
+            {**message, "content": [{"type": "text", "text": message["content"]}]}
+            for message in messages
+        ]
     if not any("tool_calls" in message for message in messages):
         yield messages
         return
@@ -166,10 +169,6 @@ def contains(text: str, part: str) -> bool:
 
 def _with_text(message: dict[str, Any], text: str) -> Any:
     return [{"type": "text", "text": text}] if isinstance(message["content"], list) else text
-
-
-def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 def _null_content(message: dict[str, Any]) -> dict[str, Any]:

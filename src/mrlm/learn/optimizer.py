@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.adam_step import Moments, adam_step, moments_of
+from mrlm.learn.adam import HostAdam, Moments, adam_step, moments_of
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.fast.repeatable import repeatable
-from mrlm.learn.host_moments import HostAdam
 from mrlm.learn.master_weights import MASTER, MasterWeights, decayed
 from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.modes import update_mode

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
+from itertools import compress
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from mrlm.core.types import Turn
 from mrlm.learn import weight_change
 from mrlm.learn.agent_numbers import AgentNumbers, agent_means
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, Totals
 from mrlm.learn.data.samples import FEW, without_gradient
-from mrlm.learn.data.trace import Trace
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.gradient_parts import Gradient, gradient_numbers
 from mrlm.learn.joint_update import ScoringPass
 from mrlm.learn.meter import Key, Mean, Measured, Meter, Number
@@ -24,6 +28,36 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""
+
+
+class Trace:
+    """Log-probs and entropies of one pass over samples, for their turns with a `trace`."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[list[Turn], Tensor]] = []
+
+    @torch.no_grad()
+    def add(self, batch: Batch, outputs: Outputs) -> None:
+        """Adds a batch."""
+        traced = np.array([turn.trace is not None for turn in batch.turns])
+        (indices,) = np.nonzero(traced[batch.host["turn"]])
+        if len(indices):
+            here = to_device(indices, outputs.logprobs.device)
+            columns = torch.stack([outputs.logprobs[here], outputs.entropy[here]]).float()
+            self._seen.append(([*compress(batch.turns, traced)], columns))
+
+    def write(self) -> None:
+        """Writes `last_logprobs` and `entropies`, one number per token, to the turns' traces."""
+        by_turn: dict[int, tuple[Turn, list[np.ndarray]]] = {}
+        for turns, columns in self._seen:
+            ends = np.cumsum([len(turn) for turn in turns])
+            parts = np.split(columns.cpu().numpy(), ends[:-1], axis=1)
+            for turn, part in zip(turns, parts, strict=True):
+                by_turn.setdefault(id(turn), (turn, []))[1].append(part)
+        for turn, several in by_turn.values():
+            logprobs, entropies = np.concatenate(several, axis=1)
+            if len(logprobs) == len(turn):  # of sharded updates, only the own part
+                turn.trace = {"last_logprobs": logprobs, "entropies": entropies}
 
 
 class UpdateMeter:

@@ -29,7 +29,7 @@ COPIES_OF_LOGITS = {True: 3, False: 2}
 """The logits in float32 and their gradient, and in the library's own head their exponentials."""
 OFFLOADED = 1 << 26
 """Weights whose moments are on a device at the same time, if the host keeps them (see
-`learn/host_moments.py`)."""
+`learn/adam.py`)."""
 LEARNING = ("activations", "logits", "casts", "gathered", "moments")
 """Parts that exist only during training."""
 COPIES = "copies"

@@ -286,7 +286,7 @@ def scanned_parts(path: Path, start: int) -> Iterator[Part]:
         try:
             rows = [json.loads(line) for line in data.splitlines()]
             step, evaluation = rows[0]["step"], str(rows[0]["id"]).startswith("eval/")
-            ids = _marks_of(rows)
+            ids = "".join(_mark_of(str(row["id"])) for row in rows)
         except (ValueError, KeyError, IndexError, TypeError):
             break
         if held and path.suffix != ".gz" and (held.step, held.evaluation) == (step, evaluation):
@@ -336,10 +336,6 @@ def _has(path: Path, part: Part) -> bool:
         return bool(row["step"] == part.step)
     except (OSError, EOFError, zlib.error, ValueError, KeyError, IndexError, TypeError):
         return False
-
-
-def _marks_of(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(_mark_of(str(row["id"])) for row in rows)
 
 
 def _mark_of(id: str) -> str:

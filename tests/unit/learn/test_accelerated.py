@@ -21,7 +21,6 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
-from mrlm.learn.data.trace import Trace
 from mrlm.learn.fast import attention
 from mrlm.learn.fast.repeatable import repeatable, strictly
 from mrlm.learn.fast.varlen_attention import (
@@ -37,6 +36,7 @@ from mrlm.learn.mismatch import FirstLook
 from mrlm.learn.optimizer import training_mode
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.update_meter import Trace
 
 EQUAL = ["llama", "llama-tied-biased", "mistral", "qwen2-windows", "qwen3", "gemma", "gemma2",
          "gemma3"]  # fmt: skip
@@ -178,7 +178,7 @@ def offloaded(device: torch.device) -> dict[str, Any]:
     loading its state, against torch's own: largest difference, and where the moments are."""
     from unittest import mock
 
-    from mrlm.learn import host_moments
+    from mrlm.learn import adam as module
 
     make = torch.Generator().manual_seed(3)
     shapes = [(4, 3), (5,), (2, 6)]
@@ -191,12 +191,12 @@ def offloaded(device: torch.device) -> dict[str, Any]:
         return [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.01}]
 
     adam = torch.optim.AdamW(groups(theirs), **how)
-    host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
-    with mock.patch.object(host_moments, "AT_ONCE", 12):
+    host = module.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+    with mock.patch.object(module, "AT_ONCE", 12):
         for number in range(6):
             if number == 3:
                 state = host.state_dict()
-                host = host_moments.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
+                host = module.HostAdam(groups(mine), decoupled_weight_decay=True, **how)
                 host.load_state_dict(state)
             for weight, own in zip(theirs, mine, strict=True):
                 weight.grad = torch.randn(weight.shape, generator=make)

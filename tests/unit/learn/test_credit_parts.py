@@ -27,9 +27,9 @@ from mrlm.learn.credit.baselines import (
 )
 from mrlm.learn.credit.groups import members
 from mrlm.learn.credit.joint_steps import chain, joint_steps, joint_texts, own_texts
+from mrlm.learn.credit.returns import by_state, forked, node_returns
 from mrlm.learn.credit.reward_shaping import shaped
 from mrlm.learn.credit.running_stats import RunningStats, Window
-from mrlm.learn.credit.tree_returns import by_state, forked, node_returns
 from mrlm.learn.credit.user_rollouts import (
     COMPUTED,
     RolloutReader,

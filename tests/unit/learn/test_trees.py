@@ -12,7 +12,7 @@ from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.learn.credit.tree_returns import by_state, node_returns
+from mrlm.learn.credit.returns import by_state, node_returns
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.trainer import Trainer

@@ -27,7 +27,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import run_experiment
 from mrlm.learn.bases.spec import SamplingPlan
-from mrlm.learn.credit.tree_returns import node_returns
+from mrlm.learn.credit.returns import node_returns
 from mrlm.learn.data.samples import samples_of
 from mrlm.planning.plan import arithmetic
 from mrlm.play.sources.play import Play

@@ -285,7 +285,7 @@ class PolicyGradient(Algorithm):
             total = total - self.entropy_coef * bonus.sum()
             parts = parts - self.entropy_coef * bonus.detach()
         tokens = {name: x.detach() for name, x in means.items()}
-        metrics = {name: _token_mean(x, batch) for name, x in tokens.items()}
+        metrics = {name: x.sum() / batch.totals.seen for name, x in tokens.items()}
         return Loss(total, {"policy_loss": policy.detach(), **metrics}, {PART: parts, **tokens})
 
     def _shares(self, like: Tensor, batch: Batch) -> Tensor:
@@ -346,8 +346,3 @@ class PolicyGradient(Algorithm):
             return None
         weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
         return torch.where(to_device(np.array(cut), weights.device)[batch.turn], weights, 1.0)
-
-
-def _token_mean(x: Tensor, batch: Batch) -> Tensor:
-    """This micro-batch's share of the mean over all tokens in `totals.seen`."""
-    return x.sum() / batch.totals.seen

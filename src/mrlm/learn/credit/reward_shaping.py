@@ -9,7 +9,7 @@ from typing import Literal
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
-from mrlm.learn.credit.tree_returns import forked
+from mrlm.learn.credit.returns import forked
 
 Shaping = Literal["none", "quality", "margin"]
 """`quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`. `Q` is the mean reward of

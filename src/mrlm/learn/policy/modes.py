@@ -41,7 +41,9 @@ def update_mode(model: nn.Module, dropout: bool, checkpointing: bool) -> Iterato
                 module.training = True
                 attributes = vars(module)
                 rates += [
-                    (attributes, k, x) for k, x in attributes.items() if "drop" in k and _is_rate(x)
+                    (attributes, name, value)
+                    for name, value in attributes.items()
+                    if "drop" in name and isinstance(value, float) and value > 0
                 ]
         for attributes, name, _ in rates:
             attributes[name] = 0.0
@@ -50,7 +52,3 @@ def update_mode(model: nn.Module, dropout: bool, checkpointing: bool) -> Iterato
         finally:
             for attributes, name, rate in rates:
                 attributes[name] = rate
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, float) and value > 0
