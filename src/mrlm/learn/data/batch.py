@@ -277,6 +277,7 @@ def pack(
         agents=list(agents),
         totals=totals or Totals.of(samples),
         host={name: flat[name] for name in HOST},
+        reference=None,
         **tensors,
         **floats,
     )
