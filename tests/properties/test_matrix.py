@@ -37,6 +37,7 @@ ONE_TURN = {"at_grpo"}
 REPLAYED = {"c3", "ccpo", "sharp"}
 """Those that need replays of episodes, which a loop of one's own does not play."""
 SETTINGS: dict[str, dict[str, Any]] = {
+    "distill": {"reward_weight": 0.5},
     "vdn": {"mode": "vdac"},  # the other modes credit with what the critic has learned since
     "qmix": {"mode": "vdac"},
     "cory": {"swap_freq": None, "kl_coef": 0.0},

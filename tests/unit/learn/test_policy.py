@@ -212,10 +212,10 @@ def test_every_id_that_ends_a_completion(model: Any, tokenizer: Any) -> None:
         policy.tokenizer.eos_token_id = own
         policy.model.generation_config.eos_token_id = generated
         policy.other_ends = frozenset(others)
-        assert policy.eos_ids == found
+        assert policy.eos_ids == {*found, 2}  # <|im_end|>, with which the template ends a message
     policy.model.generation_config = None
     policy.tokenizer.eos_token_id = 7
-    assert policy.eos_ids == {7}
+    assert policy.eos_ids == {2, 7}
 
 
 def test_where_two_exact_ways_differ_by_hundredths(model: Any, tokenizer: Any) -> None:
