@@ -444,7 +444,7 @@ def test_weights_change_while_nobody_speaks() -> None:
             ("--policy", "a=x", "--weights-from", "none"),
             "--weights-from none: this folder does not exist",
         ),
-        (("--policy", "a=x", "--policies-of", "x.yaml"), "not both"),
+        (("--policy", "a=x", "--policies-of", "x.yaml"), "give one of them"),
     ],
 )
 def test_options_that_cannot_be(words: tuple[str, ...], said: str, run: Mrlm) -> None:

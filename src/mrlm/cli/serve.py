@@ -73,7 +73,7 @@ def serve(
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
     hub = open_hub(
-        policy, policies_of, team, take_weights, weights_from, device, dtype, engine_timeout
+        policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout, team
     )
     _run(settings, hub, http_port, grace)
 
@@ -170,12 +170,12 @@ def _token(token: str | None, variable: str | None) -> str | None:
 def open_hub(
     named: list[str] | None,
     of: Path | None,
-    team: Path | None,
     take_weights: bool,
     weights_from: Path | None,
     device: str,
     dtype: str,
     timeout: float,
+    team: Path | None = None,
 ) -> PolicyHub | None:
     """The hub of the policies to serve; `None` for none.
 
@@ -185,7 +185,7 @@ def open_hub(
     if not named and of is None and team is None:
         return None
     if bool(named) + (of is not None) + (team is not None) > 1:
-        raise ConfigError("give one of --policy, --policies-of and --team")
+        raise ConfigError("--policy, --policies-of and --team exclude each other; give one of them")
     if weights_from is not None and not weights_from.is_dir():
         raise ConfigError(f"--weights-from {weights_from}: this folder does not exist")
     import torch
