@@ -28,12 +28,14 @@ def app_play(
     timeout: float = 20.0,
     rows: Any = ROWS,
     max_new_tokens: int = 16,
+    engine: Any = None,
     **settings: Any,
 ) -> Play:
     world = AppEnvironment(app, rows, reward, agents, **settings)
     spec = EnvironmentSpec("app", world, world.spawn, AppWorkflow(), timeout=timeout)
     settings_of = seats(tokenizer, *agents, max_new_tokens=max_new_tokens)
-    return Play([spec], settings_of, {"policy": ScriptedEngine(script, tokenizer)}, group_size, 0)
+    engine = engine or ScriptedEngine(script, tokenizer)
+    return Play([spec], settings_of, {"policy": engine}, group_size, 0)
 
 
 def app_episodes(tokenizer: Any, app: Any = None, reward: Any = None, **more: Any) -> list[Episode]:

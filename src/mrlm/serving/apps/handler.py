@@ -16,7 +16,7 @@ from mrlm.core.errors import DataError, RewardError
 from mrlm.core.types import Completion, Turn
 from mrlm.play.engine import Request
 from mrlm.play.episode_runner import EpisodeRunner
-from mrlm.serving.apps.session import CURRENT, TURNS, AppSession, Speaker, forget
+from mrlm.serving.apps.session import CURRENT, ENDED, TURNS, AppSession, Speaker
 from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.openai_fields import JSON, Fields
@@ -112,9 +112,11 @@ class AppHandler(OpenAIHandler):
             session.responses[head["id"]] = turns
             return result, turns
 
-        result, turns = await on_loop(session.loop, session.answered(key, again, answer))
-        if await request.is_disconnected():
-            forget(turns)
+        job = session.answered(key, again, answer)
+        if asyncio.get_running_loop() is session.loop:
+            result = await job
+        else:
+            result = await _while_connected(request, on_loop(session.loop, job))
         return _streamed(result) if isinstance(result, list) else result
 
     async def reward(self, body: JSON, request: Any) -> JSON:
@@ -150,7 +152,7 @@ class AppHandler(OpenAIHandler):
         if session is not None:
             return session
         if name.isdecimal() and len(name) < 20 and 0 < int(name) <= self._opened:
-            raise Refusal("gone", "this episode has ended; an app calls agents while it runs")
+            raise Refusal("gone", ENDED)
         raise Refusal("unknown", f"episode {name[:100]!r} does not exist")
 
     def _check_token(self, request: Any) -> None:
@@ -170,6 +172,24 @@ def _identity(body: JSON, request: Any) -> tuple[Any, bool]:
     digest = hashlib.blake2b(json.dumps(body, sort_keys=True).encode()).digest()
     again = headers.get("x-stainless-retry-count", "0") != "0"
     return (request.url.path, digest), again
+
+
+async def _while_connected(request: Any, job: Coroutine[Any, Any, T]) -> T:
+    """The result of an answer, which is cancelled when the client closes its connection."""
+
+    async def closed() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = answer, end = asyncio.ensure_future(job), asyncio.ensure_future(closed())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if end.done() and not answer.done():
+            raise Refusal("gone", "the client has closed its connection")
+        return answer.result()
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _streamed(parts: Sequence[bytes]) -> AsyncIterator[bytes]:

@@ -42,12 +42,7 @@ def note(sentence: str) -> None:
 
 Answer = tuple[Any, list[Turn]]
 """The answer that a client gets, and the turns that it was made of."""
-
-
-def forget(turns: Sequence[Turn]) -> None:
-    """Make turns that no client has read context, which is not trained on."""
-    for turn in turns:
-        turn.trained = False
+ENDED = "this episode has ended; an app calls agents while it runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +216,9 @@ class AppSession:
 
     async def answered(
         self, key: Any, again: bool, answer: Callable[[], Coroutine[Any, Any, Answer]]
-    ) -> Answer:
-        """The answer of a call and its turns; for a repeated call, those of the first attempt. An
-        answer that is not awaited any more is no turn to train on."""
+    ) -> Any:
+        """The answer of a call; for a repeated call, that of the first attempt. An answer that is
+        not awaited any more is no turn to train on."""
         attempts = self._answers.setdefault(key, [])
         if not (again and attempts):
             attempts.append(self.loop.create_task(self._counted(answer())))
@@ -233,16 +228,19 @@ class AppSession:
         try:
             result, turns = await asyncio.shield(task)
         except asyncio.CancelledError:
+            if task.cancelled():
+                raise Refusal("gone", ENDED) from None
             self._lost.add(task)
             task.add_done_callback(self._forgotten)
             raise
         for turn in turns:
             turn.trained = self.env.agents[turn.agent].settings.trained
-        return result, turns
+        return result
 
     def _forgotten(self, task: asyncio.Task[Answer]) -> None:
         if not task.cancelled() and task.exception() is None and task in self._lost:
-            forget(task.result()[1])
+            for turn in task.result()[1]:
+                turn.trained = False
 
     async def _counted(self, answer: Coroutine[Any, Any, Answer]) -> Answer:
         self.open += 1

@@ -39,6 +39,9 @@ class HttpServer:
                 f"port {port} of {host} cannot be opened: {error.strerror}; choose another with "
                 "--http-port"
             ) from error
+        # asyncio sets this only for sockets that name their protocol; without it the body of an
+        # answer waits up to 40 ms for the client's acknowledgement of its head
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         self.url: str = f"http{'s' if cert else ''}://{host_and_port(host, self.port)}"
         settings = uvicorn.Config(
