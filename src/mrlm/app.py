@@ -45,7 +45,7 @@ def base_url(agent: str | None = None) -> str:
         EpisodeError: no episode of an app is running here.
     """
     session = _session()
-    return f"{handler().url}/e/{session.id}{f'/{agent}' if agent else ''}/v1"
+    return f"{handler().server.url}/e/{session.id}{f'/{agent}' if agent else ''}/v1"
 
 
 def api_key() -> str:

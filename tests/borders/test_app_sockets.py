@@ -233,10 +233,8 @@ def test_nothing_is_left_of_clients_that_vanish(
         return 1.0
 
     def left() -> dict[str, int]:
-        server = handler()._server
-        assert server is not None
         gc.collect()
-        state = server._server.server_state
+        state = handler().server._server.server_state
         sessions = sum(type(thing) is AppSession for thing in gc.get_objects())
         counts = {"threads": threading.active_count(), "tasks": len(state.tasks)}
         counts |= {"connections": len(state.connections), "held": handler()._held}

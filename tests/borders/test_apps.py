@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +21,8 @@ from mrlm import Message, Reward, StepResult
 from mrlm.core.errors import ConfigError
 from mrlm.environments.app import AppEnvironment
 from mrlm.play.failure_log import AllFailedError
+from mrlm.sandbox import opening, tiers
+from mrlm.sandbox.tiers import python
 from mrlm.serving.apps.handler import handler
 
 TITLE = "Apps that call an OpenAI client"
@@ -371,7 +375,9 @@ def test_a_workflow_beside_an_app_is_refused() -> None:
         ({"app": two, "command": ["true"]}, "one of them"),
         ({"app": lambda: 0}, "app(row)"),
         ({"app": two, "reward": lambda row: 0}, "reward(row, result)"),
-        ({"app": two, "variables": {"A": "1"}}, "variables are for a command"),
+        ({"app": two, "variables": {"A": "1"}}, "variables is for a command"),
+        ({"app": two, "sandbox": True}, "sandbox is for a command"),
+        ({"command": ["node"], "sandbox": ["/nowhere"]}, "/nowhere does not exist"),
         ({"app": two, "instances": "coder"}, "'coder' is none of the agents agent"),
     ],
 )
@@ -476,3 +482,88 @@ def test_a_recursive_app_learns_to_spawn_less_when_calls_cost(tmp_path: Path) ->
     )
     calls = [row["turns/mean"] for row in trainer.train().history]
     assert min(calls[:3]) > 10 and max(calls[-3:]) < 4
+
+
+ESCAPES = """
+import json, os, socket, sys, urllib.request
+json.loads(sys.stdin.readline())
+result = {"keys": [name for name in os.environ if "SECRET" in name], "outside": [], "inside": True}
+for path in (sys.argv[1], "/etc/passwd", "/root", "/home", "/proc/1/root/etc/passwd"):
+    try:
+        os.listdir(path) if os.path.isdir(path) else open(path).read()
+        result["outside"].append(path)
+    except OSError:
+        pass
+for process in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        held = open(f"/proc/{process}/environ", "rb").read()
+    except OSError:
+        continue
+    result["keys"] += [process] * (b"SECRET" in held)
+try:
+    open(os.path.join(os.path.dirname(__file__), "written"), "w")
+    result["outside"].append("written")
+except OSError:
+    pass
+for port in (int(sys.argv[2]), 22):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+        result["outside"].append(port)
+    except OSError:
+        pass
+open("/tmp/note", "w").write("x")
+body = {"model": "coder", "messages": [{"role": "user", "content": "Hi"}]}
+head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "text/json"}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+sent = urllib.request.Request(url, json.dumps(body).encode(), head)
+result["text"] = json.load(urllib.request.urlopen(sent))["choices"][0]["message"]["content"]
+print(json.dumps(result))
+"""
+
+
+def test_a_program_in_the_sandbox_reaches_its_episode_and_nothing_else(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", "x")
+    (tmp_path / "app").mkdir()
+    file, secret = tmp_path / "app" / "solve.py", tmp_path / "secret"
+    file.write_text(ESCAPES)
+    secret.write_text("x")
+    results: list[Any] = []
+
+    def score(row: Any, result: Any) -> float:
+        results.append(result)
+        return 1.0
+
+    keys = {"SECRET_KEY": "x"}  # of another process, which /proc shows
+    sleeper = subprocess.Popen(["sleep", "600"], env=keys)
+    with sleeper, socket.create_server(("127.0.0.1", 0)) as other:
+        command = [python(), str(file), str(secret), str(other.getsockname()[1])]
+        for sandbox in (False, [str(file.parent)]):
+            episodes = app_episodes(tokenizer, None, score, command=command, sandbox=sandbox)
+            assert len(episodes[0].rollouts["coder"].turns) == 1
+        sleeper.kill()
+    free, isolated = results
+    assert isolated == {"keys": [], "outside": [], "inside": True, "text": "yes"}
+    assert free["keys"] and str(secret) in free["outside"] and len(free["outside"]) > 3
+    assert not handler().sessions
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (["/nowhere/node", "app.js"], "cannot be started in the sandbox"),
+        (["sh", "-c", "exit 3"], "ended with 3"),
+    ],
+)
+def test_a_program_that_fails_in_the_sandbox(tokenizer: Any, command: Any, text: str) -> None:
+    with pytest.raises(AllFailedError) as error:
+        app_episodes(tokenizer, command=command, sandbox=True)
+    assert text in str(error.value)
+
+
+def test_without_bubblewrap_a_sandbox_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_opened", {})
+    monkeypatch.setattr(tiers.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ConfigError, match=r"apt-get install bubblewrap.*or remove `sandbox`"):
+        AppEnvironment(dataset=ROWS, command=["true"], sandbox=True)

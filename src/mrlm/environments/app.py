@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from mrlm.core.types import JSON, Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names
 from mrlm.environments.shared.scoring import RewardCalls, user_function
+from mrlm.sandbox.opening import FIX, open_sandbox
+from mrlm.sandbox.types import SandboxUnavailableError
 
 NO_REWARD = (
     "the app has no reward, so the episode failed: return a number (or agent -> number) from "
@@ -40,6 +43,9 @@ class AppEnvironment(RowTasks, Environment):
         agent_of: rule for the agent of a call, system prompt -> name, or `module:function`; by
             default the name of the model, and of one agent alone any model.
         variables: environment variables of `command`, which gets no others but `PATH` and the like.
+        sandbox: run `command` with files, processes and a network of its own (bubblewrap), which
+            has the address of its episode only: `True`, or a list of files and folders that it may
+            read besides the system's programs.
         rewards: how `reward` is called, as in the environment `reward`.
         eval_dataset: held-out rows; a tenth of `dataset` when `None`.
         split, columns, on_bad_row: settings of rows, see `RowTable`.
@@ -63,6 +69,7 @@ class AppEnvironment(RowTasks, Environment):
         instances: Sequence[str] | Mapping[str, str] | str = (),
         agent_of: Any = None,
         variables: Mapping[str, str] | None = None,
+        sandbox: Sequence[str] | bool = False,
         rewards: Mapping[str, Any] | None = None,
         eval_dataset: Any = None,
         split: str | None = None,
@@ -74,12 +81,14 @@ class AppEnvironment(RowTasks, Environment):
             raise ConfigError("environment app: give app (module:function) or command, one of them")
         if dataset is None:
             raise ConfigError("environment app: dataset is missing; an episode is played for a row")
-        if variables and command is None:
-            raise ConfigError("environment app: variables are for a command; remove them")
+        for name, value in (("variables", variables), ("sandbox", sandbox)):
+            if value and command is None:
+                raise ConfigError(f"environment app: {name} is for a command; remove it")
         self.agents: tuple[str, ...] = agent_names(agents)
         self.instances: dict[str, str | None] = _instances(instances, self.agents)
         self.command: list[str] = [command] if isinstance(command, str) else list(command or ())
         self.variables: dict[str, str] = {k: str(v) for k, v in (variables or {}).items()}
+        self.sandbox: list[str] | None = _readable(sandbox)
         with app_variables():  # clients are often made where a module is imported
             self.app: Callable[..., Any] | None = _function(app, "app", 1)
             self._reward = _function(reward, "reward", 2)
@@ -153,6 +162,24 @@ class AppEnvironment(RowTasks, Environment):
             agent: Reward(shared + alone.get(agent, 0.0), known=bool(team) or agent in alone)
             for agent in spoke
         }
+
+
+def _readable(setting: Sequence[str] | bool) -> list[str] | None:
+    """The files and folders that a sandbox shows; `None` without one."""
+    if setting is False:
+        return None
+    paths = [setting] if isinstance(setting, str) else [] if setting is True else [*setting]
+    for path in paths:
+        if not os.path.exists(path):
+            raise ConfigError(f"sandbox: {path} does not exist; it lists what a command may read")
+    try:
+        open_sandbox("bubblewrap")
+    except SandboxUnavailableError as error:
+        raise SandboxUnavailableError(
+            f"sandbox: a command is isolated by bubblewrap only, which does not work here. {FIX}; "
+            "or remove `sandbox`"
+        ) from error
+    return paths
 
 
 def _is_reward(value: Any) -> bool:

@@ -67,7 +67,7 @@ class Tier:
         """Program and arguments that start the harness, whose text and control socket are the
         descriptors `source` and `control`; fails if a requirement of this tier is missing."""
         inside = [python(), "-s", "-S", "-B", "-X", "utf8", "-c", BOOT, str(source), str(control)]
-        return [*_bubblewrap(), *inside] if self.namespaces else inside
+        return [*_bubblewrap(), "--cap-add", "ALL", *inside] if self.namespaces else inside
 
 
 TIER_A = Tier("A", "bubblewrap", namespaces=True)
@@ -159,7 +159,19 @@ def _trees_of(interpreter: str) -> list[str]:
     return sorted(folder for folder in places if folder not in ("/", "/usr"))
 
 
-def _bubblewrap() -> Sequence[str]:
+def confined(command: Sequence[str], readable: Sequence[str]) -> list[str]:
+    """A command with files, processes and a network of its own: it reads the system's programs and
+    the files and folders `readable`, and writes into an empty `/tmp`. What it uses is not limited.
+    Raises `SandboxUnavailableError`: bubblewrap is not installed."""
+    trees = [os.path.abspath(path) for path in readable]
+    binds = [word for tree in trees for word in ("--ro-bind", tree, tree)]
+    here = os.getcwd()
+    inside = any(os.path.commonpath([here, tree]) == tree for tree in trees)
+    folder = ["--chdir", here] if inside else []
+    return [*_bubblewrap(binds), "--die-with-parent", *folder, "--", *command]
+
+
+def _bubblewrap(binds: Sequence[str] = ()) -> Sequence[str]:
     program = shutil.which(
         "bwrap", path="/usr/bin:/bin:/usr/local/bin:" + os.environ.get("PATH", "")
     )
@@ -180,9 +192,9 @@ def _bubblewrap() -> Sequence[str]:
         system += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     return [
         program, *system,
-        "--proc", "/proc", *_devices(), "--tmpfs", "/tmp", "--remount-ro", "/",
+        "--proc", "/proc", *_devices(), "--tmpfs", "/tmp", *binds, "--remount-ro", "/",
         "--unshare-all", "--unshare-user", "--as-pid-1", "--new-session", "--hostname", "sandbox",
-        "--cap-add", "ALL", "--chdir", "/tmp",
+        "--chdir", "/tmp",
     ]  # fmt: skip
 
 

@@ -17,12 +17,14 @@ from mrlm.core.types import Completion, Turn
 from mrlm.play.engine import Request
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.serving.apps.session import CURRENT, ENDED, TURNS, AppSession, Speaker
-from mrlm.serving.policies.admission import Refusal
+from mrlm.serving.policies.admission import AdmissionLimits, Refusal
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.openai_fields import JSON, Fields
 from mrlm.serving.policies.openai_http import OpenAIHandler, Route
 
 T = TypeVar("T")
+MOST = 4096
+"""Open connections: those of all episodes come from one address."""
 
 
 class Inline:
@@ -47,22 +49,20 @@ class AppHandler(OpenAIHandler):
     its end is refused with 410."""
 
     def __init__(self) -> None:
-        super().__init__(Inline())  # type: ignore[arg-type]
+        limits = AdmissionLimits(connections=MOST, per_address=MOST)
+        super().__init__(Inline(), limits=limits)  # type: ignore[arg-type]
         self.sessions: dict[str, AppSession] = {}
         self._opened = 0
-        self._server: HttpServer | None = None
 
     @functools.cached_property
     def asgi(self) -> Any:
         """The application, for transports without a socket."""
         return self.app()
 
-    @property
-    def url(self) -> str:
-        """The address on which it listens, on this machine only, from the first use on."""
-        if self._server is None:
-            self._server = HttpServer(self).start()
-        return self._server.url
+    @functools.cached_property
+    def server(self) -> HttpServer:
+        """Listens on this machine only, from the first use on."""
+        return HttpServer(self).start()
 
     def routes(self) -> dict[tuple[str, str], Route]:
         table: dict[tuple[str, str], Route] = {("POST", "/e/{episode}/reward"): self.reward}

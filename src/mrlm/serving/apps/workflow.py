@@ -8,7 +8,8 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,23 @@ from mrlm.core.types import JSON, Task
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow
+from mrlm.sandbox.tiers import confined, python
 from mrlm.serving.apps.clients import route_clients
 from mrlm.serving.apps.handler import handler
 from mrlm.serving.apps.session import AppSession
 
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TMPDIR", "TZ", "SYSTEMROOT")
 """Variables that a program gets besides those that it is given."""
+INSIDE = 8000
+"""Port in a sandbox."""
+STARTER = (
+    "import os,socket as s,sys\n"
+    f"door=s.create_server(('127.0.0.1',{INSIDE}),backlog=256)\n"
+    "s.send_fds(s.socket(fileno=int(sys.argv[1])),[b'.'],[door.fileno()])\n"
+    "try: os.execvp(sys.argv[2],sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'{sys.argv[2]} cannot be started in the sandbox: {error}')"
+)
+"""Opens the port in the network of a sandbox, sends it out, and becomes the program."""
 SHOWN = 2000
 """Characters of a program's errors in messages."""
 
@@ -53,7 +65,7 @@ class AppWorkflow(Workflow):
             Exception: whatever it raises.
         """
         if world.command:
-            job = _run_program(session, world.command, world.variables, world.row)
+            job = _run_program(session, world)
         else:
             route_clients()
             job = _called(world.app, world.row)
@@ -100,34 +112,50 @@ async def _called(app: Callable[..., Any], row: JSON) -> Any:
     return await result if isinstance(result, Awaitable) else result
 
 
-async def _run_program(
-    session: AppSession, command: list[str], variables: Mapping[str, str], row: JSON
-) -> Any:
+async def _run_program(session: AppSession, world: Any) -> Any:
     """The output of a program that reads the row as JSON: the JSON of its last line, or its text.
 
     Raises:
         EpisodeError: it cannot be started, or ends with an error.
     """
-    url = f"{handler().url}/e/{session.id}"
+    command, server = world.command, handler().server
+    address = server.url if world.sandbox is None else f"http://127.0.0.1:{INSIDE}"
+    url = f"{address}/e/{session.id}"
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    address = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": session.key}
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env={**kept, **variables, **address, "MRLM_REWARD_URL": f"{url}/reward"},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise EpisodeError(f"command {command[0]!r} cannot be started: {error}") from error
-    try:
-        output, errors = await process.communicate(json.dumps(row, default=str).encode())
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # what it has started ends with it
-            os.killpg(process.pid, signal.SIGKILL)
+    if world.sandbox is not None:
+        kept |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
+    variables = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": session.key}
+    variables |= {"MRLM_REWARD_URL": f"{url}/reward"}
+    pipe, (door, theirs) = asyncio.subprocess.PIPE, socket.socketpair()
+    words, end = command, None
+    if world.sandbox is not None:
+        words = confined([python(), "-c", STARTER, str(theirs.fileno()), *command], world.sandbox)
+    with door, theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env={**kept, **world.variables, **variables},
+                start_new_session=True,
+                pass_fds=[] if world.sandbox is None else [theirs.fileno()],
+            )
+        except OSError as error:
+            raise EpisodeError(f"command {command[0]!r} cannot be started: {error}") from error
+        theirs.close()
+        try:
+            if world.sandbox is not None:
+                _, sent, *_ = await asyncio.to_thread(socket.recv_fds, door, 1, 1)
+                # none, of a sandbox that did not start: its errors say why
+                end = await server.listen(socket.socket(fileno=sent[0])) if sent else None
+            data = json.dumps(world.row, default=str).encode()
+            output, errors = await process.communicate(data)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what it has started ends with it
+                os.killpg(process.pid, signal.SIGKILL)
+            if end is not None:
+                end()
     if process.returncode:
         text = errors.decode(errors="replace").strip()[-SHOWN:] or "it wrote no error"
         raise EpisodeError(f"command {command[0]!r} ended with {process.returncode}: {text}")

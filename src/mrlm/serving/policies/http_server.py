@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mrlm.core.addresses import host_and_port
@@ -67,6 +70,17 @@ class HttpServer:
     def start(self) -> HttpServer:
         self._thread.start()
         return self
+
+    async def listen(self, door: socket.socket) -> Callable[[], None]:
+        """Listen on another socket, too; the result ends that."""
+        while not self._server.started:
+            await asyncio.sleep(0.001)
+        server, config = self._server, self._server.config
+        parts = {"server_state": server.server_state, "app_state": server.lifespan.state}
+        loop = server.servers[0].get_loop()
+        made = loop.create_server(partial(config.http_protocol_class, config, **parts), sock=door)
+        listening = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, loop))
+        return lambda: loop.call_soon_threadsafe(listening.close) and None
 
     def stop(self) -> None:
         """Wait some seconds for pending answers, then close."""
