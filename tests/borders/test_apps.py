@@ -253,6 +253,16 @@ async def mrlm_client(model: str, **more: Any) -> None:
     await there.chat.completions.create(model=model, messages=messages, **more)
 
 
+async def responds(row: Any) -> float:
+    await AsyncOpenAI().responses.create(model="coder", input="Hi")
+    return 1.0
+
+
+async def embeds(row: Any) -> float:
+    await AsyncOpenAI().embeddings.create(model="any", input="Hi")
+    return 1.0
+
+
 async def required(row: Any) -> float:
     await mrlm_client("coder", response_format={"type": "json_object"})
     return 1.0
@@ -274,6 +284,8 @@ async def blocked(row: Any) -> float:
         (unknown, None, ["'gpt-9' does not exist", "planner, coder"]),
         (required, None, ["response_format is not supported"]),
         (blocked, None, ["use AsyncOpenAI"]),
+        (responds, None, ["responses is not served", 'set_default_openai_api("chat_completions")']),
+        (embeds, None, ["embeddings is not served to apps", "names its base_url"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -284,6 +296,40 @@ def test_failures_are_of_their_episode(
         app_episodes(tokenizer, app, reward, timeout=0.3 if app is hangs else 20.0)
     for text in texts:
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_other_clients_are_untouched(
+    tokenizer: Any, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another program wraps the same transports meanwhile."""
+    import httpx2
+
+    kinds = (
+        (httpx2.AsyncHTTPTransport, "handle_async_request"),
+        (httpx2.HTTPTransport, "handle_request"),
+    )
+    before = [getattr(*kind) for kind in kinds]
+
+    async def app(row: Any) -> float:
+        during = [getattr(*kind) for kind in kinds]
+        assert not set(before) & set(during)
+        url = mrlm.app.base_url().partition("/e/")[0]
+        async with httpx2.AsyncClient() as other:
+            assert (await other.get(f"{url}/nothing")).status_code == 404
+        await chat("coder", "Hi")
+        if again:
+            monkeypatch.setattr(*kinds[0], lambda *words: during[0](*words))
+        return 1.0
+
+    (episode,) = app_episodes(tokenizer, app)
+    assert len(episode.rollouts["coder"].turns) == 1
+    assert [getattr(*kind) is original for kind, original in zip(kinds, before, strict=True)] == [
+        not again,
+        True,
+    ]
+    monkeypatch.undo()
+    setattr(*kinds[0], before[0])
 
 
 def test_clients_that_vanish_retry_and_come_late(tokenizer: Any) -> None:

@@ -15,6 +15,7 @@ import mrlm
 import mrlm.app
 import three_agents
 from app_play import ROWS
+from mrlm.play.failure_log import AllFailedError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Ask = Callable[[str, str], Awaitable[str]]
@@ -108,3 +109,11 @@ def test_losses_are_those_of_the_openai_client(library: Callable[[], Ask], tmp_p
     pytest.importorskip("llama_index.llms.openai_like" if module == "llama_index" else module)
     result = losses(app_of(library()), tmp_path / "one")
     assert result == plain(tmp_path / "two") and result[0][0]
+
+
+def test_the_default_of_the_agents_sdk_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    sdk = pytest.importorskip("agents")
+    app = app_of(agents())
+    sdk.set_default_openai_api("responses")
+    with pytest.raises(AllFailedError, match=r'set_default_openai_api\("chat_completions"\)'):
+        losses(app, tmp_path)

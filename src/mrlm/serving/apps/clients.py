@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,26 +19,36 @@ from mrlm.serving.apps.session import CURRENT, AppSession, note
 
 LIBRARIES = ("httpx", "httpx2")
 """HTTP libraries of OpenAI clients."""
-_routed: set[str] = set()
+CALLED = ("/chat/completions", "/responses")
 _HOST = APP.removeprefix("http://").partition("/")[0]
+_lock = threading.Lock()
+_undo: list[Callable[[], None]] = []
+_running: int = 0
 
 
-def route_clients() -> None:
-    """Route the calls of agents by the HTTP libraries that are installed; other calls are made as
-    before."""
-    for name in LIBRARIES:
-        if find_spec(name) is not None:
-            _route(importlib.import_module(name))
+@contextmanager
+def routed_clients() -> Iterator[None]:
+    """Route the calls of agents by the HTTP libraries that are installed, as long as one of these
+    blocks lasts; other calls are made as before."""
+    global _running
+    with _lock:
+        _running += 1
+        if _running == 1:
+            installed = (name for name in LIBRARIES if find_spec(name) is not None)
+            _undo[:] = [_route(importlib.import_module(name)) for name in installed]
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            for undo in () if _running else _undo:
+                undo()
 
 
-def _route(library: Any) -> None:
-    if library.__name__ in _routed:
-        return
-    _routed.add(library.__name__)
-    send, send_sync = (
-        library.AsyncHTTPTransport.handle_async_request,
-        library.HTTPTransport.handle_request,
-    )
+def _route(library: Any) -> Callable[[], None]:
+    """Wrap the transports of a library; the result unwraps those that nobody has wrapped again."""
+    there, there_sync = library.AsyncHTTPTransport, library.HTTPTransport
+    send, send_sync = there.handle_async_request, there_sync.handle_request
 
     async def handle_async_request(self: Any, request: Any) -> Any:
         session = _session_of(request)
@@ -47,8 +60,15 @@ def _route(library: Any) -> None:
         session = _session_of(request)
         return send_sync(self, request) if session is None else _wait(library, session, request)
 
-    library.AsyncHTTPTransport.handle_async_request = handle_async_request
-    library.HTTPTransport.handle_request = handle_request
+    there.handle_async_request, there_sync.handle_request = handle_async_request, handle_request
+
+    def undo() -> None:
+        if there.handle_async_request is handle_async_request:
+            there.handle_async_request = send
+        if there_sync.handle_request is handle_request:
+            there_sync.handle_request = send_sync
+
+    return undo
 
 
 def _session_of(request: Any) -> AppSession | None:
@@ -64,7 +84,7 @@ def _session_of(request: Any) -> AppSession | None:
             )
         return session
     path = request.url.path  # below /e/ it is an address that names the episode itself
-    if session is None or path.startswith("/e/") or not path.endswith("/chat/completions"):
+    if session is None or path.startswith("/e/") or not path.endswith(CALLED):
         return None
     try:
         model = json.loads(request.content).get("model")

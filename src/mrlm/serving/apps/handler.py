@@ -23,6 +23,11 @@ from mrlm.serving.policies.openai_fields import JSON, Fields
 from mrlm.serving.policies.openai_http import OpenAIHandler, Route
 
 T = TypeVar("T")
+HINT = (
+    "agents are called by chat/completions (in the OpenAI Agents SDK: "
+    'set_default_openai_api("chat_completions")); a client that should reach another server names '
+    "its base_url"
+)
 MOST = 4096
 """Open connections: those of all episodes come from one address."""
 
@@ -69,6 +74,7 @@ class AppHandler(OpenAIHandler):
         for stem in ("/e/{episode}/v1", "/e/{episode}/{agent}/v1"):
             table["POST", f"{stem}/chat/completions"] = self.chat
             table["GET", f"{stem}/models"] = self.models
+            table["POST", f"{stem}/{{what:path}}"] = self.other
         return table
 
     @contextmanager
@@ -118,6 +124,10 @@ class AppHandler(OpenAIHandler):
         else:
             result = await _while_connected(request, on_loop(session.loop, job))
         return _streamed(result) if isinstance(result, list) else result
+
+    async def other(self, body: JSON, request: Any) -> JSON:
+        what = request.path_params["what"]
+        raise Refusal("bad", f"{what[:100]} is not served to apps: {HINT}")
 
     async def reward(self, body: JSON, request: Any) -> JSON:
         """A reward for an agent (its last turn, or the one that `turn` names) or the team."""

@@ -21,7 +21,7 @@ from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow
 from mrlm.sandbox.tiers import confined, python
-from mrlm.serving.apps.clients import route_clients
+from mrlm.serving.apps.clients import routed_clients
 from mrlm.serving.apps.handler import handler
 from mrlm.serving.apps.session import AppSession
 
@@ -64,12 +64,13 @@ class AppWorkflow(Workflow):
             EpisodeError: it makes no call for `timeout` seconds, or the program fails.
             Exception: whatever it raises.
         """
-        if world.command:
-            job = _run_program(session, world)
-        else:
-            route_clients()
-            job = _called(world.app, world.row)
-        with app_variables() if not world.command else contextlib.nullcontext():
+        with contextlib.ExitStack() as scope:
+            if world.command:
+                job = _run_program(session, world)
+            else:
+                scope.enter_context(routed_clients())
+                scope.enter_context(app_variables())
+                job = _called(world.app, world.row)
             app = asyncio.ensure_future(job)
             try:
                 await _watch(app, session, timeout)
