@@ -548,7 +548,6 @@ for process in filter(str.isdigit, os.listdir("/proc")):
     result["keys"] += [process] * (b"SECRET" in held)
 try:
     open(os.path.join(os.path.dirname(__file__), "written"), "w")
-    result["outside"].append("written")
 except OSError:
     pass
 for port in (int(sys.argv[2]), 22):
@@ -571,6 +570,7 @@ def test_a_program_in_the_sandbox_reaches_its_episode_and_nothing_else(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "app").mkdir()
     file, secret = tmp_path / "app" / "solve.py", tmp_path / "secret"
     file.write_text(ESCAPES)
@@ -584,14 +584,16 @@ def test_a_program_in_the_sandbox_reaches_its_episode_and_nothing_else(
     keys = {"SECRET_KEY": "x"}  # of another process, which /proc shows
     sleeper = subprocess.Popen(["sleep", "600"], env=keys)
     with sleeper, socket.create_server(("127.0.0.1", 0)) as other:
-        command = [python(), str(file), str(secret), str(other.getsockname()[1])]
-        for sandbox in (False, [str(file.parent)]):
+        command = [python(), "app/solve.py", str(secret), str(other.getsockname()[1])]
+        for sandbox in (False, ["app/solve.py"]):
             episodes = app_episodes(tokenizer, None, score, command=command, sandbox=sandbox)
             assert len(episodes[0].rollouts["coder"].turns) == 1
+            assert (file.parent / "written").exists() is not bool(sandbox)
+            (file.parent / "written").unlink(missing_ok=True)
         sleeper.kill()
     free, isolated = results
     assert isolated == {"keys": [], "outside": [], "inside": True, "text": "yes"}
-    assert free["keys"] and str(secret) in free["outside"] and len(free["outside"]) > 3
+    assert free["keys"] and str(secret) in free["outside"] and len(free["outside"]) > 2
     assert not handler().sessions
 
 

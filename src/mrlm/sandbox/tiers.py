@@ -166,8 +166,8 @@ def confined(command: Sequence[str], readable: Sequence[str]) -> list[str]:
     trees = [os.path.abspath(path) for path in readable]
     binds = [word for tree in trees for word in ("--ro-bind", tree, tree)]
     here = os.getcwd()
-    inside = any(os.path.commonpath([here, tree]) == tree for tree in trees)
-    folder = ["--chdir", here] if inside else []
+    there = any(os.path.commonpath([here, tree]) in (here, tree) for tree in trees)
+    folder = ["--chdir", here] if there else []
     return [*_bubblewrap(binds), "--die-with-parent", *folder, "--", *command]
 
 
