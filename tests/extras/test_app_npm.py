@@ -50,7 +50,12 @@ def program(tmp_path: Path) -> Path:
 def losses(folder: Path, app: Any = None, **settings: Any) -> list[tuple[float, ...]]:
     agents = ["planner", "coder", "reviewer"]
     world = AppEnvironment(app, ROWS, three_agents.score, agents, **settings)
-    numbers = {"num_generations": 4, "max_new_tokens": 8, "batch_size": 2, "num_iterations": 2}
+    numbers: dict[str, Any] = {
+        "num_generations": 4,
+        "max_new_tokens": 8,
+        "batch_size": 2,
+        "num_iterations": 2,
+    }
     trainer = mrlm.MAGRPOTrainer(
         environment=world, output_dir=str(folder), report_to="none", learning_rate=1e-3, **numbers
     )
