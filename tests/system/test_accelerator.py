@@ -18,7 +18,7 @@ from forking import Launcher
 from mrlm import ExperimentConfig, Trainer, load_config, run_experiment
 from tiny_runs import NAMES, config_of
 
-QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
+QUICK = {"qmix", "dpo", "ippo-lora"}
 """One of each kind; the others are slow tests."""
 RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
 ADAM = "ippo", {"training": {"optimizer": "adamw"}}

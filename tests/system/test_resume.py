@@ -180,6 +180,9 @@ def test_an_interrupted_run_saves_itself_and_exits_130(
     wait_for(folder / "metrics.jsonl", 2, process)
     process.send(number)
     assert process.wait() == 130, process.err.read_text()[-2000:]
+    said = process.err.read_text()
+    lines = [line for line in said.splitlines() if line.startswith("interrupted")]
+    assert len(lines) == 1 and "Traceback" not in said
     (saved,) = checkpoints(folder)
     assert verify(saved) is None
     steps = [row["step"] for row in logged(folder)]

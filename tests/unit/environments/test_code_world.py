@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from mrlm.config import load_config
-from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
@@ -607,11 +606,6 @@ def test_many_answers_at_once_are_graded_alike(sandbox: Sandbox) -> None:
         return await asyncio.gather(*(Player(ADD, sandbox).asays(code) for code in said))
 
     assert run_async(all_of_them()) == [2.0, 0.5, 0.0, -0.5] * 6
-
-
-def test_the_world_keeps_the_contract(sandbox: Sandbox) -> None:
-    check_environment(CodeExecutionEnvironment(sandbox=sandbox))
-    check_environment(world_of(MBPP, sandbox))
 
 
 # -- settings --------------------------------------------------------------------------------------

@@ -249,15 +249,6 @@ def test_games_end_within_their_turns_however_they_are_played() -> None:
         assert turns <= (hints.max_turns or 0)
 
 
-def test_a_fork_continues_alone() -> None:
-    env = HanabiEnvironment(level=1, style="short")
-    env.reset(Task("t", info={"cards": RED}))
-    twin = copy.deepcopy(env)
-    before = str(twin.render())
-    says(env, "p1")
-    assert str(twin.render()) == before and twin._game.score == 0 and env._game.score == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -9,7 +9,6 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +28,6 @@ from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, NonFiniteError
-from mrlm.core.process_group import ALONE
-from mrlm.core.timing import profiling
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn import joint_update
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint
@@ -49,7 +46,6 @@ from mrlm.learn.optimizer import LearnerSettings, Stepper, training_mode
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
-from mrlm.learn.policy.randomness import seed_generators
 
 
 def turn(prompt: Sequence[int], said: Sequence[int], **more: Any) -> Turn:
@@ -214,24 +210,6 @@ def test_a_sample_with_any_advantage_is_trained_on(tokenizer: Any) -> None:
     assert one > 0 and two == pytest.approx(one / 2, rel=1e-4) and none == 0
     assert found[2]["loss"] == 0.0 and found[2]["nonfinite_steps"] == 0.0
     assert found[2]["optimizer_steps"] == 1.0
-
-
-@pytest.mark.parametrize("lean", [True, False])
-def test_what_a_profile_learns_of_an_update(lean: bool, tokenizer: Any) -> None:
-    """Tokens agent by agent, without those that teach nothing, and seconds phase by phase."""
-    policy = Policy("policy", family("llama"), tokenizer, lean=lean)
-    policy.keep_reference()
-    learner = Learner(policy, None, GRPO())
-    turns = [turn([5, 6], [7]), turn([5], [8, 9, 10]), turn([4], [5, 6], advantages=0.0)]
-    turns[1].agent = "other"
-    with profiling() as profile:
-        annotated(learner, [group(turns[0])], "ref_logprobs", "old_logprobs", "entropies")
-        learner_found = updated(learner, samples(*turns))
-    assert learner_found["optimizer_steps"] == 1.0
-    assert profile.counts == {("trained", "agent"): 1, ("trained", "other"): 3}
-    phases = ["old_logprobs", "ref_logprobs", "forward", "head", "backward", "optimizer"]
-    found = profile.seconds
-    assert {key for key in found if key[0] != "other"} >= {(each, "policy") for each in phases}
 
 
 class Odd(REINFORCE):
@@ -475,22 +453,6 @@ def test_an_optimiser_goes_on_where_it_was(optimizer: Any, tokenizer: Any) -> No
         assert torch.equal(one, other)
 
 
-def test_how_an_optimiser_is_made(tokenizer: Any) -> None:
-    policy = Policy("policy", family("llama"), tokenizer)
-    for name, kind in (("sgd", "SGD"), ("adam", "Adam"), ("adamw", "AdamW")):
-        settings = LearnerSettings(optimizer=name, betas=(0.5, 0.75), weight_decay=0.125)  # type: ignore[arg-type]
-        stepper = Stepper(policy, settings)
-        made = stepper.optimizer.defaults
-        assert type(stepper.optimizer).__name__ == kind and made["fused"] is True
-        assert made["weight_decay"] == 0.125
-        assert made.get("betas", (0.5, 0.75)) == (0.5, 0.75)
-        assert stepper.scaler.get_scale() == 1.0 and not stepper.scaler.is_enabled()
-        assert [id(p) for p in stepper.weights] == [id(p) for p in policy.parameters()]
-        assert [group["weight_decay"] for group in stepper.optimizer.param_groups] == [0.125, 0.0]
-    half = Policy("policy", family("llama"), tokenizer, precision="fp16")
-    assert Stepper(half, LearnerSettings()).scaler.is_enabled()
-
-
 def test_a_loss_scale_is_kept_with_the_optimiser(tokenizer: Any) -> None:
     policy = Policy("policy", family("llama"), tokenizer, precision="fp16")
     stepper, other = (Stepper(policy, LearnerSettings()) for _ in range(2))
@@ -503,41 +465,10 @@ def test_a_loss_scale_is_kept_with_the_optimiser(tokenizer: Any) -> None:
     assert other.scaler.get_scale() == stepper.scaler.get_scale() == 32.0
 
 
-def test_a_step_clears_and_one_that_is_not_applied_moves_nothing(tokenizer: Any) -> None:
-    policy = Policy("policy", family("llama"), tokenizer)
-    stepper = Stepper(policy, LearnerSettings(optimizer="sgd", learning_rate=0.5))
-    weight = policy.parameters()[0]
-    for apply in (False, True):
-        before = weight.detach().clone()
-        for one in policy.parameters():
-            one.grad = torch.full_like(one, 3.0)
-        total = math.sqrt(sum(one.numel() for one in policy.parameters()))
-        assert stepper.norm() == pytest.approx(3.0 * total, rel=1e-5)
-        clipped = 1.0 / total
-        assert float(weight.grad.flatten()[0]) == pytest.approx(clipped, rel=1e-4)  # type: ignore[union-attr]
-        stepper.step(apply=apply)
-        assert weight.grad is None
-        moved = before - weight.detach()
-        torch.testing.assert_close(
-            moved, torch.full_like(moved, 0.5 * clipped * apply), rtol=0.05, atol=1e-7
-        )
-    weight.grad = torch.ones_like(weight)
-    stepper.clear()
-    assert weight.grad is None
-
-
 def test_the_learning_rate_may_be_multiplied(tokenizer: Any) -> None:
     policy = Policy("policy", family("llama"), tokenizer)
     settings = LearnerSettings(learning_rate=0.5, rate_factor=0.25, warmup_steps=2)
     assert [Stepper(policy, settings).begin(step) for step in range(3)] == [0.0625, 0.125, 0.125]
-
-
-def test_dropout_draws_by_its_seed() -> None:
-    drawn = []
-    for seed in (3, 4, 3):
-        seed_generators(seed, torch.device("cpu"))
-        drawn.append(torch.rand(3).tolist())
-    assert drawn[0] == drawn[2] != drawn[1]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -840,15 +771,6 @@ def said_by(*agents: str) -> Rollout:
     return found
 
 
-def test_a_team_counts_its_iterations(tokenizer: Any) -> None:
-    """The order of its mini-batches follows from the seed and this number."""
-    team = TeamLearner(pair(tokenizer), GRPO())
-    assert (team.seed, team.iteration) == (0, 0)
-    for count in (1, 2):
-        assert len(list(team.losses([said_by("a", "b"), said_by("b", "a")], [1.0, 0.0]))) == 1
-        assert team.iteration == count
-
-
 def test_one_loss_is_the_sum_of_those_of_the_policies(tokenizer: Any) -> None:
     agents = pair(tokenizer)
     plays, rewards = [said_by("a", "b"), said_by("b", "a", "b")], [1.0, 0.0]
@@ -947,18 +869,3 @@ def test_who_warns_of_an_order_that_is_missing(
             team.calculate_loss(plays, rewards)
         said = [record.getMessage().split()[0] for record in caplog.records]
         assert said == names
-
-
-def test_settings_as_they_come() -> None:
-    """What a run without a config, and an own loop, is optimised with."""
-    assert LearnerSettings().peers is ALONE
-    assert asdict(LearnerSettings()) | {"peers": ALONE} == {
-        "learning_rate": 1e-6, "critic_learning_rate": None, "optimizer": "adamw",
-        "betas": (0.9, 0.999), "weight_decay": 0.0, "max_grad_norm": 1.0, "schedule": "constant",
-        "warmup_steps": 0, "total_steps": 0, "max_tokens": 16384, "accumulation": 1,
-        "gradient_checkpointing": False, "max_nonfinite_steps": 3, "dump_folder": None,
-        "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0, "offload": False,
-        "master_weights": True, "dropout": None, "shrinks": False,
-    }  # fmt: skip
-    assert LearnerSettings(critic_learning_rate=0.5, learning_rate=1.0).critic_rate == 0.5
-    assert LearnerSettings(learning_rate=2e-5).critic_rate == pytest.approx(2e-4)
