@@ -27,6 +27,7 @@ from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
 
 from chromium import MISSING, chromium
 from every_environment import ALL as WORLDS
+from grids import quick
 from mrlm import check_environment, read_run
 from places import ROOT
 
@@ -69,7 +70,10 @@ PAGES = ["page-list", "page-episode", "page-search"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
+        *quick(
+            ("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
+            ("turns", "adapters", "long-run"),
+        ),
         *(
             pytest.param(name, marks=pytest.mark.skipif(chromium() is None, reason=MISSING))
             for name in PAGES
@@ -95,7 +99,7 @@ def test_the_run_for_a_gpu_says_that_there_is_none(
 ON_GPU = [row for row in ROWS if row.name.startswith("gpu-")]
 
 
-@pytest.mark.parametrize("row", ON_GPU, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", quick(ON_GPU, 3), ids=lambda row: row.name)
 def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> None:
     bench = Bench(rounds=1, quick=True, peers=row.name == "gpu-rollouts", dry=True)
     assert not report.measure([row], bench, tmp_path)
@@ -189,7 +193,7 @@ def test_an_unknown_row_is_named(run: Run, tmp_path: Path) -> None:
     assert code == 2 and "no row 'grpo'" in err and "grpo-15m" in err
 
 
-@pytest.mark.parametrize("weights", ["shared", "own", "lora"])
+@pytest.mark.parametrize("weights", quick(["shared", "own", "lora"], ["lora"]))
 def test_our_side_does_exactly_the_work(weights: str) -> None:
     work = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2, weights=weights)  # type: ignore[arg-type]
     ours = playing(work, "magrpo")

@@ -294,6 +294,7 @@ def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_profiled_run_ends_with_a_table_unless_it_is_to_be_quiet(run: Mrlm, config: Path) -> None:
     done = run("train", "--config", config, "--output", "out", "--profile")
     assert done.code == 0, done.err

@@ -233,6 +233,7 @@ print(rank, result.metrics["loss"], sums)
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_unchanged(tmp_path: Path, launcher: Launcher) -> None:
     (tmp_path / "ours.py").write_text(TOGETHER)
     world = ranks.World(launcher, 2, [str(tmp_path / "ours.py")], tmp_path / "world")

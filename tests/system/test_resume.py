@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from forking import Launcher, Started
+from grids import quick
 from logged_rows import CONFIG, logged
 from mrlm import Callback, load_config, run_experiment
 from mrlm.core.errors import ConfigError
@@ -54,6 +55,7 @@ def test_two_runs_of_one_config_log_the_same_numbers(
     assert all(row["loss"] is not None for row in expected[1:])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
     undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -170,7 +172,7 @@ def wait_for(lines: Path, number: int, process: Started) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", quick([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_an_interrupted_run_saves_itself_and_exits_130(
     number: int, tmp_path: Path, launcher: Launcher
 ) -> None:

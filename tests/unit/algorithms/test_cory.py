@@ -12,6 +12,7 @@ import pytest
 import torch
 from benchmarks.worlds import reward_of
 
+from grids import quick
 from mrlm import CORYTrainer, ExperimentConfig, default_model
 from mrlm.algorithms.cory import CORY
 from mrlm.algorithms.ppo import PPO
@@ -337,7 +338,7 @@ def test_a_world_that_cannot_ask_the_same_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     "binding", ["shared", pytest.param("separate", marks=pytest.mark.slow), "lora"]
 )
-@pytest.mark.parametrize("penalty", ["k1", "full"])
+@pytest.mark.parametrize("penalty", quick(["k1", "full"], ["full"]))
 def test_it_trains(binding: str, penalty: str, tmp_path: Path) -> None:
     names = ("pioneer", "observer")
     policies: dict[str, Any] = {
@@ -385,6 +386,7 @@ def test_without_swap_and_with_the_observer_off_it_is_ppo(tmp_path: Path) -> Non
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+@pytest.mark.slow
 def test_without_swap_it_is_two_ppos(tmp_path: Path) -> None:
     """Where both are paid r, each gets 2 r: the same runs as two PPOs that are paid 2 r."""
     found = []

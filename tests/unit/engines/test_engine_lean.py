@@ -31,7 +31,6 @@ from mrlm.engines.lean import decoder, kv_blocks
 from mrlm.engines.lean.attention import LANES
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.lean.memory import Fresh
-from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast import llama_modules
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
@@ -108,24 +107,6 @@ def test_steps_of_fixed_shapes_say_the_same(
     lean = LeanEngine({"policy": policy}, batch_size=8)
     assert_same(generate(lean, mixed()), expected)
     assert_lean(lean)
-
-
-def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:
-    """Eight prompts with a long common beginning, two policies: it is read once for each."""
-    model = build("gemma2")
-    policies = {name: Policy(name, model, tokenizer) for name in ("a", "b")}
-    lean = LeanEngine(policies)
-    rng = np.random.default_rng(3)
-    common = rng.integers(3, 259, 50).tolist()
-    requests = [
-        Request(name, [*common, *rng.integers(3, 259, 4 + i).tolist()], SamplingParams(5), i)
-        for i in range(4)
-        for name in policies
-    ]
-    assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
-    assert_lean(lean)
-    assert lean.stats.shared == 2 * 3 * 50
-    assert lean.stats.read == 2 * (50 + 4 + 5 + 6 + 7)
 
 
 @pytest.mark.parametrize("processors", [{"cpu"}, set()])
@@ -487,61 +468,3 @@ def test_half_floats_go_the_general_way(tokenizer: Any, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "mrlm"):
         generate(LeanEngine({"policy": policy}), [ask([5, 6])])
     assert "torch.float16" in caplog.text
-
-
-# -- what is kept ----------------------------------------------------------------------------------
-
-
-def fill(cache: PrefixCache, key: tuple[str, ...], ids: np.ndarray) -> int:
-    """Read a text as an engine would; the value of a token follows from all ids up to it. Returns
-    how many were known."""
-    values = torch.tensor(
-        [hash((key, tuple(ids[: i + 1].tolist()))) % 10007 for i in range(len(ids))]
-    )
-    cache.begin()
-    rows = cache.match(key, ids)
-    torch.testing.assert_close(cache.read(rows)[:, 0], values[: len(rows)].float())
-    known, places = cache.add(key, ids, len(rows))
-    cache.write(places, values[known : known + len(places), None].float())
-    return len(rows)
-
-
-def test_the_tree_gives_back_what_was_put_in() -> None:
-    """Random texts over two letters, so that they agree in part all the time, in a pool that is
-    always full."""
-    cache = PrefixCache((1,), 300, torch.float32, torch.device("cpu"))
-    rng = np.random.default_rng(0)
-    hits = 0
-    for step in range(600):
-        key = (f"policy{rng.integers(2)}", "train")
-        hits += fill(cache, key, rng.integers(0, 2, rng.integers(1, 60)))
-        assert cache.held <= 300 and len(cache.pool) <= 300
-        if step % 100 == 99:
-            cache.flush("policy0")
-            assert len(cache.match(("policy0", "train"), np.zeros(5, dtype=np.int64))) == 0
-    assert hits > 1000
-    cache.flush()
-    assert cache.held == 0
-
-
-def test_a_conversation_is_one_node_however_many_turns_it_has() -> None:
-    cache = PrefixCache((1,), 5000, torch.float32, torch.device("cpu"))
-    ids = np.arange(40)
-    for turn in range(1, 33):
-        known = fill(cache, ("policy",), ids[: 40 * turn])
-        assert known == 40 * (turn - 1)
-        ids = np.concatenate([ids, np.arange(40) + turn])
-    rows, node, held = cache._walk(cache._roots["policy",], ids[: 40 * 32])
-    assert len(rows) == 1 and held == 40 * 32 and not node.children
-    branch = np.concatenate([ids[:100], np.full(30, 7)])
-    assert fill(cache, ("policy",), branch) == 100
-    assert len(cache.match(("policy",), ids[: 40 * 32])) == 40 * 32
-
-
-def test_what_was_not_used_for_longest_goes_first() -> None:
-    cache = PrefixCache((1,), 30, torch.float32, torch.device("cpu"))
-    texts = [np.full(10, letter) for letter in range(4)]
-    for text in (*texts[:3], texts[0], texts[3]):
-        fill(cache, ("policy",), text)
-    known = [len(cache.match(("policy",), text)) for text in texts]
-    assert known == [10, 0, 10, 10]

@@ -5,17 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from game_players import Speaks, expert, played, says, script
-from mrlm.config import load_config
-from mrlm.config.normalize import merge
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.sync_async import run_async
 from mrlm.core.types import Task
 from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
@@ -35,8 +31,6 @@ from mrlm.environments.tic_tac_toe import (
     winner,
 )
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
-from mrlm.experiment import run_experiment
-from places import ROOT
 
 GAMES: dict[str, type[TurnGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
@@ -408,38 +402,3 @@ def test_tic_tac_toe_is_terse_for_small_models() -> None:
     opening = world.reset(world.task(0)).observations["player"].messages[0].content
     assert len(opening) == 11 and opening.endswith("O?") and opening.count("X") == 1
     assert world.anything(1) in opening, "a cell is copied from the board"
-
-
-# -- whole runs ------------------------------------------------------------------------------------
-
-
-def test_one_policy_plays_both_hands_of_kuhn_poker(tmp_path: Path) -> None:
-    """The first step of every stage of the config, on few episodes."""
-    changes = ["evaluation.episodes=6", "training.report_to=none", f"output_dir={tmp_path / 'o'}"]
-    config = load_config(ROOT / "configs" / "kuhn_poker.yaml", changes)
-    short = {"training": {"num_iterations": 2, "batch_size": 16}, "evaluation": {"episodes": 6}}
-    stages = [merge(stage.changes, {"name": stage.name, **short}) for stage in config.stages]
-    result = run_experiment(config.merged({"stages": stages}))
-    last = result.history[-1]
-    # after so few steps the first hand may forfeit every game before the second acts
-    assert "baseline/kuhn_poker/first" in last
-    assert "eval/expert/reward/mean" in last and (result.run_folder / "final").exists()
-
-
-@pytest.mark.parametrize("name", GAMES)
-@pytest.mark.parametrize("opponent", ["agent", "expert"])
-def test_games_are_played_by_agents_under_turns(name: str, opponent: Any, tokenizer: Any) -> None:
-    """What agents are asked and paid is what the world asks and pays."""
-    from scripted_play import play
-
-    world = GAMES[name](opponent=opponent, style="short")  # type: ignore[call-arg]
-    source, _ = play(tokenizer, world, lambda request: "p", world.agents, group_size=1)
-    for group in run_async(source.take(3)):
-        (episode,) = group
-        paid, seen, _ = played(world, episode.task, lambda *_: "p")
-        assert episode.status == "done"
-        for agent in world.agents:
-            turns = episode.rollouts[agent].turns if agent in episode.rollouts else []
-            assert len(turns) == sum(who == agent for who, _ in seen)
-            if turns:
-                assert episode.rollouts[agent].reward == pytest.approx(paid[agent])

@@ -16,7 +16,6 @@ from mrlm.algorithms.router_r1 import COST
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.config import load_config
-from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, SamplingParams, StepResult, Task, Turn
@@ -280,28 +279,6 @@ def test_documents_of_ones_own(kind: str, tmp_path: Path) -> None:
         assert "Ada: Ada lives in Turin." in shown.observations["router"].messages[0].content
         assert said(world, "router", SAY.replace("Paris", "turin")).rewards["router"].value == 1.0
     assert world.num_tasks() + world.num_tasks("eval") == 20 and world.num_tasks("eval")  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"models": ["a", "b"]}, {"models": MODELS, "search": "builtin", "prompts": "short"}],
-)
-def test_the_contract_and_the_expert(changes: dict[str, Any]) -> None:
-    world = SearchQAEnvironment(**changes)
-    check_environment(world)
-    for seed in range(12):
-        for split in ("train", "eval"):
-            task = world.task(seed, split)  # type: ignore[arg-type]
-            result, total = world.reset(task), 0.0
-            while not result.done:
-                words = {
-                    agent: Message(world.expert(agent, seen.messages) or "", agent=agent)
-                    for agent, seen in result.observations.items()
-                }
-                result = world.step(words)
-                total += sum(reward.value for reward in result.rewards.values())
-            assert total == 1.0
-            assert result.rewards["router"].components["routes"] == len(task.info["hops"])
 
 
 @pytest.mark.parametrize(

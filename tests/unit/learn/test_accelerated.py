@@ -38,8 +38,8 @@ from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.update_meter import Trace
 
-EQUAL = ["llama", "llama-tied-biased", "mistral", "qwen2-windows", "qwen3", "gemma", "gemma2",
-         "gemma3"]  # fmt: skip
+EQUAL = ["llama-tied-biased", "qwen2-windows", "gemma2", "gemma3"]
+"""Families that have between them what any has."""
 WAYS = ["plain", "again", "lora", "loop"]
 """A step; with recomputed activations; of two adapters; and `loss.backward()` of an own loop."""
 KERNELS = 60

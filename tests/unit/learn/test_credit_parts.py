@@ -22,7 +22,6 @@ from mrlm.learn.credit.baselines import (
     comparisons,
     deviation,
     greedy_baselines,
-    pooled_scales,
     resolved,
 )
 from mrlm.learn.credit.groups import members
@@ -189,25 +188,6 @@ def test_columns_are_read_or_named() -> None:
     assert walking.sampled_kl(made).tolist() == [1.5, 0.0]
 
 
-def test_comparisons_that_teach_nothing_are_counted() -> None:
-    """Agent a of group 0 has advantages and b none; group 1 has one a, and a b that is never
-    trained; in group 2 nothing is left of a."""
-    first = [
-        episode(str(i), {"a": [turn("a", 0, said=(2, 3))], "b": [turn("b", 0)]}) for i in range(2)
-    ]
-    for made, advantage in zip(first, (0.0, np.array([0.0, 0.5])), strict=True):
-        made.rollouts["a"].turns[0].advantages = advantage
-        made.rollouts["b"].turns[0].advantages = 0.0
-    second = episode("2", {"a": [turn("a", 0)], "b": [turn("b", 0)]})
-    second.rollouts["a"].turns[0].advantages = 1.0
-    second.rollouts["b"].turns[0].trained = False
-    third = episode("3", {"a": [turn("a", 0)]})
-    third.status = "error"
-    found = [Group(first), Group([second]), Group([third])]
-    assert walking.sibling_metrics(found) == {"frac_zero_variance": 0.25, "frac_small_groups": 0.5}
-    assert walking.sibling_metrics([]) == {}
-
-
 def test_greedy_episodes_are_counted() -> None:
     found = [
         Group([episode(str(i), {"a": [turn("a", 0, paid)]})]) for i, paid in enumerate((1, 5, 9))
@@ -310,12 +290,6 @@ def test_a_greedy_episode_is_compared_with_turn_by_turn(by: Any, expected: list[
     rows = [turn("a", step) for step in range(4)]
     rows[2].trained = False
     assert greedy_baselines([3.0, 7.0], part("a", *rows), by) == expected
-
-
-def test_scales_without_a_variance() -> None:
-    assert pooled_scales({"a": Moments(1, 2.0, 0.0)}, "batch") == pytest.approx({"a": 1e-4})
-    assert pooled_scales({"a": Moments(0, 0.0, 0.0)}, "batch") == pytest.approx({"a": 1e-4})
-    assert pooled_scales({}, "turn") == {}
 
 
 # -- joint steps -----------------------------------------------------------------------------------
@@ -698,12 +672,3 @@ def test_groups_of_a_users_plays(tokenizer: Any) -> None:
     assert told == [("a", "mine", True), ("b", "mine", False)]
     silent, _ = reader.groups([Rollout().add_messages(Message("Say."))])
     assert list(silent[0].episodes[0].rollouts) == ["agent"]
-
-
-def test_a_comparison_is_divided_by_its_deviation() -> None:
-    values = np.array([1.0, 2.0, 3.0, 6.0])
-    owners = np.arange(4)
-    found = Comparison([], values, owners, values, owners).advantages("standard")
-    assert found == pytest.approx((values - 3.0) / np.sqrt(3.5))
-    flat = np.full(4, 0.1)
-    assert not Comparison([], flat, owners, flat, owners).advantages("standard").any()

@@ -355,8 +355,14 @@ def config(tmp_path: Path, algorithm: str, settings: dict[str, Any], **more: Any
     [
         *((binding, "qmix", MODES[1]) for binding in BINDINGS),
         *(("own", "vdn", mode) for mode in MODES),
-        *(("adapters", "qmix", mode) for mode in (MODES[0], MODES[3])),
-        *(("shared", "vdn", mode) for mode in MODES[1:3]),
+        *(
+            pytest.param(binding, name, mode, marks=pytest.mark.slow)
+            for binding, name, modes in (
+                ("adapters", "qmix", (MODES[0], MODES[3])),
+                ("shared", "vdn", MODES[1:3]),
+            )
+            for mode in modes
+        ),
     ],
 )
 def test_two_steps_with_every_binding_and_mode(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mrlm
+from grids import quick
 from mrlm import run_experiment
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.madpo import MADPO
@@ -437,7 +438,7 @@ TEAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", quick(TEAMS, 2))
 @pytest.mark.parametrize("algorithm", ["online_dpo", "madpo"])
 def test_a_team_trains_on_what_it_says(algorithm: str, team: str, tmp_path: Path) -> None:
     frequent = {algorithm: {"ref_update_freq": 1}}

@@ -220,6 +220,7 @@ def test_the_baselines_of_the_family_are_one_setting(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_maremax_with_a_greedy_episode_goes_on_bit_by_bit(tmp_path: Path) -> None:
     settings = {"group_size": 1, "baseline": "remax_greedy"}
     more: dict[str, Any] = {
@@ -264,6 +265,7 @@ def test_a_greedy_episode_is_played_beside_the_others_and_counts_nowhere(tokeniz
     assert [len(group) for group in run_async(source.evaluate(1))] == [1]
 
 
+@pytest.mark.slow
 def test_remax_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     policies = {"row": {"lora": {"r": 2}}, "column": {}}
     rows = resumes_exactly(tmp_path, "remax", remax={"group_size": 2}, policies=policies)
@@ -682,6 +684,7 @@ def test_every_combination_is_played_and_each_answer_sampled_once(tokenizer: Any
     assert [len(each) for each in run_async(source.evaluate(1))] == [1]
 
 
+@pytest.mark.slow
 def test_cross_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "policies": {"row": {"lora": {"r": 2}}, "column": {}},

@@ -504,7 +504,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
 
 
-@pytest.mark.parametrize("team", [pytest.param("whole", marks=pytest.mark.slow), "two"])
+@pytest.mark.slow
+@pytest.mark.parametrize("team", ["whole", "two"])
 def test_half_a_run_and_the_other_half_are_the_run_bit_by_bit(team: str, tmp_path: Path) -> None:
     run_experiment(config(tmp_path / "whole", team))
     half: dict[str, Any] = {"training.num_iterations": 2}
@@ -615,6 +616,7 @@ def test_opponents_that_nobody_would_meet_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_config_of_poker_against_the_past_runs(tmp_path: Path) -> None:
     """The first steps of every stage, on few hands."""
     loaded = load_config(ROOT / "configs" / "self_play_poker.yaml", [f"output_dir={tmp_path}/run"])

@@ -266,7 +266,6 @@ def test_a_run_and_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ("ppo", {"kl_coef": 0.1}, {"values": "first", "ref_logprobs": "first"}),
         ("mappo", {}, {"values": "critic of 'team'", "backward": "critic of 'team'"}),
-        ("ippo", {"critic": "separate"}, {"values": "critic of 'first'"}),
     ],
 )
 def test_passes_of_critics_and_references_are_told_apart(
