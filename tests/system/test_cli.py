@@ -273,13 +273,6 @@ def test_messages_of_the_library_are_plain_lines(
 # -- train -------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_prints_the_config_and_writes_nothing(run: Mrlm, config: Path) -> None:
-    done = run("train", "--config", config, "--dry-run", "training.seed=7", "--output", "it's")
-    assert done.code == 0 and yaml.safe_load(done.out.split("policy first")[0])["training"]["seed"]
-    assert "output_dir: it's" in done.out
-    assert list(Path().iterdir()) == [config.relative_to(Path.cwd())]
-
-
 def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -> None:
     done = run("train", "--config", config, "--output", "out/a b")
     assert done.code == 0, done.err
@@ -305,16 +298,6 @@ def test_a_profiled_run_ends_with_a_table_unless_it_is_to_be_quiet(run: Mrlm, co
     assert run("train", "--resume", "out", *more).out == "out\n"
     lines = Path("out/profile.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
-
-
-def test_metrics_are_chosen_for_the_terminal(run: Mrlm, config: Path) -> None:
-    done = run("train", "--config", config, "--output", "out", "--show", "*/cut, rewrd")
-    assert done.code == 0, done.err
-    lines = [line for line in done.out.splitlines() if line.startswith("small  step")]
-    assert lines and all("  completion_length/cut 1" in line for line in lines)
-    assert "--show rewrd: no metric of this run has this name" in done.out
-    shown = run("train", "--resume", "out", "training.num_iterations=3", "--show", "loss")
-    assert shown.code == 0 and "completion_length/cut" not in shown.out
 
 
 def test_resume_alone_is_the_experiments_own_folder(run: Mrlm, config: Path) -> None:

@@ -202,14 +202,6 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert [row["step"] for row in run_experiment(longer, resume=folder).history] == [0, 1, 2]
 
 
-def test_a_folder_of_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
-    config = write(tmp_path / "in.yaml", num_iterations=1)
-    loaded = load_config(config, [f"output_dir={tmp_path / 'run'}"])
-    run_experiment(loaded)
-    run_experiment(loaded)
-    assert (tmp_path / "run" / "final").is_dir() and (tmp_path / "run.1" / "final").is_dir()
-
-
 def test_a_trainer_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training twice is training once for as long, and checks the first step once."""
     from mrlm import MAGRPOTrainer

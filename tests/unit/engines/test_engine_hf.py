@@ -307,18 +307,6 @@ def test_an_end_token_at_the_limit_is_a_stop(model: Any, tokenizer: Any) -> None
     assert said.token_ids[-1] == 2 and said.finish_reason == "stop"
 
 
-def test_finished_rows_are_dropped_from_the_batch(tokenizer: Any) -> None:
-    model = build("mistral")
-    rows: list[int] = []
-    model.lm_head.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[0]))
-    requests = [
-        ask(request.prompt_ids, request.seed, max_new_tokens=limit)
-        for request, limit in zip(ragged(), (12, 2, 2, 2, 2, 2), strict=True)
-    ]
-    generate(HFEngine.of(model, tokenizer), requests)
-    assert rows[0] == 6 and rows[-1] == 1 and len(rows) <= 12
-
-
 def test_context_and_versions(model: Any, tokenizer: Any) -> None:
     short = Policy("short", build("gpt2"), tokenizer)
     policy = Policy("policy", model, tokenizer)

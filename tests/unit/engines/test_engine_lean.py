@@ -245,25 +245,6 @@ def test_rows_outlast_those_of_other_adapters(last: str, tokenizer: Any) -> None
     assert_lean(lean)
 
 
-def test_a_base_is_inspected_as_often_for_one_adapter_as_for_many(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policies = adapters(build("qwen2"), tokenizer)
-    engine = LeanEngine(policies, unseen_writes=False)
-    names = ["one", "two", "three"]
-    short = SamplingParams(max_new_tokens=2)
-    generate(engine, [Request(name, [5, 6], short, 0) for name in names])
-    looked: list[Any] = []
-    seen = llama_modules._base_of
-    monkeypatch.setattr(llama_modules, "_base_of", lambda m: looked.append(m) or seen(m))
-    counts = []
-    for chosen in (names[:1] * 3, names, names):
-        generate(engine, [Request(name, [5, 6], short, 0) for name in chosen])
-        counts.append(len(looked))
-        looked.clear()
-    assert counts[0] == counts[1] == counts[2] > 0
-
-
 def test_an_adapter_that_learns_is_noticed_and_the_others_keep_what_they_read(
     tokenizer: Any,
 ) -> None:

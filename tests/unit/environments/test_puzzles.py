@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrlm.config import load_config
-from mrlm.config.plugins import fitted_arguments
 from mrlm.core.board import as_text
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
@@ -23,7 +21,6 @@ from mrlm.environments.plan_path import PlanPathEnvironment
 from mrlm.environments.shared.planning import PlanningEnvironment
 from mrlm.environments.sokoban import SokobanEnvironment
 from mrlm.environments.sudoku import SudokuEnvironment
-from places import ROOT
 
 PUZZLES: dict[str, type[PlanningEnvironment]] = {
     "plan_path": PlanPathEnvironment,
@@ -170,20 +167,6 @@ def test_any_answers_can_be_read_and_differ_from_the_best(name: str) -> None:
         texts.append((expert(env, "player"), expert(best, "player")))
         assert env.read(texts[-1][0]) and len(env.read(texts[-1][0]) or "") <= env.moves
     assert len({each == other for each, other in texts}) == 2 or all(a != b for a, b in texts)
-
-
-@pytest.mark.parametrize("name", PUZZLES)
-def test_the_config_of_a_puzzle_fits_its_smallest_level(name: str) -> None:
-    config = load_config(ROOT / "configs" / f"{name}.yaml")
-    (item,) = config.environments
-    assert item.env_type == name
-
-
-@pytest.mark.parametrize("name", PUZZLES)
-def test_settings_of_a_level_can_be_written_in_a_config(name: str) -> None:
-    level = dict(PUZZLES[name].levels[0])
-    fitted = fitted_arguments(PUZZLES[name], {"level": 2, "settings": level}, "environments[0]")
-    assert PUZZLES[name](**fitted).settings == level
 
 
 @pytest.mark.parametrize(

@@ -183,25 +183,6 @@ class Bare(Algorithm):
     """Gives nothing."""
 
 
-def test_what_a_subclass_must_give() -> None:
-    algorithm, batch = Bare(), said()
-    algorithm.metrics["old"] = 1.0
-    algorithm.credit([])
-    assert algorithm.metrics == {} and not algorithm.waiting
-    assert (algorithm.state_dict(), algorithm.spec) == ({}, Spec())
-    for call in (
-        lambda: algorithm.credit_group(Group([])),
-        lambda: algorithm.loss(*batch),
-        lambda: algorithm.value_loss(batch[0], torch.zeros(4)),
-        lambda: algorithm.credit([Group([])]),
-        lambda: GroupFilter().keeps(Group([])),
-        lambda: Refinement().refine([], []),
-        lambda: run_async(CarryOver().carry([], [], [])),
-    ):
-        with pytest.raises(NotImplementedError, match="must define"):
-            call()
-
-
 # -- critics ---------------------------------------------------------------------------------------
 
 

@@ -21,11 +21,10 @@ from mrlm.learn.credit.baselines import (
     Comparison,
     comparisons,
     deviation,
-    greedy_baselines,
     resolved,
 )
 from mrlm.learn.credit.groups import members
-from mrlm.learn.credit.joint_steps import chain, joint_steps, joint_texts, own_texts
+from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.credit.returns import by_state, forked, node_returns
 from mrlm.learn.credit.reward_shaping import shaped
 from mrlm.learn.credit.running_stats import RunningStats, Window
@@ -188,19 +187,6 @@ def test_columns_are_read_or_named() -> None:
     assert walking.sampled_kl(made).tolist() == [1.5, 0.0]
 
 
-def test_greedy_episodes_are_counted() -> None:
-    found = [
-        Group([episode(str(i), {"a": [turn("a", 0, paid)]})]) for i, paid in enumerate((1, 5, 9))
-    ]
-    found[1].episodes[0].greedy = found[2].episodes[0].greedy = True
-    assert walking.greedy_metrics(found) == {
-        "frac_without_greedy": pytest.approx(1 / 3),
-        "greedy_reward/mean": 7.0,
-    }
-    assert walking.greedy_metrics(found[:1]) == {"frac_without_greedy": 1.0}
-    assert walking.greedy_metrics([]) == {}
-
-
 # -- baselines -------------------------------------------------------------------------------------
 
 
@@ -285,13 +271,6 @@ def test_what_is_meant_where_nothing_is_set() -> None:
         resolved("node", False)
 
 
-@pytest.mark.parametrize(("by", "expected"), [("turn", [3.0, 7.0, 7.0]), ("episode", [5.0] * 3)])
-def test_a_greedy_episode_is_compared_with_turn_by_turn(by: Any, expected: list[float]) -> None:
-    rows = [turn("a", step) for step in range(4)]
-    rows[2].trained = False
-    assert greedy_baselines([3.0, 7.0], part("a", *rows), by) == expected
-
-
 # -- joint steps -----------------------------------------------------------------------------------
 
 
@@ -314,36 +293,8 @@ def test_joint_steps_and_their_rewards() -> None:
     assert [(s.reward, s.discount) for s in joint_steps(late, 0.5)] == [(3.0, 0.25), (0.0, 0.5)]
 
 
-def test_a_chain_is_in_the_order_of_questions() -> None:
-    rows = {"b": [turn("b", 0), turn("b", 1)], "a": [turn("a", 0), turn("a", 0), turn("a", 1)]}
-    rows["a"][0].order = rows["a"][1].order = 2
-    rows["a"][1].index = -1
-    made = chain(episode("e", rows))
-    assert made.turns == [rows["b"][0], rows["a"][1], rows["a"][0], rows["a"][2], rows["b"][1]]
-    assert made.task_id == "t"
-
-
 def letters(turn: Turn, ids: Sequence[int]) -> str:
     return "".join(map(str, ids))
-
-
-def test_stories_tell_what_is_new() -> None:
-    rows = [
-        Turn("a", "p", [1, 2], [3], step=0),
-        Turn("a", "p", [1, 2, 3], [4], step=1),  # reads nothing more
-        Turn("a", "p", [1, 2, 3, 4, 5], [6], step=2),
-        Turn("a", "p", [1, 2], [7], step=3),  # knows it
-        Turn("a", "p", [9], [8], step=4),  # something else
-        Turn("a", "p", [], [], message=Message("hi"), read="what?", step=5),  # behind an API
-        Turn("a", "p", [], [], step=6),
-    ]
-    found = own_texts(part("a", *rows), letters)
-    assert [text for _, *both in found for text in both] == [
-        *("a reads: 12\n", "a says: 3\n", "", "a says: 4\n", "a reads: 5\n", "a says: 6\n"),
-        *("", "a says: 7\n", "a reads: 9\n", "a says: 8\n"),
-        *("a reads: what?\n", "a says: hi\n", "", "a says: \n"),
-    ]
-    assert [each for each, *_ in found] == rows
 
 
 def test_states_of_the_world_stand_where_they_were_noted() -> None:

@@ -16,12 +16,10 @@ import torch
 
 from critics import columns, episode, policies, spoken, valued
 from mrlm import Learner, MAPPOTrainer, Message
-from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
-from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
@@ -31,7 +29,6 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.learn import columns as learn_columns
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.data import data_parallel
@@ -571,23 +568,6 @@ def test_losses_one_by_one_are_those_of_an_update(
     assert all(turn.advantages is not None for turn in read)
 
 
-def test_dropout_of_an_update_follows_its_seed(gpt2_path: str) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    policy = Policy(
-        "a",
-        AutoModelForCausalLM.from_pretrained(gpt2_path),
-        AutoTokenizer.from_pretrained(gpt2_path),
-    )
-    groups, found = learned(policy.tokenizer), []
-    for drawn, seed in ((1, 4), (2, 4), (1, 12)):
-        critic = Critic("a", beside(policy), FAST)
-        torch.manual_seed(drawn)
-        found.append(critic.update(groups, regression(critic_epochs=2), 0, seed))
-        assert not critic.body.model.training
-    assert found[0] == found[1] and found[0]["value_loss"] != found[2]["value_loss"]
-
-
 def test_values_are_written_turn_by_turn_however_samples_are_cut(
     model: Any, tokenizer: Any
 ) -> None:
@@ -806,22 +786,3 @@ def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokeni
     learner = Learner(model, tokenizer, MAPPO())
     with pytest.raises(ConfigError, match="sees every agent"):
         learner.calculate_loss([spoken("5")], [1.0])
-
-
-def test_what_no_ratio_is_taken_of_is_not_scored_before_the_update(
-    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes: list[str] = []
-    fill = learn_columns.fill_columns
-
-    def noting(
-        body: Any, settings: Any, samples: Any, compute: Any, names: Any, title: str
-    ) -> None:
-        passes.extend(names if samples else [])
-        fill(body, settings, samples, compute, names, title)
-
-    monkeypatch.setattr(learn_columns, "fill_columns", noting)
-    Learner(model, tokenizer, SFT()).calculate_loss([spoken("5")]).backward()
-    assert passes == []
-    Learner(model, tokenizer, GRPO()).calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
-    assert passes == ["old_logprobs"]

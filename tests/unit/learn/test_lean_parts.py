@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from families import FAMILIES, family
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import adapters, cpu_backends, lm_head, packed_pass
+from mrlm.learn.fast import lm_head, packed_pass
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU, with_signs
@@ -27,12 +27,10 @@ from mrlm.learn.fast.llama_modules import (
     NotLean,
     anatomy_of,
     linear_of,
-    take_general_way,
 )
 from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter
-from mrlm.learn.policy.policy import Policy
 from two_ways import LORA, both_ways, compare, conversations
 
 # -- what is read of a model -----------------------------------------------------------------------
@@ -249,16 +247,6 @@ def test_a_linear_layer_as_numbers() -> None:
     assert found.weight is wrapped_layer.base_layer.weight
 
 
-def test_the_general_way_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever finds out first, the wrapper of its adapters included."""
-    model, other = family("llama"), family("llama")
-    tuned = add_adapter(model, "a", LORA)
-    for each in (tuned, model, other, tuned):
-        take_general_way(each, "so")
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["LlamaForCausalLM takes the general path: so"] * 2
-
-
 # -- the forward -----------------------------------------------------------------------------------
 
 
@@ -294,26 +282,6 @@ def test_what_embeddings_are_multiplied_with_is_rounded_as_they_are() -> None:
     assert torch.equal(streams[0], inputs[0][0, : len(streams[0])])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "factor", "agree"),
-    [
-        (torch.float64, "fp32", 1.0, True),
-        (torch.float64, "fp32", 1.0001, False),
-        (torch.float32, "fp32", 1.001, True),
-        (torch.float32, "fp32", 1.1, False),
-        (torch.float32, "bf16", 1.1, True),
-        (torch.float32, "bf16", 3.0, False),
-    ],
-)
-def test_how_far_both_ways_may_be_apart(
-    dtype: torch.dtype, precision: Any, factor: float, agree: bool, tokenizer: Any
-) -> None:
-    """By what is computed in; the lean forward looks at the scale of the first layer alone."""
-    model = family("llama").to(dtype)
-    model.model.layers[1].self_attn.scaling *= factor
-    assert Policy("policy", model, tokenizer, precision=precision).packed is agree
-
-
 def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
     """Also where one adapter has a part in a module and others have none."""
     model = add_adapter(family("qwen2"), "a", {**LORA, "target_modules": ["q_proj", "up_proj"]})
@@ -333,41 +301,6 @@ def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
     bare = forward.hidden([PackedTree(trees[0], None)])
     assert float((bare - together[0]).detach().abs().max()) > 1e-2
-
-
-def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one by one: the same hidden states and gradients, with texts of several lengths."""
-    model = family("qwen2")
-    for name in "abc":
-        model = add_adapter(model, name, LORA)
-    own = [weight for key, weight in model.named_parameters() if ".lora_" in key]
-    with torch.no_grad():
-        for weight in own:
-            weight.normal_(std=0.1)
-    trees = [pack(conversations(seed, groups=1)).tree for seed in range(3)]
-    forest = [PackedTree(tree, name) for tree, name in zip(trees, "abc", strict=True)]
-    batched: list[int] = []
-    inside = adapters._update
-
-    def update(x: Any, found: Any, *rest: Any) -> Tensor:
-        batched.append(len(found[0]))
-        return inside(x, found, *rest)
-
-    monkeypatch.setattr(adapters, "_update", update)
-
-    def computed() -> tuple[Tensor, list[Tensor]]:
-        found = LeanForward(anatomy_of(model), torch.float32).hidden(forest)
-        return found, [*torch.autograd.grad(found.square().sum(), own)]
-
-    together, gradients = computed()
-    assert batched == [3] * 4 * len(anatomy_of(model).layers)
-    batched.clear()
-    monkeypatch.setattr(adapters, "WASTE", 0)
-    alone, expected = computed()
-    assert batched == [1] * 12 * len(anatomy_of(model).layers), "one by one"
-    assert float((together - alone).norm() / alone.norm()) < 1e-6
-    for one, two in zip(gradients, expected, strict=True):
-        assert float((one - two).norm() / two.norm()) < 2e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -600,35 +533,3 @@ def test_a_head_in_long_floats_learns_from_short_ones(monkeypatch: pytest.Monkey
         model.lm_head.weight.grad = None
     assert slopes[0].dtype == slopes[1].dtype == torch.float32
     assert float((slopes[0] - slopes[1]).norm() / slopes[0].norm()) < 0.02
-
-
-# -- products of a processor -----------------------------------------------------------------------
-
-
-def precision() -> str:
-    return torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-
-
-def test_what_counts_as_exact() -> None:
-    def off(factor: float) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda a, b: (a.double() @ b.double().t()) * (1 + factor)
-
-    drawn = torch.random.get_rng_state()
-    assert cpu_backends.exact(lambda a, b: a @ b.t()) and cpu_backends.exact(off(1e-6))
-    assert torch.equal(torch.random.get_rng_state(), drawn), "nothing is drawn from a run's seeds"
-    assert not cpu_backends.exact(off(1e-5)) and not cpu_backends.exact(off(-1e-5))
-    assert not cpu_backends.exact(lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float())
-    assert not cpu_backends.exact(lambda a, b: -(a @ b.t()))
-
-    def one_entry(a: Tensor, b: Tensor) -> Tensor:
-        found = a @ b.t()
-        found[3, 5] += 1.0
-        return found
-
-    assert not cpu_backends.exact(one_entry)
-    for error in (AttributeError, NotImplementedError, RuntimeError):
-
-        def broken(a: Tensor, b: Tensor, error: Any = error) -> Tensor:
-            raise error
-
-        assert cpu_backends.exact(broken) is False

@@ -30,7 +30,7 @@ from mrlm.learn.policy.loading import (
     run_model,
     set_checkpointing,
 )
-from mrlm.learn.policy.lora import adapter_of, add_adapter, changes_nothing, copy_adapter
+from mrlm.learn.policy.lora import adapter_of, add_adapter, changes_nothing
 from mrlm.learn.policy.wrapped_modules import (
     Interface,
     Structure,
@@ -317,30 +317,6 @@ def test_modules_that_are_not_there_are_named(wrapped: bool) -> None:
     exact = add_adapter(model, "a", {**LORA, "target_modules": ["layers.1.self_attn.q_proj"]})
     own = [key for key, _ in exact.named_parameters() if adapter_of(key) == "a"]
     assert len(own) == 2 and all(".layers.1." in key for key in own)
-
-
-def test_a_copy_of_an_adapter_has_its_shape_and_draws_nothing() -> None:
-    settings = {**LORA, "r": 3, "alpha": 7, "dropout": 0.5, "target_modules": ["k_proj", "o_proj"]}
-    model = add_adapter(family("llama"), "a", settings)
-    named = dict(model.named_parameters())
-    with torch.no_grad():
-        for key, weight in named.items():
-            if adapter_of(key) == "a":
-                weight.normal_()
-    drawn = torch.random.get_rng_state()
-    copy_adapter(model, "a", "b")
-    assert torch.equal(torch.random.get_rng_state(), drawn)
-    config = model.peft_config["b"]
-    assert (config.r, config.lora_alpha, config.lora_dropout) == (3, 7, 0.5)
-    assert config.target_modules == {"k_proj", "o_proj"}
-    named = dict(model.named_parameters())
-    own = [key for key in named if adapter_of(key) == "a"]
-    assert own and all(torch.equal(named[key], named[key.replace(".a.", ".b.")]) for key in own)
-    with torch.no_grad():
-        named[own[0]].add_(1.0)
-    assert not torch.equal(named[own[0]], named[own[0].replace(".a.", ".b.")])
-    copy_adapter(model, "a", "b")
-    assert torch.equal(named[own[0]], named[own[0].replace(".a.", ".b.")])
 
 
 # -- modules of one's own --------------------------------------------------------------------------

@@ -25,18 +25,16 @@ from mrlm import Learner
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ModelError
-from mrlm.core.types import SamplingParams, Turn
-from mrlm.engines.hf import HFEngine
+from mrlm.core.types import SamplingParams
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.optimizer import LearnerSettings, Stepper
 from mrlm.learn.policy.copies import adopt, catch_up, mirrored, opponent_copy
-from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
+from mrlm.learn.policy.loading import load_model, load_tokenizer, pick_device
 from mrlm.learn.policy.lora import BASE, add_adapter, switch_adapter
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.policy.saved_model import HEADS
 from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
-from mrlm.play.engine import Request
 from oracles import trained_turn as turn
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -137,24 +135,6 @@ def test_an_adapter_has_values_too(model: Any, tokenizer: Any) -> None:
     assert {"value_head.linear.weight", "value_head.linear.bias"} < set(a.named_parameters())
 
 
-@pytest.mark.parametrize("lean", [True, False])
-def test_values_need_no_logits(lean: bool, model: Any, tokenizer: Any) -> None:
-    """By the backbone alone they are what a whole forward says, whole or with an adapter."""
-    a, *_ = two_adapters(copy.deepcopy(model), tokenizer)
-    for adapter, weights in ((None, model), ("a", a.model)):
-        policy = Policy("policy", weights, tokenizer, adapter=adapter, lean=lean)
-        policy.add_value_head()
-        assert policy.value_head is not None and policy.packed is lean
-        head = policy.value_head
-        policy.add_value_head()
-        assert policy.value_head is head
-        torch.nn.init.normal_(head.linear.weight)
-        batch = pack(ragged())
-        expected = policy.forward(batch).values
-        torch.testing.assert_close(policy.values(batch), expected, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(head(policy.hidden(batch)), expected, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("gradient", [True, False])
 def test_an_entropy_has_a_gradient_where_it_is_asked_for(
     gradient: bool, model: Any, tokenizer: Any
@@ -197,16 +177,6 @@ def test_every_id_that_ends_a_completion(model: Any, tokenizer: Any) -> None:
     policy.model.generation_config = None
     policy.tokenizer.eos_token_id = 7
     assert policy.eos_ids == {2, 7}
-
-
-def test_what_a_gpu_may_shorten_is_exact_on_a_processor(model: Any, tokenizer: Any) -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert not Policy("a", model, tokenizer).coarse
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def test_what_a_user_hands_over_as_a_policy(model: Any, tokenizer: Any) -> None:
@@ -306,17 +276,6 @@ def test_the_base_is_the_model_with_adapters_off(
     assert torch.equal(base.reference_logprobs(pack(ragged())), fresh)
 
 
-def test_the_base_has_a_fingerprint(model: Any, tokenizer: Any) -> None:
-    a, b, base = two_adapters(model, tokenizer)
-    before = [policy.fingerprint() for policy in (a, b, base)]
-    updated(Learner(a, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-2)))
-    after = [policy.fingerprint() for policy in (a, b, base)]
-    assert [x == y for x, y in zip(before, after, strict=True)] == [False, True, True]
-    with torch.no_grad():
-        model.model.norm.weight[0] += 1.0
-    assert base.fingerprint() != before[2] and a.fingerprint() == after[0]
-
-
 @pytest.mark.parametrize("ask", ["base", "reference"])
 def test_asking_the_base_leaves_every_adapter_trainable(
     model: Any, tokenizer: Any, ask: str
@@ -344,22 +303,6 @@ def test_a_policy_may_have_any_name(model: Any, tokenizer: Any, name: str) -> No
     settings = LearnerSettings(learning_rate=1e-2, weight_decay=0.1)
     updated(Learner(policy, None, REINFORCE(), settings=settings))
     assert all(".lora_" in key for key in changed(before, policy))
-
-
-def test_one_engine_samples_for_all_of_them(model: Any, tokenizer: Any) -> None:
-    a, b, base = two_adapters(model, tokenizer)
-    engine = HFEngine({policy.name: policy for policy in (a, b, base)})
-    greedy = SamplingParams(4, 0.0)
-    names = ["b", "a", "base", "a", "b"]
-    said = asyncio.run(engine.generate([Request(name, [5, 6], greedy, 0) for name in names]))
-    scores = dict(zip(names, (completion.logprobs for completion in said), strict=True))
-    assert len({tuple(s) for s in scores.values()}) == 3
-    for policy in (a, b, base):
-        (completion,) = (c for n, c in zip(names[:3], said[:3], strict=True) if n == policy.name)
-        batch = pack(merge([Turn("x", "p", [5, 6], completion.token_ids)]))
-        with policy.scoring():
-            expected = policy.forward(batch).logprobs.tolist()
-        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_an_adapter_starts_as_the_base(model: Any, tokenizer: Any) -> None:
@@ -698,16 +641,6 @@ def test_how_a_batch_is_computed_does_not_change_its_gradient(
     assert metrics["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-3)
 
 
-def test_adapters_can_be_checkpointed(tiny_path: str, tokenizer: Any) -> None:
-    def build() -> Policy:
-        return two_adapters(load_model(tiny_path), tokenizer)[0]
-
-    expected, _ = gradient(build)
-    found, _ = gradient(build, gradient_checkpointing=True)
-    assert float(expected.norm()) > 0.001
-    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-4)
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_keeps_full_weights(fresh: Callable[..., Policy], precision: Any) -> None:
     exact = logprobs(fresh())
@@ -888,12 +821,3 @@ def test_what_is_filled_in_is_an_id_of_the_tokenizer(model: Any, tokenizer: Any)
         policy = Policy("a", model, copy.deepcopy(tokenizer))
         policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id = pad, end
         assert policy.pad_id == found
-
-
-def test_a_weight_file_without_tensors_is_whole(tmp_path: Path) -> None:
-    save_file({}, tmp_path / "nothing.safetensors")
-    save_file({"a": torch.ones(3)}, tmp_path / "cut.safetensors")
-    assert damaged_files(tmp_path) == []
-    whole = (tmp_path / "cut.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(whole[:-1])
-    assert damaged_files(tmp_path) == [tmp_path / "cut.safetensors"]

@@ -549,15 +549,6 @@ def test_trees_of_malt_need_one_seat(tmp_path: Path) -> None:
         )
 
 
-def test_words_of_other_trainers() -> None:
-    loaded = parse_config(
-        {"algorithm": "online_dpo", "dpo_beta": 0.3, "ref_update_freq": 2, "num_generations": 6}
-    )
-    assert loaded.online_dpo.beta == 0.3 and loaded.online_dpo.ref_update_freq == 2
-    assert loaded.online_dpo.group_size == 6
-    assert mrlm.OnlineDPOConfig(dpo_beta=0.2).dpo_beta == 0.2
-
-
 def test_the_reference_moves_when_it_is_due() -> None:
     algorithm = DPO(ref_update_freq=3)
     assert [algorithm.spec.renews_reference(step, None, 1) for step in range(7)] == [

@@ -279,14 +279,6 @@ def test_games_count_for_those_who_learn_and_greedy_ones_for_nobody() -> None:
     assert population.note([Group(greedy)]) == {"opponents/share": 0.0}
 
 
-def test_older_games_fade_by_themselves_and_not_by_one_another() -> None:
-    population = league("live@0")
-    population.note([Group([game("draw", 0.0), game("loss", -1.0), game("win", 1.0)])])
-    ((games, score),) = (known["live@0"] for known in population.form.values())
-    assert games == pytest.approx(1 + 0.99 + 0.99**2)
-    assert score == pytest.approx(1 + 0.99 * 0 + 0.99**2 * 0.5)
-
-
 def test_a_stand_in_is_read_again_only_where_it_stands_for_another_one() -> None:
     population = league("a", "b", "c")
     read: list[tuple[str, str]] = []

@@ -293,25 +293,6 @@ def test_it_changes_nothing_and_without_it_nothing_is_measured(
         }
 
 
-def test_measuring_takes_a_few_looks_at_the_clock_however_long_the_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[str] = []
-    shift = Profile.shift
-
-    def noted(self: Profile, phase: str, whose: str, number: int) -> None:
-        begun.extend([phase] * (number > 0))
-        shift(self, phase, whose, number)
-
-    monkeypatch.setattr(Profile, "shift", noted)
-    numbers = []
-    for length in (2, 12):
-        begun.clear()
-        run_experiment(config(tmp_path / str(length), **{"generation.max_new_tokens": length}))
-        numbers.append(len(begun))
-    assert numbers[0] == numbers[1] < 2 * 80
-
-
 def test_an_interrupted_run_shows_the_steps_it_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
