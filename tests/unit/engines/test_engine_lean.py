@@ -30,8 +30,6 @@ from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder, kv_blocks
 from mrlm.engines.lean.attention import LANES
 from mrlm.engines.lean.engine import LeanEngine
-from mrlm.engines.lean.memory import Fresh
-from mrlm.learn.fast import llama_modules
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -142,40 +140,6 @@ def test_beginnings_of_prompts_are_read_once_wherever_they_part(
         )  # the last token is always read
         known |= distinct
     assert_lean(lean)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
-def test_rows_that_parted_stay_apart_when_others_join_the_batch(
-    share: float, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows 0 and 1 say the same, part, and say the same again as two others begin."""
-    monkeypatch.setattr(kv_blocks, "APART", share)
-    found = decoder.Decoder(llama_modules.anatomy_of(build("llama")), torch.float32)
-    with torch.inference_mode():
-        found.refresh()
-        blocks = kv_blocks.Blocks(found, 4, 8, Fresh(found.dtype, found.device))
-        text, nothing = np.arange(3, 9), [np.arange(0)]
-        pool = torch.empty(0, len(found.windows), 2 * found.kv_heads, found.head_dim)
-        blocks.prompts.read([0], [text], np.zeros(1), nothing, pool, None)
-        rows, lengths, running = np.zeros(4, dtype=np.int64), np.array([6]), np.full(4, True)
-        blocks.begin(np.arange(4), rows)
-        blocks.arrange(rows, lengths, running, None)
-        said = [[5, 5, 6, 7], [8, 9, 9, 9], [10, 10, 11, 11], [12, 12, 12, 13]]
-        position = torch.full((4,), 6)
-        for step, ids in enumerate(said):
-            if step == 2:
-                blocks.begin(np.array([2, 3]), rows[:2])
-                position[2:] = 6
-                blocks.arrange(rows, lengths, running, None)
-            hidden = blocks.step(torch.tensor(ids), position)
-            position += 1
-        states = []
-        for own in ([5, 8, 10, 12], [5, 9, 10, 12], [11, 12], [11, 13]):
-            alone = kv_blocks.Blocks(found, 1, 8, Fresh(found.dtype, found.device))
-            longer = np.array([*text, *own])
-            read = alone.prompts.read([0], [longer], np.zeros(1), nothing, pool, None)
-            states.append(read[0][0])
-    torch.testing.assert_close(hidden, torch.stack(states), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])

@@ -31,7 +31,7 @@ from mrlm.learn.fast.llama_modules import (
 from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter
-from two_ways import LORA, both_ways, compare, conversations
+from two_ways import both_ways, compare, conversations
 
 # -- what is read of a model -----------------------------------------------------------------------
 
@@ -280,27 +280,6 @@ def test_what_embeddings_are_multiplied_with_is_rounded_as_they_are() -> None:
     turn = Turn("a", "a", ids[:1].tolist(), ids[1:].tolist())
     lean.hidden([PackedTree(pack(merge([turn], 0)).tree, None)])
     assert torch.equal(streams[0], inputs[0][0, : len(streams[0])])
-
-
-def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
-    """Also where one adapter has a part in a module and others have none."""
-    model = add_adapter(family("qwen2"), "a", {**LORA, "target_modules": ["q_proj", "up_proj"]})
-    model = add_adapter(model, "b", {**LORA, "r": 2, "target_modules": ["up_proj", "o_proj"]})
-    with torch.no_grad():
-        for key, weight in model.named_parameters():
-            if ".lora_B." in key:
-                weight.normal_(std=0.1)
-    forward = LeanForward(anatomy_of(model), torch.float32)
-    trees = [pack(conversations(seed, groups=1)).tree for seed in range(4)]
-    forest = [
-        PackedTree(tree, name) for tree, name in zip(trees, ("a", None, "b", ""), strict=True)
-    ]
-    together = forward.hidden(forest).split([len(tree.predictors) for tree in trees])
-    for plot, found in zip(forest, together, strict=True):
-        alone = forward.hidden([plot])
-        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
-    bare = forward.hidden([PackedTree(trees[0], None)])
-    assert float((bare - together[0]).detach().abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
