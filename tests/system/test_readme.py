@@ -52,6 +52,8 @@ def test_the_commands_of_experiments_run_on_their_yaml_which_learns(
     (text,) = blocks("docs/experiments.md", "yaml")
     name = re.match(r"# (\S+\.yaml)", text)
     assert name
+    if steps == 2:
+        text = text.replace("episodes: 64", "episodes: 4")
     Path(name[1]).write_text(notebooks.shortened(text, steps))
     commands = [
         line

@@ -27,14 +27,15 @@ class Ring:
 
 
 def test_objects_are_passed_over_while_a_long_run_trains() -> None:
-    lost = weakref.ref(Ring())
+    lost, before = weakref.ref(Ring()), gc.get_threshold()
     with still_heap(LONG):
         assert gc.get_freeze_count() and gc.isenabled()
+        assert gc.get_threshold() == (FIRST, before[1], before[2] * PATIENCE)
         assert lost() is None, "garbage from before is not kept"
         new = weakref.ref(Ring())
         gc.collect()
         assert new() is None, "new garbage is collected"
-    assert not gc.get_freeze_count()
+    assert not gc.get_freeze_count() and gc.get_threshold() == before
 
 
 def test_garbage_of_an_iteration_is_collected_at_its_end() -> None:
@@ -48,13 +49,6 @@ def test_garbage_of_an_iteration_is_collected_at_its_end() -> None:
         assert outlived() is not None, "it is older than this iteration"
         tidy(WHOLE)
         assert outlived() is None
-
-
-def test_thresholds_are_higher_within_and_given_back() -> None:
-    before = gc.get_threshold()
-    with still_heap(LONG):
-        assert gc.get_threshold() == (FIRST, before[1], before[2] * PATIENCE)
-    assert gc.get_threshold() == before
 
 
 def test_a_program_without_automatic_collection_is_left_alone() -> None:
