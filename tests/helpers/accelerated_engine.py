@@ -136,7 +136,7 @@ if __name__ == "__main__":
     steps["mixed"] = step_of("qwen3", torch.float32, tokenizer, "bf16")
     general_as_on_the_cpu("llama", tokenizer)
     print(json.dumps({
-        "tokens": [tokens_of(engine, tokens) for tokens in (16, 48)],
+        "tokens": [tokens_of(engine, tokens) for tokens in (48, 112)],
         "general": [tokens_of(HFEngine({"policy": policy}), tokens) for tokens in (8, 16)],
         "steps": steps,
     }))  # fmt: skip

@@ -49,7 +49,7 @@ log-prob, and the state of its row, which is read every eight steps."""
 
 
 def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_path: str) -> None:
-    """On the fake accelerator: the same completions, as many waits for 48 tokens as for 16, few
+    """On the fake accelerator: the same completions, as many waits for 112 tokens as for 48, few
     kernels, and few bytes."""
     program = str(ROOT / "tests" / "helpers" / "accelerated_engine.py")
     words = [program, tiny_path, "gemma2"]
@@ -59,7 +59,7 @@ def test_nothing_waits_within_a_step(launcher: Launcher, tmp_path: Path, tiny_pa
     short, long = found["tokens"]
     assert long["waits"] == short["waits"] < 100
     steps = long["steps"] - short["steps"]
-    assert steps == 32
+    assert steps == 64
     assert 8 < (long["moved"] - short["moved"]) / (8 * steps) <= MOVED
     short, long = found["general"]
     waits = (long["waits"] - short["waits"]) / (long["steps"] - short["steps"])
