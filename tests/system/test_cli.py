@@ -300,6 +300,16 @@ def test_a_profiled_run_ends_with_a_table_unless_it_is_to_be_quiet(run: Mrlm, co
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
 
 
+def test_metrics_are_chosen_for_the_terminal(run: Mrlm, config: Path) -> None:
+    done = run("train", "--config", config, "--output", "out", "--show", "*/cut, rewrd")
+    assert done.code == 0, done.err
+    lines = [line for line in done.out.splitlines() if line.startswith("small  step")]
+    assert lines and all("  completion_length/cut 1" in line for line in lines)
+    assert "--show rewrd: no metric of this run has this name" in done.out
+    shown = run("train", "--resume", "out", "training.num_iterations=3", "--show", "loss")
+    assert shown.code == 0 and "completion_length/cut" not in shown.out
+
+
 def test_resume_alone_is_the_experiments_own_folder(run: Mrlm, config: Path) -> None:
     assert run("train", "-c", config, "training.num_iterations=1").code == 0
     done = run("train", "-c", config, "--resume", "training.num_iterations=2")

@@ -641,6 +641,16 @@ def test_how_a_batch_is_computed_does_not_change_its_gradient(
     assert metrics["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-3)
 
 
+def test_adapters_can_be_checkpointed(tiny_path: str, tokenizer: Any) -> None:
+    def build() -> Policy:
+        return two_adapters(load_model(tiny_path), tokenizer)[0]
+
+    expected, _ = gradient(build)
+    found, _ = gradient(build, gradient_checkpointing=True)
+    assert float(expected.norm()) > 0.001
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_keeps_full_weights(fresh: Callable[..., Policy], precision: Any) -> None:
     exact = logprobs(fresh())

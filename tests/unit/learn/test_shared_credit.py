@@ -19,6 +19,7 @@ from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
+from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.router_r1 import RouterR1
@@ -165,6 +166,15 @@ def test_a_turn_knows_what_its_reward_was_made_of(tmp_path: Path) -> None:
 
 
 # -- shaped rewards --------------------------------------------------------------------------------
+
+
+def test_quality_and_margin_differ() -> None:
+    values = {}
+    for shaping in ("quality", "margin"):
+        played = group({"a": [1.0, 0.5]})
+        REINFORCE(gamma=0.0, shaping=shaping, shaping_coef=1.0).credit([played])
+        values[shaping] = found(played, "a")[0][1]
+    assert values == pytest.approx({"quality": 1.0, "margin": 0.0})
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, ReMA, MARSHAL])
