@@ -46,7 +46,7 @@ def routed_clients() -> Iterator[None]:
 
 
 def _route(library: Any) -> Callable[[], None]:
-    """Wrap the transports of a library; the result unwraps those that nobody has wrapped again."""
+    """Wrap the transports of a library; the result unwraps those that no one has wrapped again."""
     there, there_sync = library.AsyncHTTPTransport, library.HTTPTransport
     send, send_sync = there.handle_async_request, there_sync.handle_request
 
