@@ -134,7 +134,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--shortest", type=int, default=24, help="rows by length of the solution")
     parser.add_argument("--samples", type=int, default=6, help="of a row")
     parser.add_argument("--most", type=int, default=8, help="rows to train on")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     chosen = parser.parse_args(given)
     rows = [json.loads(line) for line in chosen.rows.read_text().splitlines()]
