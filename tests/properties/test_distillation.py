@@ -18,7 +18,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Turn
 from mrlm.learn.data.batch import Outputs, merge, pack
 from mrlm.learn.fast import lm_head
-from mrlm.learn.policy.lora import adapter_parameters, add_adapter
+from mrlm.learn.policy.lora import adapter_parameters, add_adapter, switch_adapter
 from mrlm.learn.policy.policy import Policy
 
 EXACT = ["reverse", "forward", "jsd"]
@@ -131,8 +131,15 @@ def test_an_adapter_of_the_same_base_is_no_second_model(
     expected = stated("reverse", 0.5, plain_logits(model), plain_logits(merged)).mean()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4) != 0
     loss.backward()
-    moving = {key for key, value in student.named_parameters() if value.grad is not None}
-    assert moving and moving <= adapter_parameters(student, "student").keys()
+    moving = {key: x for key, x in student.named_parameters() if x.grad is not None}
+    assert moving and moving.keys() <= adapter_parameters(student, "student").keys()
+    switch_adapter(student, "student")
+    logits = plain_logits(student)
+    distance = stated("reverse", 0.5, logits, plain_logits(merged).detach()).mean()
+    slopes = torch.autograd.grad(distance, list(moving.values()))
+    assert any(bool(slope.any()) for slope in slopes)
+    for weight, slope in zip(moving.values(), slopes, strict=True):
+        torch.testing.assert_close(weight.grad, slope, rtol=1e-4, atol=1e-6)
 
 
 class Letters(SimulatedEnvironment):
