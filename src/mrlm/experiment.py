@@ -289,16 +289,10 @@ def _inherited(
         names = [
             name
             for name, section in stage.policies.items()
-            if section.endpoint is None
-            and (section.model is None or section.trainable or name in before)
+            if section.endpoint is None and (section.model is None or name in before)
         ]
     only = next(iter(trained.values())) if len(trained) == 1 else None
     models = {name: (trained.get(name, only), None) for name in names}
-    models = {
-        name: model
-        for name, model in models.items()
-        if model[0] is not None or stage.policies[name].model is None
-    }
     missing = [name for name, (path, _) in models.items() if path is None]
     if missing:
         raise ConfigError(

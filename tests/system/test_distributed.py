@@ -53,7 +53,8 @@ def check_alike(launcher: Launcher, size: int, names: list[str], folder: Path) -
 
 
 def test_two_processes_come_to_what_one_does(tmp_path: Path, launcher: Launcher) -> None:
-    check_alike(launcher, 2, ["ppo-one-policy", "ippo-lora", "mappo", "dpo", "c3"], tmp_path)
+    names = ["ppo-one-policy", "ippo-lora", "mappo", "dpo", "c3", "distill"]
+    check_alike(launcher, 2, names, tmp_path)
 
 
 @pytest.mark.slow
