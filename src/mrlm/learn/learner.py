@@ -102,7 +102,7 @@ class Learner(Trainee):
         if spec.endpoint is not None:
             policy.remote_teacher = RemoteTeacher(spec.endpoint, spec.top_k)
         if spec.has_reference:
-            loaded = reference is not None or policy.reference_adapter or policy.reference
+            loaded = policy.reference is not None or bool(policy.reference_adapter)
             if (source := spec.reference_of(policy.name)) is not None and not loaded:
                 load_reference(policy, source)
             policy.keep_reference()

@@ -172,8 +172,8 @@ class OpenAIHandler:
 
         async def sampled() -> tuple[Sequence[Request], Sequence[Completion]]:
             sent, completions = await self.hub.sample(fields.count(), asked)
-            for request in sent if most is not None else ():
-                if id(request.prompt_ids) not in scores:
+            for request in sent:
+                if most is not None and id(request.prompt_ids) not in scores:
                     rows = await score(self.hub, served, request.prompt_ids, most)
                     scores[id(request.prompt_ids)] = prompt_scores(served.chat, rows)
             return sent, completions
